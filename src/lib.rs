@@ -100,6 +100,10 @@
 mod debug;
 
 pub mod bloom_filter;
+mod clock;
+#[cfg(test)]
+#[cfg(feature = "postcard")]
+mod days;
 pub mod dedupe;
 mod error;
 pub mod extract;
@@ -109,11 +113,14 @@ pub mod grpc;
 pub mod guide;
 #[doc = include_str!("docs/guarantees.md")]
 pub mod guarantees {}
-mod layer;
+#[cfg(feature = "http")]
+mod http;
+#[cfg(feature = "http")]
+mod idempotency;
 pub mod lease;
+mod middleware;
 pub mod mutex;
 pub mod operator;
-mod primitive;
 #[doc = include_str!("docs/protocol.md")]
 pub mod protocol;
 mod random;
@@ -125,6 +132,7 @@ mod store;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod support;
+mod sync;
 #[doc = include_str!("docs/telemetry.md")]
 pub mod telemetry;
 pub mod token_bucket;
@@ -134,32 +142,32 @@ pub mod web;
 #[doc = include_str!("docs/wire_format.md")]
 pub mod wire_format;
 
+pub use bloom_filter::BloomFilter;
 /// The version of `deadpool-redis` whose pools a [`Store`] is made of.
 #[cfg(feature = "pools")]
 pub use deadpool_redis;
+pub use dedupe::Dedupe;
+pub use dedupe::DedupeLayer;
 pub use error::Error;
-pub use layer::concurrency_limit::ConcurrencyLimitLayer;
-pub use layer::dedupe::DedupeLayer;
-pub use layer::mutex::MutexLayer;
-pub use layer::rate_limit::{Admission, QuotaTable, RateLimitLayer};
-pub use layer::rw_lock::RwLockLayer;
-pub use layer::single_flight::SingleFlightLayer;
-pub use layer::{AsError, Extracted, IntoKey, KeyExtractor, Layered, Refusal, RefusalKind, Reject};
-pub use primitive::bloom_filter::BloomFilter;
-pub use primitive::dedupe::Dedupe;
-pub use primitive::lease::{Lease, LeaseHandle};
-pub use primitive::mutex::{Mutex, MutexGuard};
-pub use primitive::quota::{Quota, Quotas};
-pub use primitive::rw_lock::RwLock;
-pub use primitive::single_flight::SingleFlight;
-pub use primitive::token_bucket::{TokenBucket, TokenBuckets};
-pub use primitive::wait_group::{Permit, WaitGroup};
+pub use lease::{Lease, LeaseHandle};
+pub use middleware::{AsError, Extracted, IntoKey, KeyExtractor, Layered, Refusal, RefusalKind, Reject};
+pub use mutex::MutexLayer;
+pub use mutex::{Mutex, MutexGuard};
+pub use rw_lock::RwLock;
+pub use rw_lock::RwLockLayer;
+pub use single_flight::SingleFlight;
+pub use single_flight::SingleFlightLayer;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 pub use store::Tls;
 pub use store::{
     BreakerState, Credentials, IntoPool, Key, Ping, ProvideCredentials, Store, StoreBuilder, StoreFailure,
     StoreStats,
 };
+pub use token_bucket::quota::{Quota, Quotas};
+pub use token_bucket::{Admission, QuotaTable, RateLimitLayer};
+pub use token_bucket::{TokenBucket, TokenBuckets};
+pub use wait_group::ConcurrencyLimitLayer;
+pub use wait_group::{Permit, WaitGroup};
 
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../README.md")]

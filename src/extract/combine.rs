@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::layer::key::SkipIf;
+use crate::middleware::key::SkipIf;
 use crate::{Extracted, IntoKey, Key, KeyExtractor};
 
 /// What the functions of [this module](crate::extract) return: an extractor that can be changed, and combined with others. The

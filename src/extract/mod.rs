@@ -74,5 +74,5 @@ mod request;
 pub use self::combine::{Extractor, LookUp, Map, Optional, Or, by, look_up};
 #[cfg(feature = "http")]
 pub use self::request::*;
-pub use crate::layer::key::SkipIf;
-pub use crate::layer::{Extracted, IntoKey, KeyExtractor, KeyFn};
+pub use crate::middleware::key::SkipIf;
+pub use crate::middleware::{Extracted, IntoKey, KeyExtractor, KeyFn};

@@ -3,8 +3,8 @@
 use http::{Request, Response};
 
 use super::{IsHandled, Refuse, refuse};
-use crate::layer::rate_limit::KeyExtractors;
 use crate::response::UntilBodyEnd;
+use crate::token_bucket::layer::KeyExtractors;
 use crate::{
     ConcurrencyLimitLayer, Dedupe, DedupeLayer, KeyExtractor, Mutex, MutexLayer, RateLimitLayer, RwLock,
     RwLockLayer, TokenBucket, TokenBuckets, WaitGroup, web,

@@ -7,7 +7,7 @@ pub use self::layers::{concurrency_limit, dedupe, mutex, rate_limit, rate_limits
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use crate::layer::dedupe::IsSuccess;
+use crate::dedupe::layer::IsSuccess;
 use crate::{Refusal, RefusalKind, Reject};
 
 /// Turns refusals into trailers-only responses, for servers and around client channels:

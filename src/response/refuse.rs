@@ -5,8 +5,8 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
-use super::fields::seconds;
-use crate::primitive::token_bucket::Decision;
+use crate::token_bucket::Decision;
+use crate::token_bucket::http::fields::seconds;
 use crate::{Refusal, RefusalKind, Reject, random};
 
 /// Returns a [`Reject`] that converts refusals into HTTP responses. The body is a problem document (RFC 9457).

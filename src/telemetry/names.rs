@@ -1,7 +1,6 @@
 //! The names of all events and metrics, and the values of their labels.
 
 use crate::Error;
-use crate::primitive::token_bucket::Decision;
 
 /// Declares an enum whose variants have names.
 macro_rules! named {
@@ -95,14 +94,6 @@ named! {
 }
 
 impl Outcome {
-    pub(crate) fn of(decision: &Decision) -> Self {
-        match (decision.is_admitted(), decision.is_local()) {
-            (true, _) => Self::Admitted,
-            (false, false) => Self::Refused,
-            (false, true) => Self::RefusedFromCache,
-        }
-    }
-
     pub(crate) fn of_error(error: &Error) -> Self {
         if error.is_overloaded() {
             Self::Overloaded

@@ -10,7 +10,7 @@ use super::names::{BATCH, BREAKERS_OPEN, CALL, Event, QUEUE, RECONNECTS};
 use super::series::Series;
 use super::throttle::Throttle;
 use crate::error::Outage;
-use crate::store::lock;
+use crate::sync::lock;
 
 static OVERLOADED: Throttle = Throttle::new();
 

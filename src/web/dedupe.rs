@@ -3,7 +3,7 @@
 use http::{HeaderValue, Request, Response};
 
 use super::InsertLease;
-use crate::layer::dedupe::{DuplicateAction, Evidence, IsSuccess, OnDuplicate};
+use crate::dedupe::layer::{DuplicateAction, Evidence, IsSuccess, OnDuplicate};
 use crate::response::{Refuse, refuse};
 use crate::{Dedupe, DedupeLayer, KeyExtractor};
 

@@ -5,12 +5,12 @@ use std::convert::Infallible;
 use http::{Method, Request, Response};
 
 use crate::extract::SharedGet;
-use crate::layer::leased::{LeaseSlot, OnLease};
-use crate::layer::rate_limit::{KeyExtractors, OnAdmit};
-use crate::layer::rw_lock::ChooseAccess;
-use crate::primitive::rw_lock::Access;
-use crate::primitive::token_bucket::Decision;
+use crate::lease::layer::{LeaseSlot, OnLease};
 use crate::response::{Answer, RateLimitFields, Refuse, Responses, UntilBodyEnd, refuse};
+use crate::rw_lock::Access;
+use crate::rw_lock::layer::ChooseAccess;
+use crate::token_bucket::Decision;
+use crate::token_bucket::layer::{KeyExtractors, OnAdmit};
 use crate::{
     ConcurrencyLimitLayer, KeyExtractor, LeaseHandle, Mutex, MutexLayer, RateLimitLayer, RwLock, RwLockLayer,
     SingleFlight, SingleFlightLayer, TokenBucket, TokenBuckets, WaitGroup,

@@ -25,12 +25,11 @@
 //! They work around every service of [`http::Request`]s and [`http::Response`]s: of axum, hyper, reqwest, or your own.
 
 mod dedupe;
-mod idempotency;
 mod layers;
 
 pub use self::dedupe::{AcknowledgeDuplicates, Duplicate, IsHandled, MarkDuplicate, dedupe};
-pub use self::idempotency::{IdempotencyBuilder, IdempotencyLayer, IdempotencyService, idempotency};
 pub use self::layers::{
     ByMethod, InsertDecision, InsertLease, concurrency_limit, mutex, rate_limit, rate_limits, rw_lock,
     single_flight,
 };
+pub use crate::idempotency::{IdempotencyBuilder, IdempotencyLayer, IdempotencyService, idempotency};

@@ -3,14 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::Store;
-use crate::primitive::dedupe::exact::ExactClaims;
-use crate::primitive::dedupe::filtered::FilterClaims;
-use crate::primitive::lease::holder::Exclusive;
-use crate::primitive::lease::kind::Kind;
-use crate::primitive::rw_lock::holders::ReadWrite;
-use crate::primitive::single_flight::answer::Flight;
-use crate::primitive::wait_group::holders::Permits;
+use crate::dedupe::exact::ExactClaims;
+use crate::dedupe::filtered::FilterClaims;
+use crate::lease::holder::Exclusive;
+use crate::lease::kind::Kind;
+use crate::rw_lock::holders::ReadWrite;
+use crate::single_flight::answer::Flight;
 use crate::store::ALL;
+use crate::wait_group::holders::Permits;
 
 const PAGE: &str = include_str!("../docs/wire_format.md");
 

@@ -39,7 +39,7 @@ fn dump(place: &Place, namespace: &str) -> BTreeMap<String, (Vec<u8>, i64)> {
     all
 }
 
-async fn leases(operator: &Operator, entry: &Entry) -> tower_distributed::operator::Snapshot {
+async fn leases(operator: &Operator, entry: &Entry) -> tower_distributed::lease::Snapshot {
     let state = operator.inspect(entry).await.unwrap().unwrap();
     state.leases().unwrap_or_else(|| panic!("{entry} has no holders: {state:?}")).clone()
 }
@@ -418,7 +418,7 @@ async fn the_lock_of_another_library_has_no_fence_of_an_expired_one() {
     let builder = Mutex::builder().value_with(|| "host-7:ä".to_owned());
     let mutex = builder.ttl(Duration::from_millis(500)).watchdog(false).build(&store, "jobs").unwrap();
     let lock = mutex.lock("k").await.unwrap();
-    let holder = |seen: tower_distributed::operator::Snapshot| {
+    let holder = |seen: tower_distributed::lease::Snapshot| {
         (seen.holders()[0].token().to_owned(), seen.holders()[0].fence())
     };
     assert_eq!(holder(mutex.inspect("k").await.unwrap()), ("host-7:ä".to_owned(), Some(lock.fence())));

@@ -11,7 +11,7 @@ mod sweeper;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use self::bound::Bound;
 pub(crate) use self::cells::Cells;
@@ -23,6 +23,7 @@ use super::builder::PREFIX;
 use super::names::Names;
 use super::notifier::{Link, Notifier};
 use super::operation::Cell;
+pub(crate) use crate::sync::lock;
 
 /// The state of all namespaces, shared by the clones of a store.
 pub(crate) struct InMemory {
@@ -62,11 +63,6 @@ impl Drop for InMemory {
     fn drop(&mut self) {
         self.shared.sweeper.disown();
     }
-}
-
-/// Locks a mutex and ignores poisoning: a step that panics leaves cells consistent.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Locks a mutex that is not locked. Ignores poisoning.

@@ -55,7 +55,8 @@ async fn a_handler_cannot_take_the_lease_once_it_has_answered() {
             Poll::Ready(Ok::<_, BoxError>(()))
         })
     });
-    let limit = ConcurrencyLimitLayer::new(group(), |_: &Arc<Mutex<Option<LeaseSlot>>>| "all").on_lease(GiveSlot);
+    let limit =
+        ConcurrencyLimitLayer::new(group(), |_: &Arc<Mutex<Option<LeaseSlot>>>| "all").on_lease(GiveSlot);
     limit.layer(handler).call(Arc::default()).await.unwrap();
     assert_eq!(*taken.lock().unwrap(), Some(false));
 }

@@ -1,0 +1,181 @@
+//! Settings of a filter.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::BloomFilter;
+use super::layout::Layout;
+use super::size::{MOST_BITS, MOST_HASHES, MOST_KEYS, bits_and_hashes, check_total, keys};
+use crate::bloom_filter::stored_layout::check_remember_for;
+use crate::store::check_name;
+use crate::{Error, Store};
+
+/// Builds a [`BloomFilter`].
+///
+/// The size is set either by capacity and false-positive rate, or by bits and hashes.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed::{BloomFilter, Store};
+///
+/// let store = Store::in_memory();
+/// let seen = BloomFilter::builder()
+///     .capacity(1_000_000)
+///     .false_positive_rate(0.01)
+///     .remember_for(Duration::from_secs(86_400))
+///     .build(&store, "webhooks")?;
+/// # Ok::<(), tower_distributed::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct BloomFilterBuilder {
+    capacity: Option<u64>,
+    rate: Option<f64>,
+    bits: Option<u64>,
+    hashes: Option<u32>,
+    keys: Option<u32>,
+    remember_for: Option<Duration>,
+}
+
+/// The checked settings.
+#[derive(Clone, Debug)]
+pub(super) struct Config {
+    pub(super) layout: Arc<Layout>,
+    pub(super) capacity: Option<u64>,
+    pub(super) rate: Option<f64>,
+}
+
+impl BloomFilterBuilder {
+    /// Sets how many different items the filter is for, at least 1. Set
+    /// [`false_positive_rate`](Self::false_positive_rate) too.
+    ///
+    /// With [`remember_for`](Self::remember_for) `F`, the capacity is the number of items that arrive within `F`.
+    /// For example, a filter for 100 items a second that remembers for a day has a capacity of 8 640 000. Above the
+    /// capacity, the filter has more false positives than the rate says.
+    pub fn capacity(mut self, items: u64) -> Self {
+        self.capacity = Some(items);
+        self
+    }
+
+    /// Sets the false-positive rate, above 0 and below 1: the share of items that were not inserted and are
+    /// reported as inserted. The rate holds up to the capacity.
+    pub fn false_positive_rate(mut self, rate: f64) -> Self {
+        self.rate = Some(rate);
+        self
+    }
+
+    /// Sets how many bits the filter has, at least 1, in place of a capacity. Set [`hashes`](Self::hashes) too. A
+    /// filter that forgets has twice as many bits.
+    ///
+    /// ```
+    /// use tower_distributed::{BloomFilter, Store};
+    ///
+    /// // About a million items at 0.8 %, spread over four masters of a Cluster.
+    /// let seen = BloomFilter::builder().bits(10_000_000).hashes(7).keys(4).build(&Store::in_memory(), "urls")?;
+    /// assert_eq!((seen.bits(), seen.hashes(), seen.keys()), (10_000_000, 7, 4));
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    pub fn bits(mut self, bits: u64) -> Self {
+        self.bits = Some(bits);
+        self
+    }
+
+    /// Sets how many bits stand for an item, 1 to 64, in place of a false-positive rate. Set [`bits`](Self::bits)
+    /// too.
+    pub fn hashes(mut self, hashes: u32) -> Self {
+        self.hashes = Some(hashes);
+        self
+    }
+
+    /// Sets over how many keys the bits are spread, 1 to 64. A key has at most 64 MiB.
+    ///
+    /// Default: with a capacity, one key up to 2 MiB, and above that a number of keys at which the server's
+    /// allocator wastes little memory. With [`bits`](Self::bits), as few keys as possible.
+    ///
+    /// An item belongs to one key. On a Cluster the keys are on different masters, which share the work.
+    pub fn keys(mut self, keys: u32) -> Self {
+        self.keys = Some(keys);
+        self
+    }
+
+    /// Sets how long an item is remembered at least after it was last inserted, 1 second to 10 years in whole
+    /// milliseconds. Default: items are never forgotten.
+    ///
+    /// An item is forgotten after twice this time at the latest. The server's clock counts. The filter takes a
+    /// little more than twice the memory: it has two generations of this length, and each holds the whole capacity.
+    pub fn remember_for(mut self, span: Duration) -> Self {
+        self.remember_for = Some(span);
+        self
+    }
+
+    /// Builds the filter `name` in a store.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, a setting is out of
+    /// range, the size is set in neither or both of the two ways, or the filter needs more than 64 keys. If a
+    /// filter with other settings is stored under the name, the first call returns the error.
+    pub fn build(self, store: &Store, name: &str) -> Result<BloomFilter, Error> {
+        let config = self.check()?;
+        check_name("the name of a namespace", name)?;
+        Ok(BloomFilter::open_in(store, name, config))
+    }
+
+    fn check(self) -> Result<Config, Error> {
+        // In µs; 0: items are never forgotten.
+        let forget = match self.remember_for {
+            Some(span) => check_remember_for(span)?.as_millis() as i64 * 1000,
+            None => 0,
+        };
+        let (bits, hashes) = match self {
+            Self { capacity: Some(capacity), rate: Some(rate), bits: None, hashes: None, .. } => {
+                sized(capacity, rate, forget > 0)?
+            }
+            Self { bits: Some(bits), hashes: Some(hashes), capacity: None, rate: None, .. } => {
+                if bits == 0 {
+                    return Err(Error::invalid("bits must be at least 1, is 0"));
+                }
+                if !(1..=MOST_HASHES).contains(&hashes) {
+                    return Err(Error::invalid(format!("hashes must be 1 to {MOST_HASHES}, is {hashes}")));
+                }
+                (check_total("the filter", bits as f64)?, hashes)
+            }
+            Self { capacity, rate, bits, hashes, .. } => {
+                return Err(Error::invalid(format!(
+                    "a filter needs both capacity and false_positive_rate, or both bits and hashes; set are \
+                     capacity {capacity:?}, false_positive_rate {rate:?}, bits {bits:?}, hashes {hashes:?}"
+                )));
+            }
+        };
+        let shards = self.shards(bits)?;
+        let layout = Layout::new(shards, bits.div_ceil(shards.into()), hashes, forget);
+        Ok(Config { layout: layout.into(), capacity: self.capacity, rate: self.rate })
+    }
+
+    fn shards(&self, bits: u64) -> Result<u32, Error> {
+        let least = bits.div_ceil(MOST_BITS) as u32;
+        let most = MOST_KEYS.min(u32::try_from(bits).unwrap_or(MOST_KEYS));
+        match self.keys {
+            Some(keys) if (least..=most).contains(&keys) => Ok(keys),
+            Some(keys) => {
+                let text = format!("keys must be {least} to {most} for {bits} bits, is {keys}");
+                Err(Error::invalid(text))
+            }
+            None if self.capacity.is_some() => Ok(keys(bits)),
+            None => Ok(least),
+        }
+    }
+}
+
+/// Returns the bits and hashes for a capacity and rate. Each generation of a filter that forgets has half of the
+/// rate.
+fn sized(capacity: u64, rate: f64, forgets: bool) -> Result<(u64, u32), Error> {
+    if !(rate > 0.0 && rate < 1.0) {
+        return Err(Error::invalid(format!("false_positive_rate must be above 0 and below 1, is {rate}")));
+    }
+    if capacity == 0 {
+        return Err(Error::invalid("capacity must be at least 1, is 0"));
+    }
+    let (bits, hashes) = bits_and_hashes(capacity, if forgets { rate / 2.0 } else { rate });
+    Ok((check_total(&format!("capacity {capacity} with false_positive_rate {rate}"), bits)?, hashes))
+}

@@ -1,0 +1,122 @@
+//! Reads a filter without its configuration, which is stored with it.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::bits::{Bits, SAMPLE, slot};
+use super::layout::Layout;
+use super::operations::PARTS;
+use super::shard_key;
+use crate::Error;
+use crate::bloom_filter::stored_layout::{Mismatch, UNREADABLE, read};
+use crate::store::{Arguments, Fields, Garbled, Namespace, Never, Operation, Repeat, Script, script};
+
+/// What is known of a stored filter. [`Operator`](crate::operator) has an example.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FilterState {
+    layout: Layout,
+    filled: f64,
+    items: f64,
+}
+
+impl FilterState {
+    /// Returns the number of bits in all keys, without those of the second generation.
+    #[must_use]
+    pub fn bits(&self) -> u64 {
+        self.layout.all_bits()
+    }
+
+    /// Returns how many bits stand for an item.
+    #[must_use]
+    pub fn hashes(&self) -> u32 {
+        self.layout.hashes
+    }
+
+    /// Returns over how many keys the bits are spread.
+    #[must_use]
+    pub fn keys(&self) -> u32 {
+        self.layout.shards
+    }
+
+    /// Returns how long an item is remembered at least, or `None` if the filter does not forget.
+    #[must_use]
+    pub fn remember_for(&self) -> Option<Duration> {
+        self.layout.remember_for()
+    }
+
+    /// Returns the share of the bits that are set, 0 to 1, in the fuller generation. A filter that was made by capacity and
+    /// rate has about 0.5 at its capacity. Estimated by a sample of each key.
+    #[must_use]
+    pub fn filled(&self) -> f64 {
+        self.filled
+    }
+
+    /// Estimates how many items the filter remembers, by a sample of each key. See
+    /// [`estimated_count`](crate::BloomFilter::estimated_count), which counts all bits.
+    #[must_use]
+    pub fn estimated_count(&self) -> u64 {
+        self.items.round() as u64
+    }
+}
+
+/// Reads one shard: the stored configuration, and the set bits in the sample of each array.
+#[derive(Debug)]
+struct Look;
+
+/// What a shard has stored.
+#[derive(Debug)]
+struct Shard {
+    layout: Layout,
+    /// The generations that count, of those that the shard has.
+    generations: RangeInclusive<i64>,
+    /// The set bits in the sample of each array.
+    ones: [u64; 2],
+}
+
+impl Shard {
+    /// `None` if no filter has such a configuration.
+    fn new(text: &str, ones: [u64; 2], now: i64) -> Option<Self> {
+        let (layout, newest) = Layout::parse(text)?;
+        let oldest = layout.generation(now).max(newest) - i64::from(layout.forget > 0);
+        Some(Self { layout, generations: oldest.max(newest - 1)..=newest, ones })
+    }
+}
+
+/// Reads a filter. `None` if there is none under the name.
+pub(crate) async fn look(namespace: &Namespace<Bits>) -> Result<Option<FilterState>, Error> {
+    let client = namespace.client();
+    let Some(Shard { layout, .. }) = client.run(shard_key(0), Look).await? else { return Ok(None) };
+    let (mut filled, mut items) = ([0.0; 2], 0.0);
+    for shard in 0..layout.shards {
+        let stored = client.run(shard_key(shard), Look).await?;
+        let Some(shard) = stored.filter(|shard| shard.layout == layout) else { continue };
+        for slot in shard.generations.map(slot) {
+            items += layout.items_sampled(shard.ones[slot]);
+            filled[slot] += shard.ones[slot] as f64 / layout.sampled() as f64 / f64::from(layout.shards);
+        }
+    }
+    Ok(Some(FilterState { layout, filled: filled[0].max(filled[1]), items }))
+}
+
+impl Operation for Look {
+    type Cell = Bits;
+    type Reply = Option<Shard>;
+    type Undo = Never<Bits>;
+    const SCRIPT: Script = script!("bloom_filter/inspect");
+    const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.integer(SAMPLE as i64);
+    }
+
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Option<Shard>, Garbled> {
+        let Err(Mismatch(text)) = read(&mut fields)? else { return Ok(None) };
+        let mut ones = || fields.integer().map(|ones| u64::try_from(ones).unwrap_or(0));
+        Shard::new(&text, [ones()?, ones()?], now).ok_or(UNREADABLE).map(Some)
+    }
+
+    fn apply(self, bits: &mut Bits, now: i64) -> Option<Shard> {
+        bits.look(now).and_then(|(text, ones)| Shard::new(&text, ones, now))
+    }
+}

@@ -1,0 +1,143 @@
+//! The operations on one shard of a filter. Each is one script in `lua/bloom_filter/` and its twin in Rust.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::bits::Bits;
+use super::hash::Probe;
+use super::layout::Layout;
+use crate::bloom_filter::stored_layout::{Mismatch, read};
+use crate::store::{Arguments, Fields, Garbled, Never, Operation, Repeat, Script, script};
+
+/// The configuration, the bits of even generations, and the bits of odd generations.
+pub(crate) const PARTS: &[&str] = &["config", "bits0", "bits1"];
+
+/// Items of one shard.
+pub(crate) type Probes = SmallVec<[Probe; 1]>;
+
+/// One number per item, or what the step answers about the shard.
+pub(crate) type Answers = SmallVec<[u64; 2]>;
+
+/// A step on one shard. Its script takes the layout and the positions of the items.
+pub(crate) trait Step: fmt::Debug + Send + Sync + 'static {
+    const SCRIPT: Script;
+    const REPEAT: Repeat;
+    /// How many numbers a step that takes no items answers.
+    const NUMBERS: usize = 1;
+
+    /// The same in Rust.
+    fn apply(bits: &mut Bits, layout: &Layout, probes: &[Probe], now: i64) -> Result<Answers, Mismatch>;
+}
+
+/// Inserts items. Answers 1 for each that was contained before, else 0.
+#[derive(Debug)]
+pub(crate) enum CheckAndInsert {}
+
+/// Answers 1 for each item that is contained, else 0.
+#[derive(Debug)]
+pub(crate) enum Contains {}
+
+/// Counts the set bits of the current generation and of the one before.
+#[derive(Debug)]
+pub(crate) enum Count {}
+
+/// Deletes all items and the configuration.
+#[derive(Debug)]
+pub(crate) enum Clear {}
+
+/// Makes sure that the filter exists with this layout.
+#[derive(Debug)]
+pub(crate) enum Open {}
+
+impl Step for CheckAndInsert {
+    const SCRIPT: Script = script!("bloom_filter/check_and_insert", "lib/bloom");
+    const REPEAT: Repeat = Repeat::Never;
+
+    fn apply(bits: &mut Bits, layout: &Layout, probes: &[Probe], now: i64) -> Result<Answers, Mismatch> {
+        probes.iter().map(|probe| Ok(u64::from(!bits.insert(layout, probe, now)?))).collect()
+    }
+}
+
+impl Step for Contains {
+    const SCRIPT: Script = script!("bloom_filter/contains", "lib/bloom");
+    const REPEAT: Repeat = Repeat::Safe;
+
+    fn apply(bits: &mut Bits, layout: &Layout, probes: &[Probe], now: i64) -> Result<Answers, Mismatch> {
+        probes.iter().map(|probe| Ok(u64::from(bits.contains(layout, probe, now)?))).collect()
+    }
+}
+
+impl Step for Count {
+    const SCRIPT: Script = script!("bloom_filter/count", "lib/bloom");
+    const REPEAT: Repeat = Repeat::Safe;
+    const NUMBERS: usize = 2;
+
+    fn apply(bits: &mut Bits, layout: &Layout, _: &[Probe], now: i64) -> Result<Answers, Mismatch> {
+        bits.count(layout, now).map(Answers::from)
+    }
+}
+
+impl Step for Clear {
+    const SCRIPT: Script = script!("bloom_filter/clear", "lib/bloom");
+    const REPEAT: Repeat = Repeat::Never;
+
+    fn apply(bits: &mut Bits, layout: &Layout, _: &[Probe], now: i64) -> Result<Answers, Mismatch> {
+        bits.clear(layout, now).map(|()| smallvec![1])
+    }
+}
+
+impl Step for Open {
+    const SCRIPT: Script = script!("bloom_filter/open", "lib/bloom");
+    const REPEAT: Repeat = Repeat::Safe;
+
+    fn apply(bits: &mut Bits, layout: &Layout, _: &[Probe], now: i64) -> Result<Answers, Mismatch> {
+        bits.enter(layout, now).map(|_| smallvec![1])
+    }
+}
+
+/// One step.
+#[derive(Debug)]
+pub(crate) struct OnShard<S> {
+    pub(crate) layout: Arc<Layout>,
+    pub(crate) probes: Probes,
+    pub(crate) step: PhantomData<S>,
+}
+
+impl<S: Step> Operation for OnShard<S> {
+    type Cell = Bits;
+    type Reply = Result<Answers, Mismatch>;
+    type Undo = Never<Bits>;
+    const SCRIPT: Script = S::SCRIPT;
+    const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = S::REPEAT;
+    const SAME_ONCE: bool = false;
+    const ONE_KEY: bool = true;
+
+    fn size(&self) -> usize {
+        self.probes.len().max(1)
+    }
+
+    fn most_runs(&self) -> usize {
+        if self.probes.is_empty() { 1 } else { self.layout.most_items() }
+    }
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        self.layout.write(call);
+    }
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        self.probes.iter().for_each(|probe| probe.write(call));
+    }
+
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
+        let numbers = if self.probes.is_empty() { S::NUMBERS } else { self.probes.len() };
+        (0..numbers).map(|_| read(&mut fields)).collect()
+    }
+
+    fn apply(self, bits: &mut Bits, now: i64) -> Self::Reply {
+        S::apply(bits, &self.layout, &self.probes, now)
+    }
+}

@@ -1,0 +1,124 @@
+//! The clock of a lease holder. It keeps running while the host is suspended.
+//!
+//! On Linux, `Instant` and timers stop during suspend, but the server's clock and the leases on the server do not.
+//! So a holder measures its lease by this clock, and checks it again on wake and every second. A hypervisor that
+//! pauses the whole machine stops both clocks, and cannot be detected.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The current time, including the time spent in suspend.
+pub(crate) fn now() -> Instant {
+    let now = Instant::now();
+    now + suspended(now)
+}
+
+/// Microseconds since a fixed time before the process began, including the time spent in suspend.
+pub(crate) fn micros() -> i64 {
+    #[cfg(target_os = "linux")]
+    let since = linux::since_start(rustix::time::ClockId::Boottime);
+    #[cfg(not(target_os = "linux"))]
+    let since = {
+        static BEGAN: std::sync::LazyLock<std::time::Instant> =
+            std::sync::LazyLock::new(std::time::Instant::now);
+        BEGAN.elapsed()
+    };
+    since.as_micros() as i64
+}
+
+/// Converts a time of this clock to the clock of timers and users, which excludes suspend.
+pub(crate) fn without_suspend(at: Instant) -> Instant {
+    at.checked_sub(suspended(Instant::now())).unwrap_or(at)
+}
+
+/// How long the host was suspended since it started.
+#[cfg(target_os = "linux")]
+fn suspended(now: Instant) -> Duration {
+    #[cfg(test)]
+    let injected = tests::injected();
+    #[cfg(not(test))]
+    let injected = Duration::ZERO;
+    linux::suspended(now) + injected
+}
+
+#[cfg(not(target_os = "linux"))]
+fn suspended(_: Instant) -> Duration {
+    Duration::ZERO
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::sync::LazyLock;
+
+    use rustix::time::{ClockId, clock_gettime};
+
+    use super::*;
+
+    /// The time of the first call by the clock that excludes suspend and by the clock that includes it, and the
+    /// time in suspend until then.
+    static BEGAN: LazyLock<(std::time::Instant, Duration, Duration)> = LazyLock::new(|| {
+        let (began, suspended) = (std::time::Instant::now(), read());
+        (began, since_start(ClockId::Boottime), suspended)
+    });
+
+    /// Usually both clocks have advanced equally since `BEGAN`, and the time in suspend is the same as then. That
+    /// check needs one clock reading. If they differ, or a test has paused tokio's clock, both clocks are read
+    /// again.
+    pub(super) fn suspended(now: Instant) -> Duration {
+        let (began, with_suspend, suspended) = *BEGAN;
+        let passed = now.into_std().saturating_duration_since(began);
+        let passed_with_suspend = since_start(ClockId::Boottime).saturating_sub(with_suspend);
+        let differ = passed_with_suspend.abs_diff(passed) >= Duration::from_millis(1);
+        if differ { read() } else { suspended }
+    }
+
+    pub(super) fn since_start(clock: ClockId) -> Duration {
+        let time = clock_gettime(clock);
+        Duration::try_from(time).unwrap_or_default()
+    }
+
+    /// Reads one clock between two readings of the other, and repeats this if the readings are too far apart.
+    fn read() -> Duration {
+        let mut least = (Duration::MAX, Duration::ZERO);
+        for _ in 0..8 {
+            let before = since_start(ClockId::Monotonic);
+            let with_suspend = since_start(ClockId::Boottime);
+            let gap = since_start(ClockId::Monotonic).saturating_sub(before);
+            least = least.min((gap, with_suspend.saturating_sub(before)));
+            if gap < Duration::from_micros(50) {
+                break;
+            }
+        }
+        // Less than a millisecond is measurement noise.
+        Duration::from_millis(u64::try_from(least.1.as_millis()).unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    thread_local! {
+        static INJECTED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    }
+
+    pub(super) fn injected() -> Duration {
+        INJECTED.get()
+    }
+
+    /// Simulates that the host was suspended for `span`, in this thread.
+    pub(crate) fn suspend(span: Duration) {
+        INJECTED.set(INJECTED.get() + span);
+    }
+
+    #[test]
+    fn time_in_suspend_counts() {
+        let before = now();
+        suspend(Duration::from_secs(3600));
+        assert!(now() >= before + Duration::from_secs(3600));
+        assert!(without_suspend(now()) < before + Duration::from_secs(60));
+    }
+}

@@ -1,0 +1,306 @@
+//! The claim on an item.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::claims::{Claims, Common};
+use super::exact::{Digest, ExactClaims};
+use super::filtered::FilterClaims;
+use crate::bloom_filter::Probe;
+use crate::lease::LeaseHandle;
+#[cfg(feature = "http")]
+use crate::single_flight::answer::{Entry, Flight};
+use crate::store::background::Background;
+use crate::store::timer::{sleep, within};
+use crate::telemetry::{Event, tell};
+use crate::{Error, Lease};
+
+/// Where a confirmation records that the item was handled.
+#[derive(Clone)]
+pub(super) enum Place {
+    Filter(Arc<Claims<FilterClaims>>, Probe),
+    Exact(Arc<Claims<ExactClaims>>, Digest),
+    /// With the outcome.
+    #[cfg(feature = "http")]
+    Replay(Arc<Claims<Flight>>, Entry),
+}
+
+impl Place {
+    fn common(&self) -> &Common {
+        match self {
+            Self::Filter(claims, _) => &claims.common,
+            Self::Exact(claims, _) => &claims.common,
+            #[cfg(feature = "http")]
+            Self::Replay(claims, _) => &claims.common,
+        }
+    }
+}
+
+/// The claim on an item. When it is dropped, it is released, and the item can be claimed again.
+///
+/// A claim is a [`Lease`]: it is renewed while it is held, and signals when it is [lost](crate::LeaseHandle::lost). Its key
+/// names the item by its hash. Its [handle](Lease::handle) has a fencing token: the time of the claim by the
+/// store's clock, in µs. The token is greater than the token of every earlier claim on the item, as long as the
+/// store's clock is not set back.
+#[must_use = "a claim is released when it is dropped"]
+pub struct Claim {
+    lease: Lease,
+    place: Place,
+}
+
+impl Claim {
+    pub(super) fn new(lease: Lease, place: Place) -> Self {
+        Self { lease, place }
+    }
+
+    /// Records that the item was handled, and releases the claim. From then on the item is a duplicate.
+    ///
+    /// Returns whether the claim was still held. If it was not, another caller may have handled the item too.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) if it is unknown whether the item was recorded.
+    /// [`is_overloaded`](Error::is_overloaded) if it was not recorded. After both, the call is retried in the
+    /// background until the claim expires, which is not released. If the retries fail too, the item may be handled again
+    /// once the claim has expired.
+    /// [`is_invalid`](Error::is_invalid) if another configuration was stored under the name meanwhile: then the claim is
+    /// released.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once the future is polled, the confirmation completes even if the future is dropped: it is then finished in the
+    /// background. A future that is kept and not polled holds it up, and [`Store::shutdown`](crate::Store::shutdown) waits
+    /// for it.
+    pub async fn confirm(self) -> Result<bool, Error> {
+        self.confirm_and(|_| {}).await
+    }
+
+    /// Confirms like [`confirm`](Self::confirm), and calls `hear` with the outcome even if the future is dropped.
+    pub(crate) async fn confirm_and(
+        self,
+        hear: impl FnOnce(&Result<bool, Error>) + Send + 'static,
+    ) -> Result<bool, Error> {
+        let mut run = Run::new(self, hear);
+        poll_fn(|context| run.poll(context)).await
+    }
+
+    /// Releases the claim, so that the item can be claimed again. Returns whether the claim was still held.
+    ///
+    /// ```
+    /// use tower_distributed::dedupe::{Claimed, Dedupe};
+    /// use tower_distributed::Store;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let day = std::time::Duration::from_secs(86_400);
+    /// let events = Dedupe::exact(&Store::in_memory(), "events").remember_for(day).build()?;
+    /// if let Claimed::New(claim) = events.try_claim("evt_1").await? {
+    ///     // The database is down: another process, or this one, handles the event later.
+    ///     assert!(claim.release().await?);
+    /// }
+    /// assert!(matches!(events.try_claim("evt_1").await?, Claimed::New(_)));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The same errors as [`Lease::release`].
+    pub async fn release(self) -> Result<bool, Error> {
+        self.lease.release().await
+    }
+}
+
+/// A claim whose item was handled. Whatever becomes of its confirmation, it is not released before the store has answered
+/// that it cannot record the item: it is confirmed, or expires.
+struct Confirming {
+    /// `None` after it was released.
+    lease: Option<Lease>,
+    handle: LeaseHandle,
+    place: Place,
+}
+
+impl Confirming {
+    fn new(Claim { lease, place }: Claim) -> Self {
+        place.common().store.owed().into_iter().for_each(|owed| owed.add(1));
+        Self { handle: LeaseHandle::clone(&lease), lease: Some(lease), place }
+    }
+
+    /// Tries once to record that the item was handled. `again`: after an attempt whose answer is not known.
+    fn enter(&self, again: bool) -> Attempt {
+        let (place, state) = (self.place.clone(), Arc::clone(&self.handle.state));
+        Box::pin(async move {
+            match place {
+                Place::Filter(claims, probe) => claims.confirm(&state, probe, again).await,
+                Place::Exact(claims, digest) => claims.confirm(&state, digest, again).await,
+                #[cfg(feature = "http")]
+                Place::Replay(claims, entry) => claims.confirm(&state, entry, again).await,
+            }
+        })
+    }
+
+    /// Takes in the outcome of the first attempt, and sends an event if the claim was lost or the confirmation failed.
+    /// Returns what is to be retried.
+    fn confirmed(self, confirmed: &Result<bool, Error>) -> Option<Self> {
+        let name = &self.place.common().name;
+        match confirmed {
+            Ok(true) => {}
+            Ok(false) => {
+                self.handle.state.counts.lost();
+                let text = "a claim was lost while its item was handled: the item may be handled twice";
+                tell(name, Event::ClaimLost, text);
+            }
+            Err(error) => {
+                let text = format_args!("the store could not record that an item was handled: {error}");
+                tell(name, Event::ClaimNotConfirmed, text);
+            }
+        }
+        self.settle(confirmed)
+    }
+
+    /// Releases the claim if the store cannot record the item. Returns what is to be retried.
+    fn settle(mut self, confirmed: &Result<bool, Error>) -> Option<Self> {
+        let error = confirmed.as_ref().err()?;
+        if error.is_away() || error.is_overloaded() {
+            return Some(self);
+        }
+        drop(self.lease.take());
+        None
+    }
+
+    /// Retries until the claim expires. Also if the claim was lost meanwhile, since the item was handled.
+    async fn retry(mut self) {
+        let mut pause = Duration::from_millis(20);
+        while Instant::now() < self.handle.until() {
+            sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+            let confirmed = self.enter(true).await;
+            let Some(this) = self.settle(&confirmed) else { return };
+            self = this;
+        }
+    }
+
+    /// Finishes a confirmation whose caller has gone away. Its first attempt goes on where it began. If that place stands
+    /// still, or has ended, the confirmation is sent once more from here.
+    async fn finish(
+        self,
+        first: Option<Attempt>,
+        runtime: Option<Handle>,
+        hear: impl FnOnce(Result<bool, Error>),
+    ) {
+        let limit = self.place.common().store.call_limit();
+        let answered = match (first, runtime) {
+            (Some(first), Some(runtime)) => within(limit, runtime.spawn(first)).await.and_then(Result::ok),
+            (Some(first), None) => within(limit, first).await,
+            (None, _) => None,
+        };
+        let is_known = |confirmed: &Result<bool, Error>| !confirmed.as_ref().is_err_and(Error::is_ended);
+        let confirmed = match answered.filter(is_known) {
+            Some(confirmed) => confirmed,
+            None => self.enter(true).await,
+        };
+        let retried = self.confirmed(&confirmed);
+        hear(confirmed);
+        if let Some(this) = retried {
+            this.retry().await;
+        }
+    }
+
+    /// Runs the rest of a confirmation where it does not depend on the caller.
+    fn go_on<R: Future<Output = ()> + Send + 'static>(self, rest: impl FnOnce(Self) -> R) {
+        let here = || Handle::try_current().ok();
+        let remote = self.place.common().store.background().cloned();
+        let thread = remote.clone().unwrap_or_else(Background::thread);
+        let there = || thread.handle().ok();
+        // In memory, retries follow the clock of the caller, which a test may have paused.
+        let place = if remote.is_some() { there().or_else(here) } else { here().or_else(there) };
+        if let Some(place) = place {
+            let (thread, rest) = (thread.clone(), rest(self));
+            place.spawn(async move {
+                rest.await;
+                drop(thread);
+            });
+        }
+    }
+}
+
+impl Drop for Confirming {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            lease.settled();
+        }
+        self.place.common().store.owed().into_iter().for_each(|owed| owed.done(1));
+    }
+}
+
+/// An attempt that is under way.
+type Attempt = BoxFuture<'static, Result<bool, Error>>;
+
+/// A confirmation on its way, with the calls of others of its runtime. If it is dropped before its end, it is finished in the
+/// background.
+struct Run<F: FnOnce(&Result<bool, Error>) + Send + 'static> {
+    /// `None` once it is answered.
+    confirming: Option<Confirming>,
+    /// `None` while it is polled, so that one that has panicked is not polled again.
+    first: Option<Attempt>,
+    /// The user's function, which the background must not call.
+    hear: Option<F>,
+    runtime: Option<Handle>,
+}
+
+impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Run<F> {
+    fn new(claim: Claim, hear: F) -> Self {
+        let (confirming, runtime) = (Confirming::new(claim), Handle::try_current().ok());
+        Self { first: Some(confirming.enter(false)), confirming: Some(confirming), hear: Some(hear), runtime }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, Error>> {
+        let Some(mut first) = self.first.take() else { return Poll::Pending };
+        let Poll::Ready(confirmed) = first.as_mut().poll(context) else {
+            self.first = Some(first);
+            return Poll::Pending;
+        };
+        let retried = self.confirming.take().and_then(|confirming| confirming.confirmed(&confirmed));
+        if let Some(confirming) = retried {
+            confirming.go_on(Confirming::retry);
+        }
+        if let Some(hear) = self.hear.take() {
+            hear(&confirmed);
+        }
+        Poll::Ready(confirmed)
+    }
+}
+
+impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Drop for Run<F> {
+    fn drop(&mut self) {
+        let Some(confirming) = self.confirming.take() else { return };
+        let (first, hear, runtime) = (self.first.take(), self.hear.take(), self.runtime.take());
+        let place = runtime.clone();
+        let hear = move |confirmed| {
+            if let (Some(hear), Some(place)) = (hear, place) {
+                place.spawn(async move { hear(&confirmed) });
+            }
+        };
+        confirming.go_on(|confirming| confirming.finish(first, runtime, hear));
+    }
+}
+
+impl Deref for Claim {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.lease
+    }
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Claim").field(&self.lease).finish()
+    }
+}

@@ -1,0 +1,227 @@
+//! Claims under one name, and what they need of the memory that records handled items.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::claim::{Claim, Place};
+use crate::bloom_filter::stored_layout::Mismatch;
+use crate::error::{Cause, Subject};
+use crate::lease::holder::Holder;
+use crate::lease::key_state::KeyState;
+use crate::lease::kind::{Kind, Scope};
+use crate::lease::outcome::{Completing, Entered, Look, Outcome};
+use crate::lease::{Admission, Ask, Got, LeaseOptions, LeaseState, Leases, Wait};
+use crate::store::{Arguments, Cell, Field, Garbled, Namespace};
+use crate::telemetry::{self, Decisions};
+use crate::{Error, Key, Store};
+
+/// Claims under one name.
+pub(crate) struct Claims<K: Kind> {
+    pub(super) common: Common,
+    pub(super) leases: Leases<K>,
+}
+
+/// What all kinds of claims have.
+pub(super) struct Common {
+    pub(super) store: Store,
+    pub(super) name: String,
+    pub(super) decisions: Decisions,
+}
+
+/// The result of a claim, with how a duplicate is known.
+pub(crate) enum Looked {
+    New(Claim),
+    Known(Known),
+}
+
+/// How it is known that an item was handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    Exactly,
+    ByFilter,
+    /// The filter is above its capacity and fails open, so the item must be handled.
+    ByFullFilter,
+}
+
+/// Records which items were handled. One holder at a time handles an item; a confirmation then records it.
+pub(crate) trait Memory: fmt::Debug + Send + Sync + Sized + 'static {
+    /// An item, as it is recorded.
+    type Item: Clone + fmt::Debug + Send + Sync + 'static;
+    /// The most runs in one call.
+    const MOST_RUNS: usize = 64;
+
+    fn item(&self, item: &[u8]) -> Self::Item;
+    /// Returns the key of the claim on an item, beside the key where the item is recorded.
+    fn key(item: &Self::Item) -> Key;
+    /// Makes sure that the stored layout is the same.
+    fn open(&self) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Returns how an item is known that was found, given how full the memory is.
+    fn known(&self, item: &Self::Item, level: u64) -> Known;
+    /// Takes in how full the memory is after an item was recorded.
+    fn note(&self, _item: &Self::Item, _level: u64) {}
+    /// Returns the error for another layout that is stored under the name.
+    fn mismatch(&self, stored: &Mismatch) -> Error;
+
+    /// Writes the arguments that all runs of a call share.
+    fn write(&self, call: &mut Arguments<'_>);
+    /// Writes the arguments of a run.
+    fn write_item(item: &Self::Item, call: &mut Arguments<'_>);
+    /// Looks for an item, in memory. Returns how full the memory is if it was found.
+    fn find(&self, item: &Self::Item) -> Result<Option<u64>, Found>;
+    /// Records an item, in memory. Returns how full the memory is.
+    fn insert(&self, item: &Self::Item) -> Result<u64, Found>;
+}
+
+/// What a look at an item finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// The item was handled. For a filter, the value is the sample of the item's generation.
+    Handled(u64),
+    /// Another layout is stored under the name.
+    Other(Mismatch),
+    /// In memory: the store is full and takes no new key.
+    Full,
+}
+
+impl<K: Kind> Claims<K> {
+    pub(super) fn new(
+        store: &Store,
+        namespace: &Namespace<KeyState<K::Holders>>,
+        name: &str,
+        scope: Scope<K>,
+        options: LeaseOptions,
+    ) -> Arc<Self> {
+        let admission = Admission::new(store, namespace, scope);
+        let leases = Leases::new(admission, options, telemetry::Leases::new("claim", name));
+        let decisions = Decisions::new("dedupe", name);
+        Arc::new(Self { common: Common { store: store.clone(), name: name.to_owned(), decisions }, leases })
+    }
+
+    pub(super) fn memory(&self) -> &Scope<K> {
+        self.leases.admission.scope()
+    }
+}
+
+impl<M: Memory, K: Kind<Holders = Holder<false>, Outcome = M>> Claims<K> {
+    pub(super) fn beside(store: &Store, name: &str, memory: M, options: LeaseOptions) -> Arc<Self> {
+        Self::new(store, &Namespace::beside(store, name), name, memory, options)
+    }
+
+    /// Claims an item, or answers how it is known. With `bypass`, claims it even if it is known, unless the call had to wait
+    /// and the item was handled meanwhile.
+    pub(super) async fn claim(
+        self: &Arc<Self>,
+        item: &[u8],
+        max_wait: Option<Duration>,
+        bypass: bool,
+        place: fn(Arc<Self>, M::Item) -> Place,
+    ) -> Result<Looked, Error> {
+        let item = self.memory().item(item);
+        self.memory().open().await?;
+        let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..Wait::FOR_EVER });
+        let ask = Ask { bypass, ..Ask::new(item.clone(), Subject::Flight, String::new(), 0, wait) };
+        match self.leases.acquire_or_find(M::key(&item), ask).await? {
+            Got::Lease(lease, _) => Ok(Looked::New(Claim::new(lease, place(Arc::clone(self), item)))),
+            Got::Done(Found::Handled(level)) => Ok(Looked::Known(self.memory().known(&item, level))),
+            Got::Done(found) => Err(self.error(&found)),
+        }
+    }
+
+    /// Records that a claimed item was handled. Returns whether the claim was still held. `again`: this
+    /// was sent before, and the answer is not known.
+    pub(super) async fn confirm(
+        &self,
+        state: &LeaseState,
+        item: M::Item,
+        again: bool,
+    ) -> Result<bool, Error> {
+        let entered = self.leases.admission.complete(state, item.clone(), again).await?;
+        let (was_held, level) = entered.map_err(|found| self.error(&found))?;
+        self.memory().note(&item, level);
+        Ok(was_held)
+    }
+
+    fn error(&self, found: &Found) -> Error {
+        match found {
+            Found::Other(stored) => self.memory().mismatch(stored),
+            Found::Full => {
+                Error::overloaded("max_keys is reached, so the store cannot record that an item was handled")
+            }
+            Found::Handled(_) => unasked(),
+        }
+    }
+}
+
+pub(super) fn unasked() -> Error {
+    Error::unavailable(Cause::Unexpected, "the store sent an unexpected answer for a claim")
+}
+
+/// Runs a step where an item is recorded, if the store is in memory. If it is bounded, the step must create what a later
+/// insertion needs: an item that is handled must fit.
+pub(super) fn step<C: Cell, T: Default>(
+    namespace: &Namespace<C>,
+    key: &Key,
+    step: impl FnOnce(&mut C, bool, i64) -> Result<T, Mismatch>,
+) -> Result<T, Found> {
+    let Some(cells) = namespace.cells() else { return Ok(T::default()) };
+    match cells.step(key.as_bytes(), |cell, now| step(cell, cells.is_bounded(), now)) {
+        Ok(stepped) => stepped.map_err(Found::Other),
+        Err(_) => Err(Found::Full),
+    }
+}
+
+/// Reads `seen N`.
+fn sample(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text.strip_prefix(b"seen ")?).ok()?.parse().ok()
+}
+
+impl<M: Memory> Outcome<Holder<false>> for M {
+    const MOST_RUNS: usize = M::MOST_RUNS;
+    type Scope = Self;
+    type Query = M::Item;
+    type Found = Found;
+    type Entry = M::Item;
+
+    fn write_scope(memory: &Self, call: &mut Arguments<'_>) {
+        memory.write(call);
+    }
+
+    fn write_query(item: &M::Item, call: &mut Arguments<'_>) {
+        M::write_item(item, call);
+    }
+
+    fn write_entry(item: &M::Item, call: &mut Arguments<'_>) {
+        M::write_item(item, call);
+    }
+
+    fn decode(field: Field<'_>) -> Result<Found, Garbled> {
+        match field {
+            Field::Integer(1) => Ok(Found::Handled(0)),
+            Field::Text(text) => Ok(match sample(text) {
+                Some(ones) => Found::Handled(ones),
+                None => Found::Other(Mismatch(String::from_utf8_lossy(text).into_owned())),
+            }),
+            _ => Err(Garbled("a script returned an unexpected value for a handled item")),
+        }
+    }
+
+    fn look(_: &Holder<false>, memory: &Self, item: &M::Item, bypass: bool, _: i64) -> Look<Found> {
+        match memory.find(item) {
+            Ok(Some(level)) if !bypass => Look::Done(Found::Handled(level)),
+            Ok(_) => Look::Open(None),
+            Err(obstacle) => Look::Done(obstacle),
+        }
+    }
+
+    fn enter(
+        _: &mut Holder<false>,
+        memory: &Self,
+        item: &M::Item,
+        _: Completing,
+        _: i64,
+    ) -> Result<Entered, Found> {
+        // The item is recorded even if the claim was lost, since it was handled.
+        memory.insert(item).map(Entered::Filled)
+    }
+}

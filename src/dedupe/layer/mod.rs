@@ -1,0 +1,230 @@
+//! The layer that handles each item once. See the public module `dedupe`.
+
+mod claims;
+mod duplicate;
+mod success;
+
+use std::sync::Arc;
+
+use self::claims::Source;
+use self::duplicate::{AnswerWith, MarkWith};
+pub use self::duplicate::{ConfirmDuplicate, DuplicateAction, Evidence, OnDuplicate, RefuseDuplicates};
+use self::success::IsOk;
+pub use self::success::IsSuccess;
+use derive_where::derive_where;
+
+use crate::lease::layer::LeaseLayer;
+use crate::middleware::away::Away;
+use crate::{AsError, Dedupe, Error, Key, KeyExtractor, StoreFailure};
+
+/// A [`Layer`](tower_layer::Layer) that handles each item once across all processes. See the [module](crate::dedupe#the-layer) for
+/// details.
+///
+/// `Req`, `Res` and `E` are the types of the requests, responses and errors of the inner service. `R` turns
+/// [refusals](Self::reject_with) into errors or responses.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower::{Layer, Service, ServiceExt, service_fn};
+/// use tower_distributed::dedupe::Unsure;
+/// use tower_distributed::{Dedupe, DedupeLayer, LeaseHandle, Refusal, Store, StoreFailure};
+///
+/// struct Order { id: u64, claim: Option<LeaseHandle> }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+/// let week = Duration::from_secs(7 * 86_400);
+/// let orders = Dedupe::exact(&Store::in_memory(), "orders").remember_for(week).build()?;
+/// let once = DedupeLayer::new(orders, |order: &Order| order.id)
+///     .success(|status: &Result<u16, std::io::Error>| matches!(status, Ok(200..300)))
+///     .answer_duplicates(|_: &Order| 208)
+///     .max_wait(Duration::from_secs(5)) // while the same order is handled elsewhere
+///     .on_lease(|claim: &LeaseHandle, order: &mut Order| order.claim = Some(claim.clone()))
+///     .cancel_when_lost(true)
+///     .on_unsure(|unsure: &Unsure| eprintln!("order {:?} may be handled twice", unsure.key))
+///     .on_store_failure(StoreFailure::FailClosed)
+///     .reject_with(|_: Refusal| 503);
+/// let mut place = once.layer(service_fn(async |order: Order| {
+///     Ok::<u16, std::io::Error>(if order.claim.is_some() { 201 } else { 500 })
+/// }));
+///
+/// assert_eq!(place.ready().await?.call(Order { id: 7, claim: None }).await?, 201);
+/// assert_eq!(place.ready().await?.call(Order { id: 7, claim: None }).await?, 208);
+/// # Ok(()) }
+/// ```
+pub type DedupeLayer<Req, Res, E, R = AsError> = LeaseLayer<Req, RequestClaims<Req, Res, E>, R>;
+
+/// The claims on the items of the requests of a [`DedupeLayer`].
+#[derive_where(Clone)]
+pub struct RequestClaims<Req, Res, E> {
+    source: Source,
+    success: Arc<dyn IsSuccess<Res, E> + Send + Sync>,
+    on_duplicate: Arc<dyn OnDuplicate<Req, Res> + Send + Sync>,
+    /// `None`: duplicates are not verified.
+    confirm_duplicate: Option<Arc<dyn ConfirmDuplicate<Req> + Send + Sync>>,
+    on_unsure: OnUnsure,
+}
+
+type OnUnsure = Option<Arc<dyn Fn(&Unsure) + Send + Sync>>;
+
+/// An item that was handled and may be handled twice.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Unsure {
+    /// The key of the request.
+    pub key: Key,
+    /// Why the store could not record that the item was handled. The confirmation is retried until the claim
+    /// expires.
+    ///
+    /// `None` if the item was recorded but the claim was lost. Then another caller may have handled the item too.
+    /// The item is a duplicate from now on.
+    pub error: Option<Error>,
+}
+
+impl<Req, Res, E> DedupeLayer<Req, Res, E> {
+    /// Creates a layer that handles each item once. The request's key is the item.
+    #[must_use]
+    pub fn new(dedupe: Dedupe, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
+        let claims = RequestClaims {
+            source: Source { dedupe, away: Away::FailClosed },
+            success: Arc::new(IsOk),
+            on_duplicate: Arc::new(RefuseDuplicates),
+            confirm_duplicate: None,
+            on_unsure: None,
+        };
+        Self::of(claims, key)
+    }
+}
+
+impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
+    /// Sets which outcomes mean that the item was handled, by a closure of `&Result<Res, E>`.
+    ///
+    /// Default: every response, and no error. For HTTP there is `web::IsHandled`.
+    #[must_use]
+    pub fn success(mut self, success: impl IsSuccess<Res, E> + Send + Sync + 'static) -> Self {
+        self.provide.success = Arc::new(success);
+        self
+    }
+
+    /// Sets what to do with duplicates. Default: they are refused.
+    ///
+    /// ```
+    /// use axum::{Extension, Router, routing::post};
+    /// use tower_distributed::{Dedupe, Store, extract, web};
+    ///
+    /// /// Answers a repeated message without doing the work again.
+    /// async fn webhook(duplicate: Option<Extension<web::Duplicate>>) -> &'static str {
+    ///     if duplicate.is_some() { "handled before" } else { "handled" }
+    /// }
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let week = std::time::Duration::from_secs(7 * 86_400);
+    /// let webhooks = Dedupe::exact(&Store::in_memory(), "webhooks").remember_for(week).build()?;
+    /// let once = web::dedupe(webhooks, extract::header("webhook-id")?).on_duplicate(web::MarkDuplicate);
+    /// let app: Router = Router::new().route("/webhook", post(webhook)).layer(once);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn on_duplicate(mut self, on_duplicate: impl OnDuplicate<Req, Res> + Send + Sync + 'static) -> Self {
+        self.provide.on_duplicate = Arc::new(on_duplicate);
+        self
+    }
+
+    /// Passes duplicates to the inner service, after a closure of `&mut Req` has marked them.
+    ///
+    /// For HTTP, pass `web::MarkDuplicate` to [`on_duplicate`](Self::on_duplicate) instead.
+    ///
+    /// ```
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::{Dedupe, DedupeLayer, Store};
+    ///
+    /// struct Event { id: u64, is_repeated: bool }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let day = std::time::Duration::from_secs(86_400);
+    /// let events = Dedupe::exact(&Store::in_memory(), "events").remember_for(day).build()?;
+    /// let mark = DedupeLayer::new(events, |event: &Event| event.id)
+    ///     .mark_duplicates(|event: &mut Event| event.is_repeated = true);
+    /// let mut handle = mark.layer(service_fn(async |event: Event| Ok::<_, std::io::Error>(event.is_repeated)));
+    ///
+    /// assert!(!handle.ready().await?.call(Event { id: 1, is_repeated: false }).await?);
+    /// assert!(handle.ready().await?.call(Event { id: 1, is_repeated: false }).await?);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn mark_duplicates(self, mark: impl Fn(&mut Req) + Send + Sync + 'static) -> Self {
+        self.on_duplicate(MarkWith(mark))
+    }
+
+    /// Answers duplicates with a closure from `&Req` to the response.
+    #[must_use]
+    pub fn answer_duplicates(self, answer: impl Fn(&Req) -> Res + Send + Sync + 'static) -> Self {
+        self.on_duplicate(AnswerWith(answer))
+    }
+
+    /// Refuses duplicates. This is the default, except for `web::dedupe`.
+    ///
+    /// ```
+    /// use axum::{Router, routing::post};
+    /// use tower_distributed::{Dedupe, Store, extract, web};
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let week = std::time::Duration::from_secs(7 * 86_400);
+    /// let orders = Dedupe::exact(&Store::in_memory(), "orders").remember_for(week).build()?;
+    /// // A repeated order gets 409 rather than 200.
+    /// let once = web::dedupe(orders, extract::header("x-order-id")?).refuse_duplicates();
+    /// let app: Router = Router::new().route("/orders", post(async || "placed")).layer(once);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn refuse_duplicates(self) -> Self {
+        self.on_duplicate(RefuseDuplicates)
+    }
+
+    /// Verifies each duplicate against your own record, by a closure from `&Req` to a future of `bool`.
+    ///
+    /// The future must not borrow from the request. If it returns `false`, the layer claims the item and calls the
+    /// closure again. If it still returns `false`, the request is handled. Default: duplicates are not verified.
+    ///
+    /// ```
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use tower_distributed::{BloomFilter, Dedupe, DedupeLayer, Store};
+    ///
+    /// async fn was_handled(_id: u64) -> bool {
+    ///     false // looked up in your database
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let filter = BloomFilter::builder().capacity(1_000_000).false_positive_rate(1e-6);
+    /// let filter = filter.remember_for(std::time::Duration::from_secs(86_400)).build(&Store::in_memory(), "orders")?;
+    /// let once = DedupeLayer::new(Dedupe::new(&filter)?, |id: &u64| *id)
+    ///     .confirm_duplicate(|id: &u64| was_handled(*id));
+    /// let place = once.layer(service_fn(async |_: u64| Ok::<_, std::io::Error>("placed")));
+    ///
+    /// assert_eq!(place.clone().oneshot(7).await?, "placed");
+    /// assert_eq!(place.oneshot(7).await?, "placed", "the database has no such order, so the filter is not believed");
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn confirm_duplicate(mut self, confirm: impl ConfirmDuplicate<Req> + Send + Sync + 'static) -> Self {
+        self.provide.confirm_duplicate = Some(Arc::new(confirm));
+        self
+    }
+
+    /// Sets what to do while the store is unavailable. Default: [`StoreFailure::FailClosed`].
+    ///
+    /// With [`StoreFailure::LocalShare`], this process claims and remembers items in its own memory, with the settings of
+    /// the `Dedupe`. A filter is allocated there when it is first used in an outage.
+    #[must_use]
+    pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
+        let Source { dedupe, away } = &mut self.provide.source;
+        *away = Away::new(on_store_failure, |_| dedupe.local_share());
+        self
+    }
+
+    /// Calls a closure for each item that was handled and may be handled twice. Default: none is called.
+    #[must_use]
+    pub fn on_unsure(mut self, told: impl Fn(&Unsure) + Send + Sync + 'static) -> Self {
+        self.provide.on_unsure = Some(Arc::new(told));
+        self
+    }
+}

@@ -1,0 +1,92 @@
+//! Claims with stored outcomes, for responses that are replayed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::builder::options;
+use super::claim::{Claim, Place};
+use super::claims::{Claims, unasked};
+use crate::error::Subject;
+use crate::lease::{Ask, Got, Lease, LeaseOptions, LeaseState};
+use crate::single_flight::answer::{Asker, Entry, Flight, Found};
+use crate::store::Namespace;
+use crate::telemetry::{Decisions, Event, tell};
+use crate::{Error, Key, Store};
+
+/// Claims with stored outcomes.
+pub(crate) struct Replays {
+    claims: Arc<Claims<Flight>>,
+    remember_for: Duration,
+}
+
+/// The result of a claim.
+pub(crate) enum Replay {
+    New(ReplayClaim),
+    /// The stored outcome of an earlier run.
+    Known(Arc<[u8]>),
+    /// The outcome of an earlier run is stored in another format.
+    Foreign,
+}
+
+/// A claim on a key. When it is dropped, it is released.
+pub(crate) struct ReplayClaim {
+    lease: Lease,
+    replays: Arc<Replays>,
+}
+
+impl Replays {
+    /// `format` names the format of the stored outcomes.
+    pub(crate) fn open(
+        store: &Store,
+        name: &str,
+        format: &str,
+        ttl: Duration,
+        remember_for: Duration,
+    ) -> Result<Self, Error> {
+        let options = LeaseOptions { ttl, ..options() };
+        options.check()?;
+        let claims = Claims::new(store, &Namespace::new(store, name)?, name, format.into(), options);
+        Ok(Self { claims, remember_for })
+    }
+
+    pub(crate) fn decisions(&self) -> &Decisions {
+        &self.claims.common.decisions
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.claims.common.name
+    }
+
+    /// Claims a key. Returns an error if another caller holds the claim. Does not count a decision.
+    pub(crate) async fn claim(self: &Arc<Self>, key: Key) -> Result<Replay, Error> {
+        let ask = Ask::new(Asker::default(), Subject::Flight, String::new(), 0, None);
+        match self.claims.leases.acquire_or_find(key, ask).await? {
+            Got::Done(Found::Answer { bytes, .. }) => Ok(Replay::Known(bytes)),
+            // Drops the claim: what was handled is not handled again.
+            Got::Lease(_, Some(Found::Foreign)) | Got::Done(Found::Foreign) => {
+                let text = "a stored response was not used: another version wrote it in another format";
+                tell(self.name(), Event::AnswerForeign, text);
+                Ok(Replay::Foreign)
+            }
+            Got::Lease(lease, _) => Ok(Replay::New(ReplayClaim { lease, replays: Arc::clone(self) })),
+        }
+    }
+}
+
+impl Claims<Flight> {
+    /// Stores the outcome of a claim. Returns whether the claim was still held. `again`: this
+    /// was sent before, and the answer is not known.
+    pub(super) async fn confirm(&self, state: &LeaseState, entry: Entry, again: bool) -> Result<bool, Error> {
+        let entered = self.leases.admission.complete(state, entry, again).await?;
+        entered.map(|(was_held, _)| was_held).map_err(|_| unasked())
+    }
+}
+
+impl ReplayClaim {
+    /// Stores the outcome, as [`Claim::confirm`] does. Returns whether the claim was still held.
+    pub(crate) async fn keep(self, bytes: Arc<[u8]>) -> Result<bool, Error> {
+        let entry = Entry::of(bytes, self.replays.remember_for, Duration::ZERO);
+        let place = Place::Replay(Arc::clone(&self.replays.claims), entry);
+        Claim::new(self.lease, place).confirm().await
+    }
+}

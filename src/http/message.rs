@@ -1,0 +1,35 @@
+//! Hop-by-hop header fields and `Content-Length`.
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
+    TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+
+use crate::single_flight::http::shareable::items;
+
+/// Returns whether `Content-Length` is absent or equals `length`.
+pub(crate) fn has_length(headers: &HeaderMap, length: usize) -> bool {
+    let told = |value: &HeaderValue| value.to_str().ok()?.parse().ok();
+    headers.get_all(CONTENT_LENGTH).iter().all(|value| told(value) == Some(length))
+}
+
+/// Removes the fields that apply to one connection only (RFC 9110, 7.6.1).
+pub(crate) fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
+    const HOP_BY_HOP: [HeaderName; 10] = [
+        CONNECTION,
+        HeaderName::from_static("keep-alive"),
+        HeaderName::from_static("proxy-connection"),
+        PROXY_AUTHENTICATE,
+        HeaderName::from_static("proxy-authentication-info"),
+        PROXY_AUTHORIZATION,
+        TE,
+        TRAILER,
+        TRANSFER_ENCODING,
+        UPGRADE,
+    ];
+    let connection = items(&headers, &CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok());
+    for name in connection.chain(HOP_BY_HOP).collect::<Vec<_>>() {
+        headers.remove(name);
+    }
+    headers
+}

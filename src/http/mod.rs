@@ -1,0 +1,4 @@
+//! What HTTP messages have in common.
+
+pub(crate) mod message;
+pub(crate) mod reading;

@@ -1,0 +1,240 @@
+//! The layer and its settings.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use derive_where::derive_where;
+use http::{Request, StatusCode, response};
+use tower_layer::Layer;
+
+use super::record::FORMAT;
+use super::upload::Limits;
+use super::{DAY, Shared};
+use crate::dedupe::Replays;
+use crate::lease::setters::{in_range, setters};
+use crate::middleware::Layered;
+use crate::middleware::away::Away;
+use crate::middleware::key::DynKey;
+use crate::response::{Refuse, Responses, refuse};
+use crate::{Error, Store, StoreFailure};
+
+/// Builds an [`IdempotencyLayer`]. See [`idempotency`](super::idempotency()).
+///
+/// ```
+/// use std::time::Duration;
+/// use axum::{Router, routing::post};
+/// use tower_distributed::{Store, extract, web};
+///
+/// #[derive(Clone)]
+/// struct User(u64); // inserted by the layer that authenticates, outside of this one
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let user = extract::extension(|user: &User| user.0);
+/// let once = web::idempotency(&Store::in_memory(), "payments", user)
+///     .required(true)                                // 400 without an `Idempotency-Key`
+///     .remember_for(Duration::from_secs(7 * 86_400))
+///     .largest_request(64 << 10)                     // 413 above 64 KiB
+///     .largest_response(64 << 10)                    // a larger response is sent, but not stored
+///     .max_buffered(16 << 20)                        // 503 while the bodies of all requests exceed 8 MiB
+///     .read_timeout(Duration::from_secs(10))         // 408 if the request body takes longer
+///     .keep_when(|parts| parts.status.is_success())  // after other responses the payment can be repeated
+///     .ttl(Duration::from_secs(60))                  // a crashed process blocks a key for 60 s
+///     .build()?;
+/// let app: Router = Router::new().route("/payments", post(async || "paid")).layer(once);
+/// # Ok(()) }
+/// ```
+#[must_use = "a builder does nothing until it is built"]
+pub struct IdempotencyBuilder<B, R = Refuse> {
+    settings: Settings<B>,
+    reject: R,
+}
+
+struct Settings<B> {
+    store: Store,
+    name: String,
+    principal: DynKey<Request<B>>,
+    ttl: Duration,
+    remember_for: Duration,
+    on_store_failure: StoreFailure,
+    responses: Responses,
+    is_required: bool,
+    largest_request: usize,
+    largest_response: usize,
+    max_buffered: usize,
+    read_timeout: Duration,
+}
+
+/// A [`Layer`] that answers a repeated request with the stored response. See [`idempotency`](super::idempotency()).
+#[derive_where(Clone)]
+pub struct IdempotencyLayer<B, R = Refuse> {
+    shared: Arc<Shared<B, R>>,
+}
+
+/// Returns whether a response is final: 2xx, 3xx, and 4xx except those that may change when the request is
+/// repeated.
+fn is_final(parts: &response::Parts) -> bool {
+    let passes = [
+        StatusCode::UNAUTHORIZED,
+        StatusCode::PROXY_AUTHENTICATION_REQUIRED,
+        StatusCode::REQUEST_TIMEOUT,
+        StatusCode::CONFLICT,
+        StatusCode::LOCKED,
+        StatusCode::TOO_EARLY,
+        StatusCode::TOO_MANY_REQUESTS,
+    ];
+    let status = parts.status;
+    let is_of_these = status.is_success() || status.is_redirection() || status.is_client_error();
+    is_of_these && !passes.contains(&status)
+}
+
+impl<B> IdempotencyBuilder<B> {
+    pub(super) fn new(store: &Store, name: &str, principal: DynKey<Request<B>>) -> Self {
+        let settings = Settings {
+            store: store.clone(),
+            name: name.to_owned(),
+            principal,
+            ttl: Duration::from_secs(30),
+            remember_for: DAY,
+            on_store_failure: StoreFailure::FailClosed,
+            responses: Responses::default().share_when(is_final),
+            is_required: false,
+            largest_request: 1 << 20,
+            largest_response: 1 << 20,
+            max_buffered: 64 << 20,
+            read_timeout: Duration::from_secs(30),
+        };
+        Self { settings, reject: refuse() }
+    }
+}
+
+impl<B, R> IdempotencyBuilder<B, R> {
+    /// Returns refusals as responses of your own, by a closure from [`Refusal`](crate::Refusal) to the response or another
+    /// [`Reject`](crate::Reject). Default: [`response::refuse()`](refuse), problem documents.
+    ///
+    /// The response type is that of the service, whose body is a [`FlightBody`](crate::response::FlightBody), which can be
+    /// made from a `String`:
+    ///
+    /// ```
+    /// use axum::body::Body;
+    /// use http::{Response, StatusCode};
+    /// use tower_distributed::response::FlightBody;
+    /// use tower_distributed::{Refusal, RefusalKind, Store, extract, web};
+    ///
+    /// fn sorry(refusal: Refusal) -> Response<FlightBody<Body>> {
+    ///     let mut response = Response::new(FlightBody::from(refusal.to_string()));
+    ///     *response.status_mut() = match refusal.kind() {
+    ///         RefusalKind::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+    ///         RefusalKind::Duplicate | RefusalKind::InFlight => StatusCode::CONFLICT,
+    ///         RefusalKind::BadRequest | RefusalKind::MissingPart => StatusCode::BAD_REQUEST,
+    ///         _ => StatusCode::SERVICE_UNAVAILABLE,
+    ///     };
+    ///     response
+    /// }
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let once = web::idempotency(&Store::in_memory(), "payments", extract::client_ip()).reject_with(sorry).build()?;
+    /// let app: axum::Router = axum::Router::new().layer(once);
+    /// # Ok(()) }
+    /// ```
+    pub fn reject_with<R2>(self, reject: R2) -> IdempotencyBuilder<B, R2> {
+        IdempotencyBuilder { settings: self.settings, reject }
+    }
+
+    /// Sets which responses are stored, by a closure from the head of a response. After other responses, the
+    /// request can be handled again. Default: 2xx, 3xx, and 4xx except 401, 407, 408, 409, 423, 425 and 429.
+    pub fn keep_when(mut self, keep: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.settings.responses = self.settings.responses.share_when(keep);
+        self
+    }
+
+    /// Builds the layer.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if a setting is out of range, the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, or
+    /// half of [`max_buffered`](Self::max_buffered) is less than [`largest_request`](Self::largest_request).
+    pub fn build(self) -> Result<IdempotencyLayer<B, R>, Error> {
+        let Self { settings, reject } = self;
+        let span = Duration::from_secs(1)..=365 * DAY;
+        in_range("remember_for", span, "1 s to 365 days", settings.remember_for)?;
+        in_range("read_timeout", Duration::from_millis(1)..=DAY, "1 ms to 1 day", settings.read_timeout)?;
+        let (buffered, largest) = (settings.max_buffered, settings.largest_request);
+        let responses = settings.responses.largest_body(settings.largest_response).max_buffered(buffered);
+        let room = responses.reading().up_to(buffered / 2);
+        if room.most < largest {
+            return Err(Error::invalid(format!(
+                "max_buffered must be at least twice largest_request, 2 * {largest} bytes, is {buffered} bytes"
+            )));
+        }
+        let open = |store: &Store| {
+            Replays::open(store, &settings.name, FORMAT, settings.ttl, settings.remember_for).map(Arc::new)
+        };
+        let shared = Shared {
+            replays: open(&settings.store)?,
+            away: match settings.on_store_failure {
+                StoreFailure::FailClosed => Away::FailClosed,
+                StoreFailure::FailOpen => Away::FailOpen,
+                StoreFailure::LocalShare { .. } => Away::LocalShare(open(settings.store.local_share())?),
+            },
+            principal: settings.principal,
+            upload: Limits { largest, within: settings.read_timeout, room },
+            responses,
+            is_required: settings.is_required,
+            reject,
+        };
+        Ok(IdempotencyLayer { shared: Arc::new(shared) })
+    }
+}
+
+setters! { IdempotencyBuilder<B, R>:
+    /// Sets how long a response is stored, 1 second to 365 days. Default: 1 day.
+    fn remember_for(span: Duration) => settings.remember_for = span;
+
+    /// Sets whether a POST or PATCH of a principal without an `Idempotency-Key` is refused with 400. Default:
+    /// `false`, the request passes.
+    fn required(required: bool) => settings.is_required = required;
+
+    /// Sets the maximum size of a request body in bytes. Default: 1 MiB. A request with a larger body is refused
+    /// with 413.
+    fn largest_request(bytes: usize) => settings.largest_request = bytes;
+
+    /// Sets the maximum size of a stored response body in bytes. Default: 1 MiB. A response with a larger body is
+    /// sent, but not stored.
+    fn largest_response(bytes: usize) => settings.largest_response = bytes;
+
+    /// Sets the most bytes of request and response bodies that a process holds for this layer. Default: 64 MiB.
+    ///
+    /// A request body counts as it arrives, until the request is handled. A request whose body has no room is refused with
+    /// 503 and `Retry-After`, before it is handled. Request bodies use at most half, so that uploads leave room for the
+    /// responses. A response body counts until it is stored. A response without room is sent, but not stored.
+    fn max_buffered(bytes: usize) => settings.max_buffered = bytes;
+
+    /// Sets how long the client may take to send the request body, 1 ms to 1 day. Default: 30 s. A request whose body is
+    /// not complete by then is refused with 408.
+    fn read_timeout(timeout: Duration) => settings.read_timeout = timeout;
+
+    /// Sets what to do with requests that have a key while the store is unavailable. Default:
+    /// [`StoreFailure::FailClosed`], they are refused with 503.
+    ///
+    /// [`FailOpen`](StoreFailure::FailOpen) handles each of them, and stores no response.
+    /// [`LocalShare`](StoreFailure::LocalShare) stores the responses in this process. With both, a request that is repeated
+    /// at another process, or after the outage, is handled twice.
+    fn on_store_failure(on_store_failure: StoreFailure) => settings.on_store_failure = on_store_failure;
+
+    /// Sets the time to live of a claim on a key, 10 ms to 1 day. Default: 30 s.
+    ///
+    /// After this time, a key that a crashed process claimed can be claimed again.
+    fn ttl(ttl: Duration) => settings.ttl = ttl;
+}
+
+impl<S, B, R> Layer<S> for IdempotencyLayer<B, R> {
+    type Service = Layered<S, Shared<B, R>>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Layered::new(inner, Arc::clone(&self.shared))
+    }
+}
+
+debug!(IdempotencyLayer<B, R>, shared);
+
+debug!(IdempotencyBuilder<B, R>, settings.name);

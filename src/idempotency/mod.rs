@@ -1,0 +1,123 @@
+//! `Idempotency-Key`: a repeated request gets the stored response.
+
+mod layer;
+mod record;
+mod service;
+#[cfg(test)]
+mod tests;
+mod upload;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::layer::{IdempotencyBuilder, IdempotencyLayer};
+
+use http::Request;
+
+use self::upload::Limits;
+use crate::dedupe::Replays;
+use crate::middleware::away::Away;
+use crate::middleware::key::DynKey;
+use crate::response::{Refuse, Responses};
+use crate::{KeyExtractor, Layered, Store};
+
+/// Returns the builder of a layer that lets a client repeat a request without handling it twice.
+///
+/// ```
+/// use axum::{Router, routing::post};
+/// use tower_distributed::{Store, extract, web};
+///
+/// #[derive(Clone)]
+/// struct User(u64); // inserted by the layer that authenticates, outside of this one
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let user = extract::extension(|user: &User| user.0);
+/// let once = web::idempotency(&Store::in_memory(), "payments", user).required(true).build()?;
+/// let app: Router = Router::new().route("/payments", post(async || "paid")).layer(once);
+/// # Ok(()) }
+/// ```
+///
+/// The layer follows draft-ietf-httpapi-idempotency-key-header. It answers POST and PATCH requests by their
+/// `Idempotency-Key`. Other requests pass.
+///
+/// | the key | response |
+/// |---|---|
+/// | is new | The request is handled. The response is stored if it is [final](IdempotencyBuilder::keep_when). |
+/// | was used for the same request | The stored response, with `idempotency-replayed: ?1` (a boolean of RFC 9651). |
+/// | was used for another request | 422. Its text says whether the method, the target or the body differs. |
+/// | is in use by a request that is being handled | 409 with `Retry-After` |
+/// | was used, but the response was not stored, or is stored in a format that this version cannot read | 409 without `Retry-After`. The request is not handled again. |
+/// | is missing | The request passes. If the key is [required](IdempotencyBuilder::required): 400. |
+/// | is empty, longer than 255 bytes, sent more than once, or has a quote, a backslash or a character that is not visible ASCII | 400 |
+///
+/// # The principal
+///
+/// The principal is the *authenticated* user, tenant or API key that a key belongs to. The extractor takes it from
+/// the request, for example from an extension that a layer outside of this one inserts. A response is stored under
+/// the principal and the key, so a client that guesses the key of another principal does not get the response.
+/// If a closure returns `None`, the request passes and is handled each time, and its response is not stored. A request
+/// without a [part](crate::extract) of the principal is refused.
+///
+/// # When two requests are the same
+///
+/// Two requests are the same if their method, host, path, query, `Content-Type` and body are the same. In a nested
+/// router of axum, the whole path counts with the feature `axum`. Without the feature it lacks the prefix: use another
+/// name for each nested router.
+///
+/// # Bounds
+///
+/// The body is read before the request is handled. A process holds [64 MiB](IdempotencyBuilder::max_buffered) of bodies for
+/// each layer, so clients that stall cannot fill its memory:
+///
+/// | the request body | response |
+/// |---|---|
+/// | is larger than [1 MiB](IdempotencyBuilder::largest_request) | 413 |
+/// | is not complete after [30 s](IdempotencyBuilder::read_timeout) | 408 |
+/// | has no room beside the other bodies | 503 with `Retry-After` |
+///
+/// # Guarantees
+///
+/// A request holds a [claim](crate::dedupe) on its key while it is handled. The claim is released after a failure
+/// or a panic, and expires after a crash. If the client disconnects, the request is still handled to its end in a
+/// separate task, and the response is stored.
+///
+/// A request may be handled twice in two cases:
+///
+/// * The process crashes after it handled the request and before it stored the response.
+/// * The process is stopped for longer than the [ttl](IdempotencyBuilder::ttl). The event `claim_lost` reports it.
+///
+/// While the store is unavailable, requests with a key are refused with 503, unless
+/// [`on_store_failure`](IdempotencyBuilder::on_store_failure) is set.
+///
+/// Responses are stored in Redis unencrypted, with header fields and body. They are stored for one day, unless
+/// [`remember_for`](IdempotencyBuilder::remember_for) is set. A response whose body exceeds
+/// [`largest_response`](IdempotencyBuilder::largest_response), fails midway or has no
+/// [room](IdempotencyBuilder::max_buffered) is sent, but not stored. A repeated request then gets 409.
+///
+/// Versions of this crate that store responses in different formats can run beside each other: neither handles again what
+/// the other has handled.
+pub fn idempotency<B>(
+    store: &Store,
+    name: &str,
+    principal: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
+) -> IdempotencyBuilder<B> {
+    IdempotencyBuilder::new(store, name, Arc::new(principal))
+}
+
+/// The [`Service`](tower::Service) of an [`IdempotencyLayer`].
+pub type IdempotencyService<S, B, R = Refuse> = Layered<S, Shared<B, R>>;
+
+/// The settings of a service. Its clones share them.
+pub struct Shared<B, R> {
+    principal: DynKey<Request<B>>,
+    replays: Arc<Replays>,
+    away: Away<Arc<Replays>>,
+    responses: Responses,
+    upload: Limits,
+    is_required: bool,
+    reject: R,
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+debug!(Shared<B, R>, is_required);

@@ -1,0 +1,340 @@
+//! Acquiring a lease: the call to the store, and the wait for its result.
+
+use std::future::pending;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::admission::{ALIVE, Admission, Leases};
+use super::handle::{Keeper, Lease};
+use super::key_state::{Standing, Terms};
+use super::kind::{Found, Kind, Query};
+use super::operations::{Answer, Verb, What};
+use super::options::{Holding, LeaseOptions, micros};
+use super::outcome::Outcome as _;
+use super::state::LeaseHandle;
+use super::tokens::{Effect, Event, Grant, Release, unexpected};
+use super::validity::{Anchor, Validity};
+use crate::clock;
+use crate::error::{Busy, Cause, Subject, Why};
+use crate::store::lock;
+use crate::store::timer::until;
+use crate::{Error, Key};
+
+/// The options of one acquire.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask<Q = ()> {
+    pub(crate) subject: Subject,
+    /// The suffix that the kind of lease adds to the token.
+    pub(crate) suffix: String,
+    /// Waiters of lower ranks are served first.
+    pub(crate) rank: i64,
+    /// How to wait; `None`: do not wait.
+    pub(crate) wait: Option<Wait>,
+    /// The query for outcomes of earlier leases.
+    pub(crate) query: Q,
+    /// Whether to acquire in spite of such outcomes. It is reset once the place in the queue is lost.
+    pub(crate) bypass: bool,
+    /// Whether to stop waiting when the store is unavailable.
+    pub(crate) gives_up: bool,
+}
+
+impl<Q> Ask<Q> {
+    pub(crate) fn new(query: Q, subject: Subject, suffix: String, rank: i64, wait: Option<Wait>) -> Self {
+        Self { subject, suffix, rank, wait, query, bypass: false, gives_up: false }
+    }
+}
+
+/// How to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    /// The longest wait; `None`: no limit.
+    pub(crate) max_wait: Option<Duration>,
+    /// The acquire is refused if this many waiters are in the queue.
+    pub(crate) max_waiters: u32,
+}
+
+impl Wait {
+    pub(crate) const FOR_EVER: Self = Self { max_wait: None, max_waiters: u32::MAX };
+}
+
+impl<K: Kind> Leases<K> {
+    /// Acquires a lease, or finds an outcome of an earlier lease. Fails if the acquire is refused. Cancel safe: if
+    /// the future is dropped, a waiter leaves the queue, and a granted lease is released.
+    pub(crate) async fn acquire_or_find(
+        &self,
+        key: Key,
+        mut ask: Ask<Query<K>>,
+    ) -> Result<Got<Found<K>>, Error> {
+        let Some(Wait { max_wait, .. }) = ask.wait else { return self.ask_at_once(&key, &ask).await };
+        // A deadline that overflows is no deadline.
+        let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
+        loop {
+            if let Some(got) = self.wait(&key, &mut ask, deadline).await? {
+                return Ok(got);
+            }
+            // The place was lost: the process was suspended, or the server lost its data. Let the next waiter go
+            // first. By now there may be an outcome, so look at it.
+            ask.bypass = false;
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn wait(
+        &self,
+        key: &Key,
+        ask: &mut Ask<Query<K>>,
+        deadline: Option<Instant>,
+    ) -> Received<Found<K>> {
+        let mut closed = self.holding.closed.subscribe();
+        if *closed.borrow_and_update() {
+            return Err(Error::interrupted());
+        }
+        let admission = &self.admission;
+        let (waiter, received) = Waiter::new(&self.holding, ask.clone());
+        // It joins the line of its process, or sends an acquire of its own.
+        let mut sent = None;
+        let mut effects = admission.step(|now| {
+            sent = Some(now);
+            Some(Event::Arrives { key: key.clone(), waiter: Arc::clone(&waiter) })
+        });
+        let (id, token) = match effects.pop() {
+            Some(Effect::Acquire { id, token, .. }) => (Some(id), Some(token)),
+            _ => (None, None),
+        };
+        let is_unanswered = id.is_some();
+        let mut leaver =
+            Leaver { admission, key, waiter: &waiter, received, id, is_unanswered, is_over: false };
+        let call = async {
+            let (Some(token), Some(sent)) = (token, sent) else { return pending().await };
+            (sent, admission.ask(key.clone(), token, &self.holding, &waiter.ask).await)
+        };
+        tokio::pin!(call);
+        let late = until(deadline);
+        tokio::pin!(late);
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut leaver.received => {
+                    leaver.is_over = true;
+                    return match result {
+                        // The lease was taken back, or expired before this poll.
+                        Ok(Ok(Some(Got::Lease(lease, _)))) if !admission.accept(&lease) => Ok(None),
+                        result => result.unwrap_or(Ok(None)),
+                    };
+                }
+                (sent, answer) = &mut call, if leaver.is_unanswered => {
+                    leaver.is_unanswered = false;
+                    let Some(id) = id else { continue };
+                    admission.handle(match answer {
+                        Ok(answer) => {
+                            K::Outcome::asked_at(&mut ask.query, answer.now);
+                            let polled = Some(Arc::clone(&waiter));
+                            Event::Answered { id, sent, answer, polled }
+                        }
+                        Err(error) => Event::Failed { id, error, is_final: false },
+                    });
+                }
+                () = &mut late => {
+                    let busy = Busy { subject: ask.subject, why: Why::WaitedTooLong, retry_after: None };
+                    return Err(self.outage(key).unwrap_or_else(|| busy.into()));
+                }
+                _ = closed.changed() => return Err(Error::interrupted()),
+            }
+        }
+    }
+
+    /// Returns the error of the last call for the waiters of a key, if the store was unavailable. Also if that call is
+    /// still under way, and is refused again and again.
+    pub(crate) fn outage(&self, key: &Key) -> Option<Error> {
+        let outage = lock(&self.admission.tokens).tokens.outage(key, clock::now());
+        outage.or_else(|| self.admission.namespace.refused(key))
+    }
+
+    /// Acquires a lease, or finds an outcome of an earlier lease, without waiting.
+    ///
+    /// Such a call has no place in a queue: nothing but its answer concerns it. So it is not among the
+    /// [tokens](super::tokens) of this process before it holds a lease, and needs no waiter.
+    async fn ask_at_once(&self, key: &Key, ask: &Ask<Query<K>>) -> Result<Got<Found<K>>, Error> {
+        let is_closed = || *self.holding.closed.borrow();
+        if is_closed() {
+            return Err(Error::interrupted());
+        }
+        let (admission, options) = (&self.admission, self.options());
+        let (id, token) = admission.token(options, &ask.suffix);
+        let mut undo = Undo { admission, options, key, token: &token, is_armed: true };
+        let sent = clock::now();
+        let answer = admission.ask(key.clone(), Arc::clone(&token), &self.holding, ask).await;
+        // Without an answer, the acquire may still run. With one, a copy may, if there was one.
+        undo.is_armed = answer.as_ref().map_or_else(|error| !error.is_not_sent(), |answer| answer.twice);
+        let Answer { now, what, found, twice, .. } = answer?;
+        if is_closed() {
+            undo.is_armed = true;
+            return Err(Error::interrupted());
+        }
+        match what {
+            What::Acquired(Standing::Held { expiry, fence }) => {
+                undo.is_armed = false;
+                let until = Anchor { sent, now }.until(expiry, options.ttl, options.drift);
+                let mut held = None;
+                admission.perform(admission.step(|now| {
+                    let validity = Validity::granted(until, now.at)?;
+                    let (key, token, at) = (key.clone(), Arc::clone(&token), now.at);
+                    let grant = Grant { key, token, id, fence, twice, validity, at, offered: false };
+                    let lease = held.insert(LeaseHandle::new(grant.clone(), &self.holding));
+                    let (lease, options) = (lease.clone(), Arc::clone(&self.holding));
+                    Some(Event::Holds { grant, lease, options })
+                }));
+                let Some(lease) = held else {
+                    admission.release_later(undo.release(twice));
+                    let text = "the lease was granted, but expired before the reply arrived";
+                    return Err(Error::unavailable(Cause::TimedOut, text));
+                };
+                let keeper = Arc::clone(admission) as Arc<dyn Keeper>;
+                Ok(Got::Lease(Lease::new(lease, keeper), found))
+            }
+            What::Acquired(Standing::Done) => found.map(Got::Done).ok_or_else(unexpected),
+            What::Acquired(Standing::Refused { soonest, before }) => {
+                Err(admission.refusal(ask, soonest - now, before))
+            }
+            What::Acquired(Standing::Queued { .. } | Standing::Withdrawn)
+            | What::Released(_)
+            | What::Completed(..) => {
+                undo.is_armed = true;
+                Err(unexpected())
+            }
+        }
+    }
+}
+
+impl<K: Kind> Admission<K> {
+    /// Acquires for a token.
+    pub(crate) async fn ask(
+        &self,
+        key: Key,
+        token: Arc<str>,
+        holding: &Holding,
+        ask: &Ask<Query<K>>,
+    ) -> Result<Answer<Found<K>>, Error> {
+        let max_waiters = ask.wait.map_or(0, |wait| wait.max_waiters.into());
+        let terms = Terms { ttl: micros(holding.options.ttl), max_waiters, rank: ask.rank };
+        let verb = Verb::Acquire { query: Some(ask.query.clone()), bypass: ask.bypass };
+        self.acquire_release.run(key, self.operation(token, verb, terms)).await
+    }
+}
+
+impl<K: Kind<Outcome = ()>> Leases<K> {
+    /// Acquires a lease. Fails if the acquire is refused.
+    pub(crate) async fn acquire(&self, key: Key, ask: Ask) -> Result<Lease, Error> {
+        match self.acquire_or_find(key, ask).await? {
+            Got::Lease(lease, _) => Ok(lease),
+            Got::Done(never) => match never {},
+        }
+    }
+}
+
+/// Withdraws the acquire when it is dropped, in any state.
+struct Leaver<'a, K: Kind> {
+    admission: &'a Arc<Admission<K>>,
+    key: &'a Key,
+    waiter: &'a Arc<Waiter<K>>,
+    received: oneshot::Receiver<Received<Found<K>>>,
+    id: Option<u64>,
+    is_unanswered: bool,
+    /// Whether there is nothing left to take back.
+    is_over: bool,
+}
+
+impl<K: Kind> Drop for Leaver<'_, K> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        // The order matters: an offered lease is handed on to the waiters that remain.
+        self.received.close();
+        let offered = self.received.try_recv();
+        let (key, waiter) = (self.key.clone(), Arc::clone(self.waiter));
+        self.admission.handle(Event::Leaves { key, waiter, id: self.id, unanswered: self.is_unanswered });
+        offered.into_iter().for_each(decline);
+    }
+}
+
+/// The result of an acquire.
+#[derive(Debug)]
+pub(crate) enum Got<F> {
+    /// A lease, and the outcome of an earlier one, if any.
+    Lease(Lease, Option<F>),
+    /// An earlier lease has an outcome that leaves nothing to do.
+    Done(F),
+}
+
+/// The result that a waiter receives; `None`: its place is lost, and it must acquire again.
+pub(super) type Received<F> = Result<Option<Got<F>>, Error>;
+
+/// Withdraws an acquire whose answer nobody receives, when it is dropped.
+struct Undo<'a, K: Kind> {
+    admission: &'a Arc<Admission<K>>,
+    options: &'a LeaseOptions,
+    key: &'a Key,
+    token: &'a Arc<str>,
+    is_armed: bool,
+}
+
+impl<K: Kind> Undo<'_, K> {
+    fn release(&self, withdrawn: bool) -> Release {
+        let ttl = self.options.ttl;
+        Release::new(self.key, self.token, withdrawn, ttl, ttl + ALIVE)
+    }
+}
+
+impl<K: Kind> Drop for Undo<'_, K> {
+    fn drop(&mut self) {
+        if self.is_armed {
+            self.admission.handle(Event::Withdraws(self.release(true)));
+        }
+    }
+}
+
+/// A waiter. Two are equal if they are the same.
+#[derive(Debug)]
+pub(crate) struct Waiter<K: Kind> {
+    pub(super) holding: Arc<Holding>,
+    pub(super) ask: Ask<Query<K>>,
+    /// `None` once it has a result.
+    result: Mutex<Option<oneshot::Sender<Received<Found<K>>>>>,
+}
+
+impl<K: Kind> Waiter<K> {
+    /// Creates a waiter, and what receives its result.
+    pub(super) fn new(
+        holding: &Arc<Holding>,
+        ask: Ask<Query<K>>,
+    ) -> (Arc<Self>, oneshot::Receiver<Received<Found<K>>>) {
+        let (sender, receiver) = oneshot::channel();
+        let (holding, result) = (Arc::clone(holding), Mutex::new(Some(sender)));
+        (Arc::new(Self { holding, ask, result }), receiver)
+    }
+
+    /// Offers a result. Drops it if the waiter has gone away, or was offered another one before.
+    pub(super) fn offer(&self, result: Received<Found<K>>) {
+        let sender = lock(&self.result).take();
+        if let Some(Err(result)) = sender.map(|sender| sender.send(result)) {
+            decline(result);
+        }
+    }
+}
+
+/// Drops a result that its waiter has not accepted.
+fn decline<F>(result: Received<F>) {
+    if let Ok(Some(Got::Lease(lease, _))) = result {
+        lease.decline();
+    }
+}
+
+impl<K: Kind> PartialEq for Waiter<K> {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}

@@ -1,0 +1,263 @@
+//! A namespace of leases: its waiters and leases in this process, and its calls to the store.
+//!
+//! The protocol in short: a waiter that gets no lease takes a place in a queue in the store. It does not poll. A
+//! release grants the lease to the first waiter in the queue, in the same script, and the grant is pushed to the
+//! waiter's process. A grant lasts for a short time; the waiter's first renewal turns it into a full lease. From
+//! time to time a process sends a *heartbeat* for its waiters, many in one call. A heartbeat keeps their places and
+//! finds grants whose pushes were lost. It is also sent when the next lease ends, in case its holder has crashed.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::key_state::{KeyState, Spans, Terms, Was};
+use super::kind::{Entry, Found, Kind, Query, Scope};
+use super::operations::{AcquireRelease, Heartbeat, Renew, Scene, Verb, VerbOf, What};
+use super::options::{Holding, LeaseOptions, micros};
+use super::outcome::{self, Outcome as _};
+use super::perform::Local;
+use super::snapshot::Look;
+use super::state::LeaseState;
+use super::tokens::{Event, Release, Rules, Tokens, unexpected};
+use crate::clock;
+use crate::store::{Client, Namespace, PeriodicTask, lock};
+use crate::{Error, Key, Store};
+
+/// How long a grant to a waiter lasts until it is confirmed.
+const GRANT: Duration = Duration::from_millis(1500);
+
+/// How long a waiter counts as alive after a heartbeat.
+pub(super) const ALIVE: Duration = Duration::from_secs(7);
+
+/// How often a waiter sends a heartbeat.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+
+/// How long an acquire that was withdrawn is refused if it runs late.
+const TOMBSTONE: Duration = Duration::from_secs(60);
+
+/// Waiters of a namespace that go away are withdrawn at once while fewer releases than this are under way.
+const RELEASES: usize = 16;
+
+/// [`GRANT`], and the time in which the heartbeat that finds the grant, and the renewal that confirms it, become durable.
+fn grant_time(store: &Store) -> Duration {
+    GRANT + 3 * store.durable_within().unwrap_or_default()
+}
+
+pub(super) fn spans(store: &Store) -> Spans {
+    Spans { grant: micros(grant_time(store)), alive: micros(ALIVE), tombstone: micros(TOMBSTONE) }
+}
+
+pub(crate) fn rules(store: &Store, has_outcomes: bool) -> Rules {
+    Rules {
+        grant: grant_time(store),
+        alive: ALIVE,
+        heartbeat: HEARTBEAT,
+        call: store.call_limit(),
+        releases: RELEASES,
+        is_remote: !store.is_in_memory(),
+        is_durable: store.durable_within().is_some(),
+        has_outcomes,
+    }
+}
+
+/// A namespace of leases, shared by all its values in this process.
+pub(crate) struct Admission<K: Kind> {
+    pub(crate) store: Store,
+    pub(crate) namespace: Namespace<KeyState<K::Holders>>,
+    pub(crate) acquire_release: Client<AcquireRelease<K>>,
+    pub(crate) renew: Client<Renew<K>>,
+    pub(super) heartbeat: Client<Heartbeat<K>>,
+    pub(super) look: Client<Look<K>>,
+    pub(super) scene: Arc<Scene<K>>,
+    pub(super) tokens: Mutex<State<K>>,
+    /// The average of recent hold times, ns.
+    hold_time: AtomicU64,
+}
+
+pub(super) struct State<K: Kind> {
+    pub(super) tokens: Tokens<Local<K>>,
+    /// The namespace, while the store owes it releases.
+    pub(super) keep: Option<Arc<Admission<K>>>,
+}
+
+impl<K: Kind> Admission<K> {
+    pub(crate) fn new(
+        store: &Store,
+        namespace: &Namespace<KeyState<K::Holders>>,
+        scope: Scope<K>,
+    ) -> Arc<Self> {
+        let admission = store.notifier().join(|ids| {
+            Arc::new(Self {
+                store: store.clone(),
+                acquire_release: namespace.client(),
+                renew: namespace.client(),
+                heartbeat: namespace.client(),
+                look: namespace.client(),
+                namespace: namespace.clone(),
+                scene: Arc::new(Scene { channels: store.channels().into(), spans: spans(store), scope }),
+                tokens: Mutex::new(State {
+                    tokens: Tokens::new(
+                        Local { process: store.notifier().process().into(), ids, kind: PhantomData },
+                        rules(store, K::Outcome::KEPT),
+                        clock::now(),
+                    ),
+                    keep: None,
+                }),
+                hold_time: AtomicU64::new(0),
+            })
+        });
+        let task: std::sync::Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&admission);
+        store.scheduler().join(task);
+        admission
+    }
+
+    /// Returns the settings of the outcomes.
+    pub(crate) fn scope(&self) -> &Scope<K> {
+        &self.scene.scope
+    }
+
+    /// Returns an outcome that leaves nothing to do, if the store is in memory. Does not wait.
+    pub(crate) fn find(&self, key: &Key, query: &Query<K>) -> Option<Found<K>> {
+        let step = |state: &mut KeyState<K::Holders>, now| {
+            K::Outcome::look(&state.holders, &self.scene.scope, query, false, now)
+        };
+        match self.namespace.cells()?.step(key.as_bytes(), step).ok()? {
+            outcome::Look::Done(found) => Some(found),
+            _ => None,
+        }
+    }
+
+    /// Enters an outcome, releases the lease to the store, and tells the waiters to ask again. Returns whether the lease
+    /// was still held, and how full the filter is, for kinds that have one; or why the outcome was not entered. Then nothing
+    /// is changed. `again`: it was sent before, and the answer is not known.
+    pub(crate) async fn complete(
+        &self,
+        state: &LeaseState,
+        entry: Entry<K>,
+        again: bool,
+    ) -> Result<Result<(bool, u64), Found<K>>, Error> {
+        let terms = Terms::usual(micros(state.ttl()));
+        let operation =
+            self.operation(Arc::clone(&state.grant.token), Verb::Complete { entry, again }, terms);
+        let answer = self.acquire_release.run(state.grant.key.clone(), operation).await?;
+        match (answer.found, answer.what) {
+            (Some(obstacle), _) => Ok(Err(obstacle)),
+            (None, What::Completed(was_held, level)) => Ok(Ok((was_held, level))),
+            (None, _) => Err(unexpected()),
+        }
+    }
+
+    /// Returns a new token without an entry here, and the id in it.
+    pub(crate) fn token(&self, options: &LeaseOptions, suffix: &str) -> (u64, Arc<str>) {
+        lock(&self.tokens).tokens.party.named(options, suffix)
+    }
+
+    pub(super) fn operation(&self, token: Arc<str>, verb: VerbOf<K>, terms: Terms) -> AcquireRelease<K> {
+        AcquireRelease { scene: Arc::clone(&self.scene), token, verb, terms }
+    }
+
+    pub(crate) fn release_operation(&self, back: &Release) -> AcquireRelease<K> {
+        let verb = Verb::Release { withdraws: back.withdrawn };
+        self.operation(Arc::clone(&back.token), verb, Terms::usual(back.ttl))
+    }
+
+    /// Releases. Returns also whether the call was sent twice.
+    pub(crate) async fn release_token(&self, back: &Release) -> Result<(Was, bool), Error> {
+        let answer = self.acquire_release.run(back.key.clone(), self.release_operation(back)).await?;
+        match answer.what {
+            What::Released(was) => Ok((was, answer.twice)),
+            What::Acquired(_) | What::Completed(..) => Err(unexpected()),
+        }
+    }
+
+    pub(crate) fn renewal(&self, token: &Arc<str>, ttl: i64, fence: i64) -> Renew<K> {
+        Renew { token: Arc::clone(token), ttl, fence, kind: PhantomData }
+    }
+
+    /// Releases a token that has no entry here, in the background.
+    pub(crate) fn release_later(self: &Arc<Self>, release: Release) {
+        self.handle(Event::Releases(release));
+    }
+
+    /// Records how long a lease was held.
+    pub(super) fn note_hold_time(&self, held: Option<Duration>) {
+        let Some(held) = held else { return };
+        let held = u64::try_from(held.as_nanos()).unwrap_or(u64::MAX / 8).max(1);
+        let old = self.hold_time.load(Ordering::Relaxed);
+        let new = if old == 0 { held } else { old - old / 8 + held / 8 };
+        self.hold_time.store(new.max(1), Ordering::Relaxed);
+    }
+
+    /// Estimates the time until a lease is free, from the end of the next lease (in `left` µs) and the recent hold times
+    /// of the waiters `before` it.
+    pub(super) fn retry_after(&self, left: i64, before: i64) -> Option<Duration> {
+        let left = u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_micros);
+        let turns = u32::try_from(before).unwrap_or(u32::MAX).saturating_add(1);
+        let typical = self.hold_time().map_or(Duration::MAX, |held| held.saturating_mul(turns));
+        left.map(|left| left.min(typical))
+    }
+
+    /// Returns the average of recent hold times in this process, if there are any.
+    pub(crate) fn hold_time(&self) -> Option<Duration> {
+        let nanos = self.hold_time.load(Ordering::Relaxed);
+        (nanos > 0).then(|| Duration::from_nanos(nanos))
+    }
+}
+
+/// The leases of one value of a namespace. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Leases<K: Kind> {
+    pub(crate) admission: Arc<Admission<K>>,
+    pub(crate) holding: Arc<Holding>,
+}
+
+impl<K: Kind> Leases<K> {
+    pub(crate) fn new(
+        admission: Arc<Admission<K>>,
+        options: LeaseOptions,
+        leases: crate::telemetry::Leases,
+    ) -> Self {
+        let closed = tokio::sync::watch::Sender::new(false);
+        Self { admission, holding: Arc::new(Holding { options, leases, closed }) }
+    }
+
+    /// Sends away the waiters of this value, now and later.
+    pub(crate) fn close(&self) {
+        self.holding.closed.send_replace(true);
+    }
+
+    pub(crate) fn options(&self) -> &LeaseOptions {
+        &self.holding.options
+    }
+}
+
+impl<K: Kind<Outcome = ()>> Leases<K> {
+    /// Creates the leases of a namespace. All values of one name in this process share its state.
+    pub(crate) fn shared(
+        store: &Store,
+        name: &str,
+        namespace: impl FnOnce() -> Namespace<KeyState<K::Holders>>,
+        options: LeaseOptions,
+        leases: crate::telemetry::Leases,
+    ) -> Self {
+        let admission = store.shared(name, || Admission::new(store, &namespace(), ()));
+        Self::new(admission, options, leases)
+    }
+
+    /// Returns the leases of this name in the [local share](Store::local_share). All users of the store and the name
+    /// share them. They have the options of these leases, and are closed with them.
+    pub(crate) fn local_share(
+        &self,
+        name: &str,
+        open: impl FnOnce(&Store) -> Namespace<KeyState<K::Holders>>,
+    ) -> Self {
+        let store = self.admission.store.local_share();
+        let admission = store.shared(name, || Admission::new(store, &open(store), ()));
+        Self { admission, holding: Arc::clone(&self.holding) }
+    }
+}
+
+debug!(Leases<K: Kind>, holding.options);
+
+debug!(Admission<K: Kind>);

@@ -1,0 +1,232 @@
+//! Keys that are in use for longer than any of their times to live, with steps that are as seldom as possible: on Redis
+//! and in memory, nothing is forgotten.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+
+use super::virtual_time::{self, Time};
+use super::{Side, States, Step, Tried};
+use crate::Store;
+use crate::dedupe::exact::ExactClaims;
+use crate::dedupe::filtered::FilterClaims;
+use crate::lease::holder::Exclusive;
+use crate::lease::key_state::{Terms, Was};
+use crate::lease::operations::{Verb, VerbOf, What};
+use crate::lease::token::Token;
+use crate::rw_lock::holders::ReadWrite;
+use crate::single_flight::answer::Flight;
+use crate::store::Clock;
+use crate::support::redis_server::RedisServer;
+use crate::wait_group::holders::Permits;
+
+const SECOND: i64 = 1_000_000;
+const HOUR: i64 = 3_600 * SECOND;
+/// The longest ttl of a lease.
+const DAY: i64 = 24 * HOUR;
+
+/// One key on both sides.
+struct Pair<K: Tried> {
+    time: Time,
+    lua: Side<K>,
+    rust: Side<K>,
+    stores: [Store; 2],
+    tokens: u64,
+    /// How long leases last.
+    ttl: i64,
+    _server: RedisServer,
+}
+
+impl<K: Tried> Pair<K> {
+    /// `ttl`: how long leases last. `drops`: whether the state in memory is dropped when it is idle.
+    async fn new(ttl: i64, drops: bool) -> Self {
+        let server = RedisServer::start().await;
+        let in_process = Arc::new(AtomicI64::new(0));
+        let on_redis = virtual_time::store(&server);
+        let in_memory = Store::with_clock(Clock::Manual(in_process.clone()));
+        let states = States { clock: in_process.clone(), of: Default::default(), pushed: Default::default() };
+        Self {
+            time: Time::new(server.client().unwrap(), in_process),
+            lua: Side::new(&on_redis, None, false),
+            rust: Side::new(&in_memory, (!drops).then_some(states), false),
+            stores: [on_redis, in_memory],
+            tokens: 0,
+            ttl,
+            _server: server,
+        }
+    }
+
+    fn token(&mut self, suffix: &str) -> Arc<str> {
+        self.tokens += 1;
+        format!("aaaaaaaaaaaaaaaa-{:x}.{:x}{suffix}", self.tokens, self.ttl).into()
+    }
+
+    async fn take(&mut self, step: Step<K>) -> String {
+        let key = K::key(0);
+        let lua = self.lua.take(key.clone(), step.clone(), 0).await;
+        assert_eq!(lua, self.rust.take(key, step, 0).await);
+        self.time.check_kept(K::slices());
+        self.rust.states.iter().for_each(|states| self.time.check_fences::<K>(states));
+        lua
+    }
+
+    async fn call(&mut self, token: &Arc<str>, verb: VerbOf<K>, rank: i64) -> String {
+        let terms = Terms { ttl: self.ttl, max_waiters: 1000, rank };
+        self.take(Step::Calls(terms, vec![(Arc::clone(token), verb)])).await
+    }
+
+    async fn acquire(&mut self, token: &Arc<str>, rank: i64) -> String {
+        let query = Some(K::query(0, self.time.now));
+        self.call(token, Verb::Acquire { query, bypass: false }, rank).await
+    }
+
+    async fn release(&mut self, token: &Arc<str>, rank: i64) {
+        let answer = self.call(token, Verb::Release { withdraws: false }, rank).await;
+        assert!(answer.contains(&format!("{:?}", What::Released(Was::Held))), "{answer}");
+    }
+
+    async fn holds(&mut self, token: &Arc<str>, rank: i64) {
+        let answer = self.acquire(token, rank).await;
+        assert!(answer.contains("Acquired(Held {"), "{answer}");
+    }
+
+    /// The ids of the waiters that were told something, on both sides.
+    fn told(&mut self) -> Vec<String> {
+        let lua = self.lua.told(&self.stores[0], self.time.published());
+        assert_eq!(lua, self.rust.told(&self.stores[1], Vec::new()));
+        lua
+    }
+
+    fn pass(&mut self, span: i64) {
+        self.time.set(self.time.now + span);
+    }
+}
+
+/// Three waiters stand in line for 200 s, and each waits for a second, so none sends a heartbeat: nobody is refused, and
+/// they are served in the order of arrival.
+async fn line<K: Tried>(places: usize, rank: i64, suffix: impl Fn(u64) -> String) {
+    for drops in [true, false] {
+        let mut pair = Pair::<K>::new(30 * SECOND, drops).await;
+        let (mut held, mut waits) = (VecDeque::new(), VecDeque::new());
+        for n in 0..places as u64 + 3 {
+            let token = pair.token(&suffix(n));
+            pair.acquire(&token, rank).await;
+            if held.len() < places { &mut held } else { &mut waits }.push_back(token);
+        }
+        for n in 0..500 {
+            pair.pass(400_000);
+            let token = pair.token(&suffix(n + 100));
+            let answer = pair.acquire(&token, rank).await;
+            assert!(answer.contains("Acquired(Queued {") && answer.contains("before: 3"), "{n}: {answer}");
+            waits.push_back(token);
+            pair.release(&held.pop_front().unwrap(), rank).await;
+            let next = waits.pop_front().unwrap();
+            let told = pair.told();
+            let id = format!("ids: [{}]", Token::parse(&next).unwrap().id);
+            assert!(told.len() == 1 && told[0].contains(&id), "{n}: {told:?}, not {next}");
+            held.push_back(next);
+        }
+    }
+}
+
+#[tokio::test]
+async fn lines_are_kept() {
+    line::<Permits>(3, 0, |_| "/1/3".into()).await;
+    line::<Exclusive>(1, 0, |_| String::new()).await;
+    line::<ReadWrite>(1, 0, |_| "/w1".into()).await;
+    // Each reader has a group of its own, so they wait for each other, in the second queue.
+    line::<ReadWrite>(1, 1, |n| format!("/r{n}")).await;
+    line::<Flight>(1, 0, |_| String::new()).await;
+    line::<FilterClaims>(1, 0, |_| String::new()).await;
+    line::<ExactClaims>(1, 0, |_| String::new()).await;
+}
+
+/// For nine days there is always a holder, and no lease is renewed.
+async fn never_free<K: Tried>(rank: i64, suffix: &str) {
+    for drops in [true, false] {
+        let mut pair = Pair::<K>::new(DAY, drops).await;
+        let mut held = pair.token(suffix);
+        pair.holds(&held, rank).await;
+        let one = pair.take(Step::Look).await;
+        let used = one.split(',').find(|part| part.contains("in_use")).unwrap();
+        for _ in 0..20 {
+            pair.pass(11 * HOUR);
+            let next = pair.token(suffix);
+            pair.holds(&next, rank).await;
+            pair.release(&held, rank).await;
+            let now = pair.take(Step::Look).await;
+            assert!(now.contains(used), "{now}, not {used}");
+            held = next;
+        }
+    }
+}
+
+/// A lease is renewed for nine days.
+async fn renewed<K: Tried>(rank: i64, suffix: &str) {
+    for drops in [true, false] {
+        let mut pair = Pair::<K>::new(DAY, drops).await;
+        let token = pair.token(suffix);
+        pair.holds(&token, rank).await;
+        for _ in 0..20 {
+            pair.pass(11 * HOUR);
+            let answer = pair.take(Step::Renew(Arc::clone(&token), DAY, 0)).await;
+            assert!(answer.contains("Some"), "{answer}");
+        }
+        pair.release(&token, rank).await;
+    }
+}
+
+#[tokio::test]
+async fn holders_are_kept() {
+    for suffix in ["/1/3", "/2/5"] {
+        never_free::<Permits>(0, suffix).await;
+        renewed::<Permits>(0, suffix).await;
+    }
+    never_free::<ReadWrite>(1, "/r").await;
+    renewed::<ReadWrite>(1, "/r").await;
+    renewed::<ReadWrite>(0, "/w1").await;
+    renewed::<ReadWrite>(0, "~3e8/w1").await;
+    for suffix in ["", "~3e8", ":alice", "~3e8:alice"] {
+        renewed::<Exclusive>(0, suffix).await;
+    }
+    renewed::<Flight>(0, "").await;
+    renewed::<FilterClaims>(0, "").await;
+    renewed::<ExactClaims>(0, "").await;
+}
+
+/// A mutex is locked every hour. Once, the clock is set back by six days at the end of a day of its fences.
+#[tokio::test]
+async fn a_fence_is_kept_for_a_week_after_each_grant() {
+    let mut pair = Pair::<Exclusive>::new(SECOND, false).await;
+    pair.time.set(pair.time.now / DAY * DAY + DAY - 10);
+    for hour in 0..12 * 24 {
+        let token = pair.token("");
+        pair.holds(&token, 0).await;
+        pair.release(&token, 0).await;
+        pair.pass(if hour == 0 { -6 * DAY } else { HOUR });
+    }
+}
+
+/// Items that are handled again and again, in claims that overlap.
+async fn handled<K: Tried>() {
+    let mut pair = Pair::<K>::new(30 * SECOND, true).await;
+    let mut rng = StdRng::seed_from_u64(1);
+    for _ in 0..100 {
+        let token = pair.token("");
+        let entry = K::entry(0, &mut rng).unwrap();
+        let query = Some(K::query(0, pair.time.now));
+        pair.call(&token, Verb::Acquire { query, bypass: true }, 0).await;
+        pair.call(&token, Verb::Complete { entry, again: false }, 0).await;
+        pair.pass(9 * SECOND);
+    }
+}
+
+#[tokio::test]
+async fn outcomes_are_kept() {
+    handled::<Flight>().await;
+    handled::<FilterClaims>().await;
+    handled::<ExactClaims>().await;
+}

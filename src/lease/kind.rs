@@ -1,0 +1,119 @@
+//! The kinds of leases: the rules by which a token can hold, and where holders are stored.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::outcome::Outcome;
+use super::queue::Queue;
+use super::token::ttl_of;
+use crate::store::Script;
+
+/// One kind of lease: its rules in Lua, and the same in Rust.
+pub(crate) trait Kind: Clone + fmt::Debug + Send + Sync + 'static {
+    /// The holders of one key.
+    type Holders: Holders;
+    /// The outcomes of earlier leases of a key; `()` for most kinds.
+    type Outcome: Outcome<Self::Holders>;
+    /// The last parts of the names of the keys, which no other kind uses; see `lua/lib/lease.lua`.
+    const PARTS: &'static [&'static str];
+    const SCRIPTS: Scripts;
+    /// Whether each grant has a fence, which the store keeps.
+    const FENCED: bool = true;
+
+    /// The weight of a token.
+    fn weight(_token: &str) -> i64 {
+        1
+    }
+
+    /// Returns whether a token holds alone.
+    fn is_exclusive(_token: &str) -> bool {
+        true
+    }
+}
+
+pub(crate) type Scope<K> = <<K as Kind>::Outcome as Outcome<<K as Kind>::Holders>>::Scope;
+pub(crate) type Query<K> = <<K as Kind>::Outcome as Outcome<<K as Kind>::Holders>>::Query;
+pub(crate) type Found<K> = <<K as Kind>::Outcome as Outcome<<K as Kind>::Holders>>::Found;
+pub(crate) type Entry<K> = <<K as Kind>::Outcome as Outcome<<K as Kind>::Holders>>::Entry;
+
+/// The scripts of a kind.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    pub(crate) acquire_release: Script,
+    pub(crate) renew: Script,
+    pub(crate) heartbeat: Script,
+    pub(crate) holders: Script,
+    pub(crate) revoke: Script,
+}
+
+/// Joins the scripts of a kind with the Lua files that have its quick path and its rules:
+/// `scripts!("lib/quick_mutex"; "lib/mutex")`.
+macro_rules! scripts {
+    ($($quick:literal),+; $($rules:literal),+) => {
+        $crate::lease::kind::Scripts {
+            acquire_release: $crate::store::script!(
+                "lease/acquire_release", $($quick,)+ "lib/lease", $($rules,)+ "lib/queue", "lib/acquire", "lib/release", "lib/complete"
+            ),
+            renew: $crate::store::script!("lease/renew", "lib/lease", $($rules),+),
+            heartbeat: $crate::store::script!("lease/heartbeat", "lib/lease", $($rules,)+ "lib/queue"),
+            holders: $crate::store::script!("lease/holders", "lib/lease", $($rules),+),
+            revoke: $crate::store::script!("lease/revoke", "lib/lease", $($rules,)+ "lib/queue"),
+        }
+    };
+}
+pub(crate) use scripts;
+
+/// The holders of one key. Each operation begins with [`sweep`](Self::sweep). Times are in µs.
+pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
+    /// Drops the holders whose leases have expired.
+    fn sweep(&mut self, now: i64);
+    /// Returns the sum of the weights held.
+    fn used(&self) -> i64;
+    /// Returns the tokens of all holders, in any order.
+    fn tokens(&self) -> Vec<Arc<str>>;
+    /// Returns until when a token holds, and its fence.
+    fn held(&self, token: &str, now: i64) -> Option<(i64, i64)>;
+    /// Returns whether a token can hold in addition to the holders.
+    fn fits(&self, token: &str) -> bool;
+    /// Returns whether no token can hold now.
+    fn is_full(&self) -> bool {
+        false
+    }
+    /// Returns how many waiters count as waiting for a lease.
+    fn counted(queue: &Queue) -> i64 {
+        queue.ahead(1)
+    }
+    /// Makes a token a holder. Returns its fence.
+    fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64;
+    /// Sets the expiry of a holder's lease.
+    fn extend(&mut self, token: &str, expiry: i64, now: i64);
+    /// Makes the next fence higher than one that was granted elsewhere. There is a holder.
+    fn raise(&mut self, _fence: i64, _now: i64) {}
+    /// Removes a holder.
+    fn forget(&mut self, token: &str);
+    /// Returns when the next lease ends; 0: unknown. No lease lasts longer than the ttl in its token. A longer one
+    /// was granted before the server's clock was set back; it is cut to the ttl.
+    fn soonest(&mut self, now: i64) -> i64;
+    /// Returns the waiter that is served first. Once the second rank has its `turn`, all its waiters are served
+    /// before the first rank.
+    fn head(&self, queue: &Queue, turn: &mut bool) -> Option<Arc<str>>;
+    /// Returns until when the fence is kept, µs; 0: there is none.
+    #[cfg(test)]
+    fn fence_until(&self) -> i64 {
+        0
+    }
+    /// Returns whether the state can be dropped without a change in behaviour.
+    fn is_idle(&self, now: i64) -> bool;
+}
+
+/// Implements [`Holders::soonest`] for holders that are stored as token and expiry.
+pub(crate) fn soonest(until: &mut HashMap<Arc<str>, i64>, now: i64) -> i64 {
+    let longest = |token: &str| ttl_of(token).map_or(i64::MAX, |ttl| now + ttl);
+    let by_end = |(token, expiry): &(&Arc<str>, &i64)| (**expiry, Arc::clone(token));
+    let ends = [until.iter().min_by_key(by_end), until.iter().max_by_key(by_end)];
+    if ends.into_iter().flatten().any(|(token, expiry)| *expiry > longest(token)) {
+        until.iter_mut().for_each(|(token, expiry)| *expiry = (*expiry).min(longest(token)));
+    }
+    until.values().copied().min().unwrap_or(0)
+}

@@ -1,0 +1,44 @@
+#![doc = include_str!("page.md")]
+
+mod acquire;
+mod admission;
+#[cfg(test)]
+pub(crate) mod agreement;
+mod handle;
+pub(crate) mod holder;
+#[cfg(feature = "http")]
+pub(crate) mod http;
+pub(crate) mod key_state;
+pub(crate) mod kind;
+pub(crate) mod layer;
+#[cfg(test)]
+mod model;
+pub(crate) mod operations;
+mod options;
+pub(crate) mod outcome;
+pub(crate) mod percent;
+mod perform;
+pub(crate) mod queue;
+pub(crate) mod setters;
+#[cfg(test)]
+mod simulation;
+pub(crate) mod snapshot;
+mod state;
+pub(crate) mod token;
+pub(crate) mod tokens;
+mod validity;
+mod watch;
+
+pub(crate) use self::acquire::{Ask, Got, Wait};
+pub(crate) use self::admission::{Admission, Leases, rules};
+pub use self::handle::Lease;
+pub(crate) use self::handle::{Keeper, guard};
+pub use self::layer::*;
+pub(crate) use self::options::{Holding, LeaseOptions, micros};
+pub use self::snapshot::{Holder, Snapshot};
+pub use self::state::LeaseHandle;
+pub(crate) use self::state::LeaseState;
+#[cfg(test)]
+pub(crate) use self::tokens::LONGEST_TURN;
+pub(crate) use self::validity::{Anchor, Drift, Validity};
+pub(crate) use self::watch::Watch;

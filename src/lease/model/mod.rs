@@ -1,0 +1,136 @@
+//! A model of the lease protocol. The checker visits every reachable state in bounded settings.
+//!
+//! The model runs the real code. Its server runs the [`KeyState`](super::key_state::KeyState) of the in-memory store. Its
+//! processes run the [step](super::tokens::Tokens::step) of the client. What the model adds is the order of events.
+//!
+//! * [`server`]: one key, its clock, and what is observed there: which waiters overtake others, and which fences
+//!   are granted.
+//! * [`client`]: carries out the effects of the step.
+//! * [`world`]: the events, in every order. Calls run late, or after their sender has crashed; replies and pushes
+//!   arrive late, or never; processes crash; the server's clock jumps; the queue is evicted. Timers may be late: a
+//!   heartbeat or a renewal is sent at any time, and a holder notices at any time that its lease has ended. If
+//!   tombstones end, a call is lost that has not run for as long as one lasts.
+//! * [`canonical`]: when two states are equal. Times are relative to now, and fences count by their order. So the
+//!   number of states is finite, although time has no end.
+//! * [`properties`] and [`calm`]: what must always be true, and that no waiter waits for ever.
+//! * [`settings`]: the settings that are explored in full. [`flaws`] puts known faults back, and the checker finds
+//!   each of them.
+//!
+//! The model leaves out the end of fences, a full queue, and a server that loses its holders.
+//! Each seat comes once. Only its future polls a seat, and only the scheduler runs timers.
+//!
+//! `MODEL_SIZE` sets the size of the search. The default 1 visits 800 thousand states. From 2 on, the leases of the
+//! larger settings are longer, and more calls are under way at once. Each test prints how many states it visited:
+//!
+//! ```sh
+//! MODEL_SIZE=2 cargo test --release --lib lease::model -- --nocapture
+//! ```
+
+mod calm;
+mod canonical;
+mod client;
+mod flaws;
+mod properties;
+mod rules;
+mod server;
+mod settings;
+mod world;
+
+use std::collections::BTreeSet;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Instant;
+
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+use self::rules::Rules;
+use self::world::{Event, World};
+use super::kind::Holders;
+use crate::lease::holder::Holder;
+use crate::rw_lock::holders::RwHolders;
+use crate::wait_group::holders::PermitHolders;
+
+/// Holders that can be modelled.
+pub(super) trait Modelled: Holders + Sync {
+    /// Whether each exclusive holder has a fence.
+    const FENCED: bool;
+    /// Returns the state besides the holders, their expiries and the fence.
+    fn row(&self) -> i64 {
+        0
+    }
+}
+
+impl Modelled for Holder {
+    const FENCED: bool = true;
+}
+
+impl Modelled for Holder<false> {
+    const FENCED: bool = false;
+}
+
+impl Modelled for PermitHolders {
+    const FENCED: bool = false;
+}
+
+impl Modelled for RwHolders {
+    const FENCED: bool = true;
+    fn row(&self) -> i64 {
+        self.row
+    }
+}
+
+/// The model, as the checker sees it.
+#[derive(Debug)]
+struct Protocol<H> {
+    rules: Arc<Rules>,
+    holders: PhantomData<fn(H)>,
+}
+
+impl<H: Modelled> Model for Protocol<H> {
+    type State = World<H>;
+    type Action = Event;
+
+    fn init_states(&self) -> Vec<World<H>> {
+        vec![World::new(&self.rules)]
+    }
+
+    fn actions(&self, world: &World<H>, events: &mut Vec<Event>) {
+        world.events(events);
+    }
+
+    fn next_state(&self, world: &World<H>, event: Event) -> Option<World<H>> {
+        Some(world.clone().after(event))
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut all = Self::always();
+        all.retain(|property| !self.rules.unless.contains(&property.name));
+        if self.rules.flaws.is_empty() {
+            all.extend(self.sometimes());
+        }
+        all
+    }
+}
+
+fn protocol<H: Modelled>(rules: Rules) -> Protocol<H> {
+    Protocol { rules: Arc::new(rules), holders: PhantomData }
+}
+
+/// Visits all states. Checks that every `always` property holds, and that every `sometimes` property is reached.
+fn explore<H: Modelled>(name: &str, rules: Rules) {
+    let began = Instant::now();
+    let checker = protocol::<H>(rules).checker().threads(2).spawn_bfs().join();
+    println!("{name}: {} states, {:.1?}", checker.unique_state_count(), began.elapsed());
+    checker.assert_properties();
+}
+
+/// Finds a sequence of events that violates a property.
+fn find<H: Modelled>(property: &'static str, rules: Rules) {
+    let began = Instant::now();
+    let found = HasDiscoveries::AnyOf(BTreeSet::from([property]));
+    let flaws = rules.flaws;
+    let checker = protocol::<H>(rules).checker().threads(2).finish_when(found).spawn_bfs().join();
+    let way = checker.assert_any_discovery(property).into_actions();
+    let count = checker.unique_state_count();
+    println!("{flaws:?}: {count} states, {:.1?}: violated: {property}: {way:?}", began.elapsed());
+}

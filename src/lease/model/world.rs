@@ -1,0 +1,407 @@
+//! The world: the server, the lines of waiters and the network; the events that can happen, and their effects.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::super::key_state::Standing;
+use super::super::tokens::Stage;
+use super::client::Client;
+use super::rules::{Flaw, Rules, TICK, ticks};
+use super::server::{Server, Verb};
+use crate::lease::validity::Anchor;
+use crate::store::News;
+
+#[derive(Clone, Debug)]
+pub(super) struct World<H> {
+    pub(super) rules: Arc<Rules>,
+    pub(super) server: Server<H>,
+    pub(super) clients: Vec<Client>,
+    /// All messages under way.
+    pub(super) messages: Vec<Message>,
+    /// The clock of all processes.
+    pub(super) local: Instant,
+    /// The seats that wait, in the order of arrival.
+    pub(super) waiting: Vec<usize>,
+    /// The seats that have arrived, as a set of bits.
+    pub(super) came: u32,
+    /// The seats that are no longer polled, as a set of bits.
+    pub(super) stalled: u32,
+    pub(super) seen: Seen,
+    /// How often each of these may still happen.
+    pub(super) again: u8,
+    pub(super) crashes: u8,
+    pub(super) evictions: u8,
+    pub(super) revokes: u8,
+    pub(super) jumps: bool,
+}
+
+/// What was observed so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    /// The highest fence that a holder has had.
+    pub(super) fence: i64,
+    /// Whether a holder had a fence that was not higher than the one before it.
+    pub(super) fence_fell: bool,
+    /// Whether a waiter was handed an expired lease.
+    pub(super) late: bool,
+    /// Whether a grant that was received at once was taken for too late.
+    pub(super) missed: bool,
+    /// Whether a waiter was served before another one that had waited longer in the same process.
+    pub(super) unfair: bool,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Message {
+    pub(super) token: usize,
+    pub(super) what: What,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum What {
+    /// To the server. `sent`: when it was sent, if its answer is awaited. `twice`: a copy of it was sent too.
+    /// `latest`: when it may still run, if its time is limited.
+    Call {
+        verb: Verb,
+        sent: Option<Instant>,
+        twice: bool,
+        latest: Option<Instant>,
+    },
+    Reply {
+        verb: Verb,
+        anchor: Anchor,
+        standing: Standing,
+        twice: bool,
+    },
+    Push(News),
+}
+
+/// The number is the index of a message, a line, a seat or a token.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Event {
+    Tick,
+    /// A waiter arrives.
+    Comes(usize),
+    /// The server runs a call.
+    Executes(usize, Verb),
+    /// A reply or a push arrives.
+    Receives(usize),
+    /// The transport sends a call again.
+    Resends(usize),
+    /// The call of a line fails.
+    Fails(usize),
+    Heartbeats(usize),
+    Renews(usize),
+    /// The holder releases.
+    Releases(usize),
+    Completes(usize),
+    /// A waiter gives up.
+    Leaves(usize),
+    /// A waiter is no longer polled.
+    Stalls(usize),
+    /// The holder notices that its lease has ended.
+    Notices(usize),
+    /// An offered lease is taken back.
+    TakesBack(usize),
+    /// The line notices that the future that sends its call is not polled.
+    Abandons(usize),
+    Crashes(usize),
+    /// The server's clock jumps.
+    Jumps,
+    Evicts,
+    /// An operator revokes the lease of a token.
+    Revokes(usize),
+    /// All messages under way are lost.
+    LosesAll,
+}
+
+impl<H: super::Modelled> World<H> {
+    pub(super) fn new(rules: &Arc<Rules>) -> Self {
+        Self {
+            rules: Arc::clone(rules),
+            server: Server::new(rules),
+            clients: vec![Client::new(rules); rules.lines()],
+            messages: Vec::new(),
+            local: rules.epoch,
+            waiting: Vec::new(),
+            came: 0,
+            stalled: 0,
+            seen: Seen::default(),
+            again: rules.again,
+            crashes: rules.faults.crashes,
+            evictions: rules.faults.evictions,
+            revokes: rules.faults.revokes,
+            jumps: rules.faults.jump != 0,
+        }
+    }
+
+    pub(super) fn is_stalled(&self, seat: usize) -> bool {
+        self.stalled & (1 << seat) != 0
+    }
+
+    /// Adds all events that can happen.
+    pub(super) fn events(&self, events: &mut Vec<Event>) {
+        let faults = self.rules.faults;
+        events.push(Event::Tick);
+        for (at, message) in self.messages.iter().enumerate() {
+            self.of_message(at, message, events);
+        }
+        for seat in 0..self.rules.seats.len() {
+            if self.came & (1 << seat) == 0 && self.may_come(seat) {
+                events.push(Event::Comes(seat));
+            }
+            if self.waiting.contains(&seat) {
+                let leaves = faults.leaves.then_some(Event::Leaves(seat));
+                let stalls = (faults.stalls && !self.is_stalled(seat)).then_some(Event::Stalls(seat));
+                events.extend(leaves.into_iter().chain(stalls));
+            }
+        }
+        for line in 0..self.clients.len() {
+            self.of_line(line, events);
+        }
+        if self.jumps {
+            events.push(Event::Jumps);
+        }
+        if self.evictions > 0 && !self.server.state.queue.is_empty() {
+            events.push(Event::Evicts);
+        }
+        if self.revokes > 0 {
+            let held = self.rules.tokens().filter(|token| self.server.is_held(&self.rules, *token));
+            events.extend(held.map(Event::Revokes));
+        }
+        if faults.losses && !self.messages.is_empty() {
+            events.push(Event::LosesAll);
+        }
+    }
+
+    pub(super) fn of_message(&self, at: usize, message: &Message, events: &mut Vec<Event>) {
+        match &message.what {
+            What::Call { verb, sent, twice, .. } => {
+                events.push(Event::Executes(at, *verb));
+                // A token is never used again, so any number of its releases has the same effect as one.
+                if self.rules.faults.resends && *verb == Verb::Acquire && sent.is_some() && !twice {
+                    events.push(Event::Resends(at));
+                }
+            }
+            What::Reply { .. } | What::Push(_) => {
+                if self.is_heard(message) {
+                    events.push(Event::Receives(at));
+                }
+            }
+        }
+    }
+
+    fn of_line(&self, line: usize, events: &mut Vec<Event>) {
+        let (client, faults) = (&self.clients[line], self.rules.faults);
+        let most = match self.messages.len() < self.rules.traffic {
+            true => 1 + usize::from(faults.repeats),
+            false => 0,
+        };
+        if let Some((token, entry)) = client.entry() {
+            match entry.stage {
+                Stage::Acquiring { .. } => {
+                    if faults.failures && self.is_awaited(token) {
+                        events.push(Event::Fails(line));
+                    }
+                    if self.is_abandoned(line) {
+                        events.push(Event::Abandons(line));
+                    }
+                }
+                Stage::Queued { .. } if self.awaited(token, Verb::Heartbeat) < most => {
+                    events.push(Event::Heartbeats(line));
+                }
+                Stage::Queued { .. } | Stage::Held(_) => {}
+            }
+        }
+        if let Some(held) = &client.held {
+            if self.believed(line).is_none() {
+                events.push(Event::Notices(line));
+            }
+            if self.is_renewed(held) && self.awaited(held.token, Verb::Renew) < most {
+                events.push(Event::Renews(line));
+            }
+            if self.is_due_back(line) {
+                events.push(Event::TakesBack(line));
+            }
+            if !held.is_offered {
+                events.push(if faults.completes { Event::Completes(line) } else { Event::Releases(line) });
+            }
+        }
+        if self.crashes > 0 && (client.entry().is_some() || client.held.is_some()) {
+            events.push(Event::Crashes(line));
+        }
+    }
+
+    /// Returns the world after an event.
+    pub(super) fn after(mut self, event: Event) -> Self {
+        match event {
+            Event::Tick => self.tick(),
+            Event::Comes(seat) => self.comes(seat),
+            Event::Executes(at, _) => self.execute(at),
+            Event::Receives(at) => {
+                let message = self.messages.remove(at);
+                self.receive(message);
+            }
+            Event::Resends(at) => self.resend(at),
+            Event::Fails(line) => self.fails(line),
+            Event::Heartbeats(line) => {
+                if let Some((token, _)) = self.clients[line].entry() {
+                    self.call(token, Verb::Heartbeat);
+                }
+            }
+            Event::Renews(line) => {
+                if let Some(held) = &self.clients[line].held {
+                    self.call(held.token, Verb::Renew);
+                }
+            }
+            Event::Releases(line) | Event::Notices(line) => self.ends(line),
+            Event::Completes(line) => self.completes(line),
+            Event::Leaves(seat) => self.leaves(seat),
+            Event::Stalls(seat) => self.stalled |= 1 << seat,
+            Event::TakesBack(line) => self.takes_back(line),
+            Event::Abandons(line) => self.abandons(line),
+            Event::Crashes(line) => self.crash(line),
+            Event::Jumps => {
+                self.jumps = false;
+                self.server.tick(&self.rules, self.rules.faults.jump);
+            }
+            Event::Evicts => {
+                self.evictions -= 1;
+                self.server.state.queue.evict();
+            }
+            Event::Revokes(token) => {
+                self.revokes -= 1;
+                self.send_off(token, Verb::Release);
+            }
+            Event::LosesAll => self.messages.clear(),
+        }
+        self.prune();
+        self
+    }
+
+    fn tick(&mut self) {
+        self.local += ticks(1);
+        self.server.tick(&self.rules, 1);
+        let local = self.local;
+        self.messages.retain(|message| match message.what {
+            What::Call { latest, .. } => latest.is_none_or(|latest| latest >= local),
+            What::Reply { .. } | What::Push(_) => true,
+        });
+    }
+
+    fn execute(&mut self, at: usize) {
+        let Message { token, what: What::Call { verb, sent, twice, .. } } = self.messages.remove(at) else {
+            return;
+        };
+        let rules = Arc::clone(&self.rules);
+        let (standing, pushes) = self.server.execute(&rules, token, verb);
+        if let Some(mut sent) = sent {
+            if rules.has(Flaw::AnchorAtArrival) {
+                // The time is set when the reply arrives.
+                sent = rules.epoch;
+            }
+            let anchor = Anchor { sent, now: self.server.now };
+            self.send(Message { token, what: What::Reply { verb, anchor, standing, twice } });
+        }
+        for push in pushes {
+            for id in push.ids {
+                let token = usize::try_from(id).unwrap_or(usize::MAX);
+                self.send(Message { token, what: What::Push(push.news.clone()) });
+            }
+        }
+    }
+
+    /// Sends a call whose answer is awaited.
+    pub(super) fn call(&mut self, token: usize, verb: Verb) {
+        let (sent, latest) = (Some(self.local), self.latest());
+        self.send(Message { token, what: What::Call { verb, sent, twice: false, latest } });
+    }
+
+    /// Sends a call whose answer is not awaited.
+    pub(super) fn send_off(&mut self, token: usize, verb: Verb) {
+        let latest = self.latest();
+        self.send(Message { token, what: What::Call { verb, sent: None, twice: false, latest } });
+    }
+
+    /// When a call that is sent now may still run, if its time is limited.
+    fn latest(&self) -> Option<Instant> {
+        self.rules.late.map(|late| self.local + ticks(late))
+    }
+
+    /// The same message twice is equal to one: it arrives at any time, if at all.
+    fn send(&mut self, message: Message) {
+        if !self.messages.contains(&message) {
+            self.messages.push(message);
+        }
+    }
+
+    /// Returns how many calls of a token are awaited.
+    fn awaited(&self, token: usize, verb: Verb) -> usize {
+        let is = |message: &&Message| match message.what {
+            What::Call { verb: other, sent, .. } => other == verb && sent.is_some(),
+            What::Reply { verb: other, .. } => other == verb,
+            What::Push(_) => false,
+        };
+        self.messages.iter().filter(|message| message.token == token).filter(is).count()
+    }
+
+    pub(super) fn is_awaited(&self, token: usize) -> bool {
+        self.awaited(token, Verb::Acquire) > 0
+    }
+
+    /// Stops waiting for the answers to a token's calls. The calls are not recalled: they may still run.
+    pub(super) fn forget_calls(&mut self, token: usize) {
+        let mut late = Vec::new();
+        self.messages.retain(|message| {
+            if message.token != token {
+                return true;
+            }
+            let What::Call { verb, sent, latest, .. } = message.what else {
+                return matches!(message.what, What::Push(_));
+            };
+            if sent.is_some() && !matches!(verb, Verb::Release | Verb::Withdraw) {
+                late.push(What::Call { verb, sent: None, twice: false, latest });
+                return false;
+            }
+            true
+        });
+        late.into_iter().for_each(|what| self.send(Message { token, what }));
+    }
+
+    fn resend(&mut self, at: usize) {
+        let Message { token, what: What::Call { verb, twice, .. } } = &mut self.messages[at] else { return };
+        *twice = true;
+        let (token, verb) = (*token, *verb);
+        self.send_off(token, verb);
+    }
+
+    fn crash(&mut self, line: usize) {
+        self.crashes -= 1;
+        let process = self.rules.process(line);
+        for line in
+            (0..self.clients.len()).filter(|line| self.rules.process(*line) == process).collect::<Vec<_>>()
+        {
+            let seats = &self.rules.seats;
+            self.waiting.retain(|seat| seats[*seat].line != line);
+            let asks = self.clients[line].tokens.party.asks;
+            self.clients[line] = Client { crashed: true, ..Client::new(&self.rules) };
+            self.clients[line].tokens.party.asks = asks;
+            for token in
+                self.rules.tokens().filter(|token| self.rules.of(*token).line == line).collect::<Vec<_>>()
+            {
+                self.forget_calls(token);
+            }
+        }
+    }
+
+    /// Returns how many whole ticks are left until a time.
+    pub(super) fn left(&self, until: Instant) -> i64 {
+        let left = until.saturating_duration_since(self.local).as_micros();
+        i64::try_from(left).map_or(i64::MAX, |left| (left + TICK - 1) / TICK)
+    }
+}
+
+/// Converts µs to ticks.
+pub(super) fn in_ticks(micros: i64) -> i64 {
+    micros.div_euclid(TICK)
+}

@@ -1,0 +1,335 @@
+//! Carries out what the [step](super::tokens) of a namespace says, and renews and releases leases for their holders.
+
+use std::future::ready;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::acquire::{Ask, Got, Received, Waiter};
+use super::admission::{ALIVE, Admission, State};
+use super::handle::{Keeper, Lease};
+use super::key_state::{Terms, Was};
+use super::kind::{Found, Kind, Query};
+use super::operations::{Heartbeat, Standings, Verb};
+use super::options::{Holding, LeaseOptions, micros};
+use super::outcome::Outcome;
+use super::state::LeaseHandle;
+use super::token;
+use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
+use super::validity::Anchor;
+use crate::clock;
+use crate::error::{Busy, Why};
+use crate::store::background::Background;
+use crate::store::{Ids, News, PeriodicTask, Recipient, Signal, lock};
+use crate::{Error, Key};
+
+/// The waiters and leases of this process.
+pub(crate) struct Local<K> {
+    pub(super) process: Arc<str>,
+    pub(super) ids: Ids,
+    pub(super) kind: PhantomData<fn(K)>,
+}
+
+impl<K> Local<K> {
+    pub(super) fn named(&self, options: &LeaseOptions, suffix: &str) -> (u64, Arc<str>) {
+        let id = self.ids.next();
+        (id, token::write(&self.process, id, options, suffix))
+    }
+}
+
+impl<K: Kind> Party for Local<K> {
+    type Waiter = Arc<Waiter<K>>;
+    type Lease = LeaseHandle;
+    type Found = Found<K>;
+
+    fn options(waiter: &Self::Waiter) -> &Arc<Holding> {
+        &waiter.holding
+    }
+
+    fn gives_up(waiter: &Self::Waiter) -> bool {
+        waiter.ask.gives_up
+    }
+
+    fn outlasts(lease: &LeaseHandle) -> bool {
+        lease.state.is_retained()
+    }
+
+    fn token(&mut self, waiter: &Self::Waiter) -> (u64, Arc<str>) {
+        self.named(&waiter.holding.options, &waiter.ask.suffix)
+    }
+
+    fn lease(&mut self, waiter: &Self::Waiter, grant: Grant) -> LeaseHandle {
+        LeaseHandle::new(grant, &waiter.holding)
+    }
+}
+
+impl<K: Kind> Admission<K> {
+    /// The time and the state of the link, for a call that is sent now.
+    pub(super) fn now(&self) -> Now {
+        Now { at: clock::now(), link: self.store.notifier().current_link() }
+    }
+
+    /// Handles an event, and carries out what follows.
+    pub(super) fn handle(self: &Arc<Self>, event: Event<Local<K>>) {
+        self.perform(self.step(|_| Some(event)));
+    }
+
+    /// Handles an event, which may depend on the time. Returns what follows.
+    pub(super) fn step(
+        self: &Arc<Self>,
+        event: impl FnOnce(Now) -> Option<Event<Local<K>>>,
+    ) -> Effects<Local<K>> {
+        let mut state = lock(&self.tokens);
+        let State { tokens, keep } = &mut *state;
+        let (now, earlier, owed) = (self.now(), tokens.due(), tokens.owed());
+        let effects = event(now).map(|event| tokens.step(event, now)).unwrap_or_default();
+        for effect in &effects {
+            // A waiter must not accept a lease that its token gives to the next one.
+            if let Effect::Lost { lease, taken_back } = effect {
+                lease.state.end(*taken_back);
+            }
+        }
+        let due = tokens.due().filter(|due| earlier.is_none_or(|earlier| *due < earlier));
+        let more = tokens.owed() as isize - owed as isize;
+        // The namespace lives until its releases are done.
+        *keep = (tokens.owed() > 0).then(|| Arc::clone(self));
+        // Before others can handle the answers.
+        if let Some(owed) = self.store.owed() {
+            owed.change(more);
+        }
+        drop(state);
+        if let Some(due) = due {
+            self.store.scheduler().schedule(clock::without_suspend(due));
+        }
+        effects
+    }
+
+    /// Carries out effects. Their calls are sent from the background, but for releases that no acquire follows: these leave
+    /// before the next call of the caller.
+    pub(super) fn perform(self: &Arc<Self>, effects: Effects<Local<K>>) {
+        let is_followed = effects.iter().any(|effect| matches!(effect, Effect::Acquire { .. }));
+        for effect in effects {
+            match effect {
+                Effect::Release { release, owed } => {
+                    let here = Handle::try_current().ok().filter(|_| !is_followed);
+                    self.send_release(here, &release, owed);
+                }
+                Effect::Acquire { id, key, token, options } => self.send_acquire(id, key, token, &options),
+                Effect::Heartbeat { key, waiters } => self.send_heartbeat(key, waiters),
+                Effect::Renew { lease } => self.send_renewal(lease),
+                Effect::Subscribe => self.store.subscribe(),
+                Effect::Give { waiter, lease, found } => {
+                    let lease = Lease::new(lease, Arc::clone(self) as Arc<dyn Keeper>);
+                    waiter.offer(Ok(Some(Got::Lease(lease, found))));
+                }
+                Effect::Tell { waiter, outcome } => waiter.offer(self.result(&waiter.ask, outcome)),
+                Effect::Lost { lease, .. } => lease.state.notify(),
+                Effect::Valid { lease, sent, until } => {
+                    // Its holder may have seen it end since the step.
+                    if !lease.state.renewed(sent, until, clock::now()) {
+                        self.handle(Event::Lost { id: lease.state.grant.id, fence: lease.state.grant.fence });
+                    }
+                }
+            }
+        }
+    }
+
+    /// The result for a waiter that gets no lease by its acquire.
+    fn result(&self, ask: &Ask<Query<K>>, outcome: Told<Found<K>>) -> Received<Found<K>> {
+        match outcome {
+            Told::Again => Ok(None),
+            Told::Found(found) => Ok(Some(Got::Done(found))),
+            Told::Failed(error) => Err(error),
+            Told::Refused { left, before } => Err(self.refusal(ask, left, before)),
+        }
+    }
+
+    /// The error for a caller that is refused. See [`Told::Refused`].
+    pub(super) fn refusal(&self, ask: &Ask<Query<K>>, left: i64, before: i64) -> Error {
+        let why = if ask.wait.is_some() { Why::QueueFull } else { Why::Taken };
+        Busy { subject: ask.subject, why, retry_after: self.retry_after(left, before) }.into()
+    }
+
+    fn send_release(self: &Arc<Self>, here: Option<Handle>, release: &Release, owed: Option<u64>) {
+        if let (None, Some(owed)) = (&here, owed) {
+            lock(&self.tokens).tokens.is_in_background(owed);
+        }
+        let (this, key) = (Arc::clone(self), release.key.clone());
+        let then = move |result| {
+            if let Some(owed) = owed {
+                this.handle(Event::Released { owed, result });
+            }
+        };
+        if release.renews {
+            let renewal = self.renewal(&release.token, release.ttl, 0);
+            return self.renew.send(here, key, renewal, move |answer| then(answer.map(drop)));
+        }
+        let operation = self.release_operation(release);
+        self.acquire_release.send(here, key, operation, move |answer| then(answer.map(drop)));
+    }
+
+    fn send_acquire(self: &Arc<Self>, id: u64, key: Key, token: Arc<str>, options: &Holding) {
+        let (this, sent) = (Arc::clone(self), self.now());
+        let (verb, ttl) = (Verb::Acquire { query: None, bypass: false }, micros(options.options.ttl));
+        let operation = self.operation(token, verb, Terms::usual(ttl));
+        self.acquire_release.send(None, key, operation, move |answer| {
+            this.handle(match answer {
+                Ok(answer) => Event::Answered { id, sent, answer, polled: None },
+                Err(error) => Event::Failed { id, is_final: error.is_ended(), error },
+            });
+        });
+    }
+
+    fn send_heartbeat(self: &Arc<Self>, key: Key, waiters: Vec<(u64, Arc<str>)>) {
+        let (this, sent) = (Arc::clone(self), self.now());
+        let (ids, tokens) = waiters.into_iter().unzip::<_, _, Vec<_>, _>();
+        let heartbeat = Heartbeat { scene: Arc::clone(&self.scene), tokens };
+        self.heartbeat.send(None, key, heartbeat, move |answer| {
+            this.handle(match answer {
+                Ok(Standings { now, soonest, each, .. }) => {
+                    Event::Stands { sent, now, soonest, each: ids.into_iter().zip(each).collect() }
+                }
+                Err(error) => Event::Unanswered { ids, error },
+            });
+        });
+    }
+
+    fn send_renewal(self: &Arc<Self>, lease: LeaseHandle) {
+        let (this, sent) = (Arc::clone(self), clock::now());
+        let renewal = self.renewal(&lease.state.grant.token, micros(lease.state.ttl()), 0);
+        self.renew.send(None, lease.state.grant.key.clone(), renewal, move |answer| {
+            drop(this.renewed(&lease, sent, answer, true));
+        });
+    }
+
+    /// Handles the answer to a renewal.
+    fn renewed(
+        self: &Arc<Self>,
+        lease: &LeaseHandle,
+        sent: Instant,
+        answer: Result<(i64, Option<i64>), Error>,
+        scheduled: bool,
+    ) -> Result<(), Error> {
+        let renewed = match &answer {
+            Ok((_, None)) => Renewed::Gone,
+            Ok((now, Some(expiry))) => {
+                let (anchor, drift) = (Anchor { sent, now: *now }, lease.state.holding.options.drift);
+                Renewed::Valid { sent, until: anchor.until(*expiry, lease.state.ttl(), drift) }
+            }
+            Err(_) => Renewed::Unknown,
+        };
+        self.handle(Event::Renewed { id: lease.state.grant.id, renewed, scheduled });
+        answer?;
+        // The token may have been handed on.
+        if renewed != Renewed::Gone && lease.is_held() { Ok(()) } else { Err(Error::lost()) }
+    }
+
+    /// Ends a lease for its holder, and hands it on or releases it. Returns whether it was held until now, and the release
+    /// if it is not sent here. No process counts on the lease from then on: others may hold it as soon as the release is
+    /// sent.
+    fn end(self: &Arc<Self>, lease: &LeaseHandle, detached: bool) -> (bool, Option<Release>) {
+        let mut held = None;
+        let mut effects = self.step(|now| {
+            let release = lease.state.release(ALIVE, now.at);
+            held = lease.state.stop(now.at);
+            Some(Event::Ends { release, id: lease.state.grant.id, fence: lease.state.grant.fence, detached })
+        });
+        lease.state.notify();
+        self.note_hold_time(held);
+        let release = match effects.pop() {
+            Some(Effect::Release { release, owed: None }) if !detached && effects.is_empty() => Some(release),
+            last => {
+                effects.extend(last);
+                self.perform(effects);
+                None
+            }
+        };
+        (held.is_some(), release)
+    }
+
+    /// Lets the waiter of an offered lease accept it. Returns `false` if the lease was taken back, or has ended.
+    pub(super) fn accept(self: &Arc<Self>, lease: &LeaseHandle) -> bool {
+        let Grant { id, fence, offered, .. } = lease.state.grant;
+        if offered {
+            self.step(|_| {
+                let accepts = lease.is_held();
+                if !accepts {
+                    lease.state.end(true);
+                }
+                accepts.then_some(Event::Accepted { id, fence })
+            });
+        }
+        lease.is_held()
+    }
+}
+
+impl<K: Kind> Keeper for Admission<K> {
+    fn extend(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<(), Error>> {
+        Box::pin(async move {
+            let sent = clock::now();
+            let renewal = self.renewal(&lease.state.grant.token, micros(lease.state.ttl()), 0);
+            let answer = self.renew.run(lease.state.grant.key.clone(), renewal).await;
+            self.renewed(&lease, sent, answer, false)
+        })
+    }
+
+    fn release(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<bool, Error>> {
+        match self.end(&lease, false) {
+            // It is handed on within the process.
+            (was_held, None) => Box::pin(ready(Ok(was_held))),
+            (was_held, Some(release)) => Box::pin(async move {
+                let (was, twice) = self.release_token(&release).await?;
+                // Of a call that was sent twice, the first copy may have released the lease.
+                Ok(was == Was::Held || was == Was::Neither && twice && was_held)
+            }),
+        }
+    }
+
+    fn release_detached(self: Arc<Self>, lease: LeaseHandle) {
+        self.end(&lease, true);
+    }
+
+    fn released(self: Arc<Self>, lease: &LeaseHandle) {
+        self.note_hold_time(lease.state.give_up());
+        self.handle(Event::Forgotten { id: lease.state.grant.id, fence: lease.state.grant.fence });
+    }
+
+    fn background(&self) -> Background {
+        self.store.background_or_thread()
+    }
+
+    /// Renews the lease once more for its full ttl.
+    fn let_go(self: Arc<Self>, lease: LeaseHandle) {
+        let renewal = Release { renews: true, ..lease.state.release(Duration::ZERO, clock::now()) };
+        lease.state.give_up();
+        let Grant { id, fence, .. } = lease.state.grant;
+        self.handle(Event::Ends { release: renewal, id, fence, detached: true });
+    }
+}
+
+impl<K: Kind> PeriodicTask for Admission<K> {
+    fn due(&self) -> Option<Instant> {
+        lock(&self.tokens).tokens.due().map(clock::without_suspend)
+    }
+
+    fn signal(self: Arc<Self>, signal: Signal) {
+        self.handle(Event::Signal(signal));
+    }
+}
+
+impl<K: Kind> Recipient for Admission<K> {
+    fn hear(self: Arc<Self>, id: u64, news: News) {
+        let news = match news {
+            News::Granted { expiry, fence } => Notice::Granted { expiry, fence },
+            News::Gone => Notice::Gone,
+            News::Told(told) => {
+                K::Outcome::hear(&self.scene.scope, &told).map_or(Notice::Gone, Notice::Found)
+            }
+        };
+        self.handle(Event::Pushed { id, news });
+    }
+}

@@ -1,0 +1,221 @@
+//! The holder's view of a lease: [`LeaseHandle`], and the state behind it. Its validity is counted by the clock of this
+//! process.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::options::Holding;
+use super::token;
+use super::tokens::{Grant, Release};
+use super::validity::Validity;
+use crate::Key;
+use crate::clock;
+use crate::store::lock;
+use crate::store::timer::sleep_until;
+use crate::telemetry::LeaseCounts;
+
+/// How often [`LeaseHandle::lost`] checks whether the host was suspended.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Watches a [`Lease`](crate::Lease) without holding it.
+///
+/// ```
+/// use tower_distributed::{Mutex, Store};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let reports = Mutex::new(&Store::in_memory(), "reports")?;
+/// let lock = reports.lock("2026-11").await?;
+/// let handle = lock.handle(); // for the task that does the work
+/// assert_eq!((handle.key(), handle.token(), handle.until()), (lock.key(), lock.token(), lock.until()));
+/// assert_eq!(handle.fence(), Some(lock.fence())); // what the task writes to checks it
+///
+/// assert!(handle.is_held() && handle.time_left().as_secs() > 20); // of 30, until it is renewed
+/// lock.unlock().await?;
+/// assert!(!handle.is_held() && handle.time_left().is_zero());
+/// handle.lost().await;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct LeaseHandle {
+    pub(crate) state: Arc<LeaseState>,
+}
+
+impl LeaseHandle {
+    pub(crate) fn new(grant: Grant, holding: &Arc<Holding>) -> Self {
+        let (counts, holding) = (holding.leases.lease(), Arc::clone(holding));
+        let state = Mutex::new((grant.validity.clone(), Phase::Held));
+        Self { state: Arc::new(LeaseState { grant, holding, counts, state, changed: Notify::new() }) }
+    }
+
+    /// Returns the key that the lease is for.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.state.grant.key
+    }
+
+    /// Returns the name of the holder in the store.
+    ///
+    /// It is unique, with two exceptions. Holders of a [mutex](crate::mutex) that is handed on within a process
+    /// have the same token, one after the other. A mutex [with values](crate::mutex::MutexBuilder::value_with)
+    /// returns the value that the user's function made.
+    #[must_use]
+    pub fn token(&self) -> &str {
+        token::name(&self.state.grant.token)
+    }
+
+    /// Returns the fencing token of a mutex or a writer. For a reader, it is that of the last writer before it.
+    /// Returns `None` for permits, and for readers if there was no writer for the
+    /// [`fence_ttl`](crate::rw_lock::RwLockBuilder::fence_ttl).
+    #[must_use]
+    pub fn fence(&self) -> Option<u64> {
+        u64::try_from(self.state.grant.fence).ok().filter(|fence| *fence > 0)
+    }
+
+    /// Returns until when the lease is valid if it is not renewed. Renewals move this time.
+    #[must_use]
+    pub fn until(&self) -> Instant {
+        clock::without_suspend(lock(&self.state.state).0.until())
+    }
+
+    /// Returns how long the lease is valid if it is not renewed; zero once it has ended.
+    #[must_use]
+    pub fn time_left(&self) -> Duration {
+        let now = clock::now();
+        let mut state = lock(&self.state.state);
+        let (validity, Phase::Held) = &mut *state else { return Duration::ZERO };
+        if validity.holds(now) { validity.until() - now } else { Duration::ZERO }
+    }
+
+    /// Returns whether the lease is valid now. Once it is not, it never is again.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        !self.time_left().is_zero()
+    }
+
+    /// Completes when the lease ends: when it expires without a renewal, when the store reports that it is lost, or
+    /// when it is released.
+    ///
+    /// Cancel safe. The future borrows nothing, so it can be moved to another task.
+    pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
+        let lease = self.clone();
+        async move {
+            loop {
+                let changed = lease.state.changed.notified();
+                if !lease.is_held() {
+                    return;
+                }
+                // Its own timer, so it does not depend on renewals.
+                tokio::select! {
+                    () = sleep_until(lease.until().min(Instant::now() + LOOK_EVERY)) => {}
+                    () = changed => {}
+                }
+            }
+        }
+    }
+}
+
+/// The state of a lease in this process, shared by its guard and all its handles.
+pub(crate) struct LeaseState {
+    pub(crate) grant: Grant,
+    pub(crate) holding: Arc<Holding>,
+    pub(crate) counts: LeaseCounts,
+    state: Mutex<(Validity, Phase)>,
+    changed: Notify,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The holder has it, or it is offered to its waiter.
+    Held,
+    /// The holder is done with the lease, but the store keeps it for a while.
+    Retained,
+    /// The holder has given it up, or its waiter has not accepted it.
+    Ended,
+}
+
+impl LeaseState {
+    pub(crate) fn ttl(&self) -> Duration {
+        self.holding.options.ttl
+    }
+
+    pub(crate) fn is_retained(&self) -> bool {
+        lock(&self.state).1 == Phase::Retained
+    }
+
+    /// Records that a call sent at `sent` made the lease valid until then. Returns whether it is still valid.
+    pub(crate) fn renewed(&self, sent: Instant, until: Instant, now: Instant) -> bool {
+        let mut state = lock(&self.state);
+        let before = state.0.until();
+        let holds = state.0.renewed(sent, until, now);
+        let earlier = state.0.until() < before;
+        drop(state);
+        if earlier {
+            self.changed.notify_waiters();
+        }
+        if holds {
+            self.counts.renewed();
+        }
+        holds
+    }
+
+    /// Ends the lease. Its tasks learn of that by [`notify`](Self::notify).
+    pub(super) fn end(&self, taken_back: bool) {
+        let (validity, phase) = &mut *lock(&self.state);
+        validity.end();
+        if taken_back {
+            *phase = Phase::Ended;
+        }
+    }
+
+    /// Notifies all tasks that wait for the end of the lease, and counts its loss, if it is lost.
+    pub(super) fn notify(&self) {
+        self.changed.notify_waiters();
+        if lock(&self.state).1 != Phase::Ended {
+            self.counts.lost();
+        }
+    }
+
+    /// Ends the lease, which is lost.
+    pub(crate) fn lose(&self) {
+        self.end(false);
+        self.notify();
+    }
+
+    /// Ends the lease for its holder. No other holder gets it yet.
+    pub(super) fn retain(&self) {
+        lock(&self.state).1 = Phase::Retained;
+        self.changed.notify_waiters();
+    }
+
+    /// Ends the lease for this holder. Returns for how long it was held, if that was until now.
+    pub(crate) fn give_up(&self) -> Option<Duration> {
+        let held = self.stop(clock::now());
+        self.notify();
+        held
+    }
+
+    /// Ends the lease for this holder. Returns for how long it was held, if that was until now. Its tasks learn of that by
+    /// [`notify`](Self::notify).
+    pub(super) fn stop(&self, now: Instant) -> Option<Duration> {
+        let (validity, phase) = &mut *lock(&self.state);
+        let was_held = validity.holds(now);
+        validity.end();
+        if was_held {
+            *phase = Phase::Ended;
+        }
+        was_held.then(|| now - self.grant.at)
+    }
+
+    /// Returns what to release.
+    pub(super) fn release(&self, alive: Duration, now: Instant) -> Release {
+        let lasts = lock(&self.state).0.until().saturating_duration_since(now);
+        let Grant { key, token, twice, .. } = &self.grant;
+        Release::new(key, token, *twice, self.ttl(), lasts + alive)
+    }
+}
+
+debug!(LeaseState, grant.token);

@@ -1,0 +1,21 @@
+//! The tower tier: each primitive as a `Layer` and a `Service`.
+
+use futures_util::FutureExt as _;
+use tokio::task::coop::has_budget_remaining;
+
+pub(crate) mod away;
+pub(crate) mod key;
+mod layered;
+mod reject;
+
+pub use self::key::{Extracted, IntoKey, KeyExtractor, KeyFn};
+pub use self::layered::Layered;
+pub(crate) use self::layered::{Middleware, give_up_ready, take_ready};
+pub use self::reject::{AsError, Refusal, RefusalKind, Reject};
+
+/// Returns the answer of a store in memory to a request that does not wait. It is there at once, so no future is stored.
+/// `None`: it would have to wait, for example because the budget of the task is spent. It is dropped then, which withdraws
+/// what it asked for, and the request is made anew.
+pub(crate) fn at_once<F: Future>(asked: F) -> Option<F::Output> {
+    if has_budget_remaining() { asked.now_or_never() } else { None }
+}

@@ -1,0 +1,430 @@
+//! The builder of mutexes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::quorum::Quorum;
+use super::{Mutex, Place};
+use crate::lease::holder::Exclusive;
+use crate::lease::setters::setters;
+use crate::lease::{Drift, LeaseOptions, Leases, Wait};
+use crate::store::{Namespace, check_name};
+use crate::telemetry::{self, Decisions};
+use crate::{Error, Store, random};
+
+/// A builder for a [`Mutex`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed::{Mutex, Store};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let reports = Mutex::builder()
+///     .ttl(Duration::from_secs(10))     // the lock of a crashed process expires after 10 s
+///     .max_wait(Duration::from_secs(5)) // `lock` gives up after 5 s
+///     .max_waiters(100)                 // the 101st waiter is refused at once
+///     .strict_fifo()                    // in the order of arrival across processes
+///     .build(&Store::in_memory(), "reports")?;
+/// let guard = reports.lock("2026-11").await?;
+/// assert!(guard.unlock().await?);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct MutexBuilder {
+    settings: Settings,
+    options: LeaseOptions,
+}
+
+setters! { MutexBuilder:
+    /// Sets the ttl of a lock, 10 ms to 1 day. Default: 30 s.
+    ///
+    /// The lock of a crashed process expires after this time.
+    fn ttl(ttl: Duration) => options.ttl = ttl;
+
+    /// Sets whether a lock is renewed while it is held, every third of its ttl. Default: `true`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let imports = Mutex::builder().ttl(Duration::from_secs(10)).watchdog(false);
+    /// let imports = imports.build(&Store::in_memory(), "imports")?;
+    /// let lock = imports.lock("2026-11").await?;
+    /// for step in ["download", "parse", "write"] {
+    ///     lock.extend().await?; // 10 s for the next step; an error if the lock is lost
+    ///     println!("{step}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    fn watchdog(watchdog: bool) => options.watchdog = watchdog;
+
+    /// Sets how long a lock is held at least, even if it is unlocked earlier; at most the [`ttl`](Self::ttl). Default: zero.
+    ///
+    /// For scheduled jobs: hosts whose clocks differ start the same job at different times. With a short job, a host whose
+    /// clock is late would find the lock free again and run the job a second time. Set it to more than the clocks may differ.
+    ///
+    /// For the holder the lock ends when it unlocks. This process then keeps the lock in the store for the rest of the time,
+    /// and renews it. If the process ends earlier, the lock lasts for up to its [`ttl`](Self::ttl).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let jobs = Mutex::builder().at_least_for(Duration::from_secs(10)).build(&Store::in_memory(), "jobs")?;
+    /// jobs.try_lock("report").await?.unlock().await?;
+    /// assert!(jobs.try_lock("report").await.unwrap_err().is_refused());
+    /// # Ok(()) }
+    /// ```
+    fn at_least_for(span: Duration) => options.at_least_for = span;
+
+    /// Sets whether [`with_lock`](Mutex::with_lock), [`try_with_lock`](Mutex::try_with_lock) and
+    /// [`once_per_tick`](Mutex::once_per_tick) drop the work when the lock is lost. Default: `true`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let builder = Mutex::builder().ttl(Duration::from_millis(50)).watchdog(false); // the lock is not renewed
+    /// let imports = builder.cancel_when_lost(false).build(&Store::in_memory(), "imports")?;
+    /// let work = async |lock: tower_distributed::LeaseHandle| {
+    ///     tokio::time::sleep(Duration::from_millis(100)).await;
+    ///     lock.is_held()
+    /// };
+    /// assert!(!imports.with_lock("2026-11", work).await?); // it ran to its end without the lock
+    /// # Ok(()) }
+    /// ```
+    fn cancel_when_lost(cancel: bool) => settings.cancel_when_lost = cancel;
+
+    /// Sets how long [`lock`](Mutex::lock) and [`with_lock`](Mutex::with_lock) wait. Default: no limit.
+    fn max_wait(max_wait: Duration) => settings.wait.max_wait = Some(max_wait);
+
+    /// Sets the most waiters of a key in the queue of the store. Further waiters are refused immediately. Default: no
+    /// limit. 0 refuses every call that would have to wait.
+    ///
+    /// With this setting, each waiter has its own place in the queue, as with [`strict_fifo`](Self::strict_fifo).
+    ///
+    /// With [`exact_names`](Self::exact_names) there is no queue, so [`build`](Self::build) returns an error that
+    /// [is invalid](Error::is_invalid), unless [`strict_fifo`](Self::strict_fifo) is set as well.
+    fn max_waiters(most: u32) => settings.wait.max_waiters = most;
+
+    /// Gives each waiter its own place in the queue of the store, so that waiters are served in the order of arrival
+    /// across processes.
+    ///
+    /// By default, a process hands the lock over to its own next waiter, in the order of arrival in this process,
+    /// up to 31 times or for 2 ms. Then the process that has waited longest gets the lock.
+    ///
+    /// With [`exact_names`](Self::exact_names), waiters then stand in the queue instead of polling. They are served
+    /// before clients of other libraries, which poll and get the lock only if the queue is empty.
+    fn strict_fifo() => settings.strict_fifo = true;
+
+    /// Sets the most attempts to lock, at least 1. Default: 32 on a quorum, none on one store.
+    ///
+    /// With this setting, a waiter does not stand in the queue of the store. It tries again after each
+    /// [pause](Self::retry_delay), until the attempts or [`max_wait`](Self::max_wait) end.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let jobs = Mutex::builder().tries(3).retry_delay(Duration::from_millis(10));
+    /// let jobs = jobs.build(&Store::in_memory(), "jobs")?;
+    /// let _running = jobs.lock("report").await?;
+    /// assert!(jobs.lock("report").await.unwrap_err().is_waited_too_long()); // after 20 ms
+    /// # Ok(()) }
+    /// ```
+    fn tries(tries: u32) => settings.tries = Some(tries);
+
+    /// Sets the pause between two attempts of a waiter that polls. Default: a random time from 50 to 250 ms for each
+    /// pause.
+    ///
+    /// With [`exact_names`](Self::exact_names) and [`strict_fifo`](Self::strict_fifo), this is how often a waiter
+    /// in the queue asks the store, because an unlock by another library does not wake it. A shorter
+    /// pause than 1 ms counts as 1 ms there.
+    fn retry_delay(delay: Duration) => settings.delay = Delay::Fixed(delay);
+
+    /// Sets a function that returns the pause between two attempts. Its argument is the number of failed attempts,
+    /// from 1.
+    ///
+    /// The function is called once before each pause. With [`exact_names`](Self::exact_names) and
+    /// [`strict_fifo`](Self::strict_fifo), instead [`build`](Self::build) calls it with 1, and all pauses of a waiter in
+    /// the queue have this length.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let doubled = |failed: u32| Duration::from_millis(10 << failed.min(6)); // 20 ms, 40 ms, … 640 ms
+    /// let jobs = Mutex::builder().tries(3).retry_delay_with(doubled).build(&Store::in_memory(), "jobs")?;
+    /// let _running = jobs.lock("report").await?;
+    /// assert!(jobs.lock("report").await.unwrap_err().is_waited_too_long()); // after 60 ms
+    /// # Ok(()) }
+    /// ```
+    fn retry_delay_with(delay: impl Fn(u32) -> Duration + Send + Sync + 'static)
+        => settings.delay = Delay::By(Arc::new(delay));
+
+    /// Sets how long the store remembers the last [fencing token](crate::MutexGuard::fence) of a key that is not
+    /// locked, 1 s to 365 days, in whole milliseconds, and at least the [`ttl`](Self::ttl). Default: 7 to 8 days.
+    ///
+    /// A remembered token takes about 160 B in Redis. Set less if you lock many keys, each of them seldom.
+    ///
+    /// Each lock and each renewal starts the time anew. After it, the next token is the time of the server (µs since
+    /// 1970). It is greater than all earlier tokens of the key, unless the clock of the server has been set back by
+    /// `fence_ttl` or more since the last lock. A failover to a server whose clock is behind sets the clock back, too.
+    /// On a quorum, the clocks of the servers must not differ by `fence_ttl` or more.
+    ///
+    /// The last holder sets the time for its key, so use the same setting in all processes. With different settings,
+    /// tokens still rise, but the shortest setting limits how far clocks may be set back.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let hour = Duration::from_secs(3600); // more than the clock of the server is ever set back
+    /// let uploads = Mutex::builder().fence_ttl(hour).build(&Store::in_memory(), "uploads")?;
+    /// let first = uploads.lock("4711").await?;
+    /// let fence = first.fence();
+    /// first.unlock().await?;
+    /// assert!(uploads.lock("4711").await?.fence() > fence);
+    ///
+    /// let error = Mutex::builder().fence_ttl(Duration::ZERO).build(&Store::in_memory(), "uploads").unwrap_err();
+    /// assert_eq!(error.to_string(), "fence_ttl must be 1 s to 365 days, is 0ns");
+    /// # Ok(()) }
+    /// ```
+    fn fence_ttl(fence_ttl: Duration) => options.fence_ttl = Some(fence_ttl);
+
+    /// Sets the share of the ttl that a holder does not count on, because clocks may run at different speeds. From
+    /// 0 to below 1. Default: 0.01.
+    ///
+    /// A holder counts on the ttl less this share and 2 ms. The rest must be at least 5 ms.
+    fn drift_factor(factor: f64) => options.drift = Drift(factor);
+
+    /// Sets how long each server of a quorum may take to answer, as a share of the ttl. Above 0 and below 1. Default:
+    /// 0.05.
+    ///
+    /// The time is at least 1 ms. The [timeout](crate::StoreBuilder::timeout) of the store applies as well.
+    fn timeout_factor(factor: f64) => settings.timeout_factor = factor;
+
+    /// Sets a function that returns the value of each lock in Redis, for other programs to read. The value must not
+    /// be empty. Default: a random value that is never repeated.
+    ///
+    /// Two holders with the same value still exclude each other. If a guard of this process already uses the value
+    /// for the key, locking fails with an error that [is invalid](Error::is_invalid), because the caller would wait
+    /// for its own lock.
+    ///
+    /// ```
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let jobs = Mutex::builder().value_with(|| "host-7".to_owned()).build(&Store::in_memory(), "jobs")?;
+    /// let lock = jobs.lock("report").await?;
+    /// assert_eq!(lock.token(), "host-7");
+    /// assert!(jobs.try_lock("report").await.unwrap_err().is_invalid()); // this process has the lock already
+    /// # Ok(()) }
+    /// ```
+    fn value_with(value: impl Fn() -> String + Send + Sync + 'static)
+        => settings.value = Some(Arc::new(value));
+
+    /// Uses the key itself as the name of the lock in Redis, to share locks with other libraries. Default: the name
+    /// is `prefix:{namespace:key}:lock`.
+    ///
+    /// Other libraries poll. With this setting, waiters here poll too, every [`retry_delay`](Self::retry_delay) and
+    /// in no order, unless [`strict_fifo`](Self::strict_fifo) is set.
+    ///
+    /// The other keys of a lock are named `{key}:prefix:…`, or `key:prefix:=…` if the key has a hash tag. So a key
+    /// must not contain `:prefix:`. It must not be empty, and may contain `}` only if it has a hash tag.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let store = Store::in_memory(); // or the Redis that another service locks with redsync
+    /// let jobs = Mutex::builder().exact_names().retry_delay(Duration::from_millis(100)).build(&store, "jobs")?;
+    /// let lock = jobs.lock("cron:report").await?; // the key `cron:report` in Redis
+    /// assert!(jobs.is_locked("cron:report").await?);
+    /// # Ok(()) }
+    /// ```
+    fn exact_names() => settings.exact_names = true;
+
+    /// Sets whether an attempt on a quorum ends as soon as the result is certain, instead of waiting for every
+    /// server. Default: `false`.
+    fn fail_fast(fail_fast: bool) => settings.fail_fast = fail_fast;
+
+    /// Sets whether an attempt on a quorum asks the servers in random order. Default: `false`.
+    fn shuffle_nodes(shuffle: bool) => settings.shuffle_nodes = shuffle;
+}
+
+impl MutexBuilder {
+    /// Builds the mutexes of the namespace `name` in a store. All users of the same store and name share them.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 of the characters `A-Z a-z 0-9 - _ . /`, or if a
+    /// setting is out of range.
+    pub fn build(self, store: &Store, name: &str) -> Result<Mutex, Error> {
+        let place = Place::Store(self.leases(store, name)?);
+        Ok(self.mutex(place, store, name))
+    }
+
+    /// Builds the mutexes of the namespace `name` on several independent stores. A majority of them must grant a
+    /// lock.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let nodes = [Store::in_memory(), Store::in_memory(), Store::in_memory()];
+    /// let leaders = Mutex::builder()
+    ///     .ttl(Duration::from_secs(10))
+    ///     .drift_factor(0.02)   // a holder counts on 9.8 s less 2 ms
+    ///     .timeout_factor(0.05) // a server may take 500 ms to answer
+    ///     .fail_fast(true)      // an attempt ends once two servers agree
+    ///     .shuffle_nodes(true)  // not every process asks the same server first
+    ///     .tries(8)
+    ///     .retry_delay(Duration::from_millis(100))
+    ///     .build_quorum(nodes, "leaders")?;
+    /// let lock = leaders.lock("eu-1").await?;
+    /// assert!(leaders.is_locked("eu-1").await?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if there are no stores, or if a store is given twice. Otherwise the same as
+    /// [`build`](Self::build).
+    pub fn build_quorum(self, stores: impl IntoIterator<Item = Store>, name: &str) -> Result<Mutex, Error> {
+        let stores: Vec<_> = stores.into_iter().collect();
+        let [first, ..] = &stores[..] else {
+            return Err(Error::invalid("a quorum needs at least one store, got none"));
+        };
+        for (position, store) in stores.iter().enumerate() {
+            if let Some(same) = stores[..position].iter().position(|other| other.is_same(store)) {
+                return Err(Error::invalid(format!(
+                    "the stores of a quorum must be independent: stores {same} and {position} (counted from 0) are \
+                     the same"
+                )));
+            }
+        }
+        let nodes = stores.iter().map(|store| self.leases(store, name)).collect::<Result<_, _>>()?;
+        let place = Place::Quorum(Quorum::new(first, nodes, &self.settings));
+        Ok(self.mutex(place, first, name))
+    }
+
+    fn mutex(self, place: Place, store: &Store, name: &str) -> Mutex {
+        let values = store.shared(self.settings.shared_name(name), Arc::default);
+        let (settings, decisions) = (Arc::new(self.settings), Decisions::new("mutex", name));
+        Mutex { place, name: name.into(), settings, values, decisions }
+    }
+
+    fn leases(&self, store: &Store, name: &str) -> Result<Leases<Exclusive>, Error> {
+        let Settings { tries, timeout_factor, exact_names, strict_fifo, wait, .. } = self.settings;
+        self.options.check()?;
+        check_name("the name of a namespace", name)?;
+        if tries == Some(0) {
+            return Err(Error::invalid("tries must be at least 1, is 0"));
+        }
+        if self.settings.polls() && wait.max_waiters != u32::MAX {
+            let text = format!(
+                "max_waiters must not be set with exact_names, is {}: waiters poll and have no queue; remove \
+                 max_waiters, or set strict_fifo",
+                wait.max_waiters
+            );
+            return Err(Error::invalid(text));
+        }
+        if !(timeout_factor > 0.0 && timeout_factor < 1.0) {
+            let text = format!("timeout_factor must be above 0 and below 1, is {timeout_factor}");
+            return Err(Error::invalid(text));
+        }
+        let options = LeaseOptions {
+            foreign: exact_names,
+            ask_every: match exact_names {
+                true if strict_fifo => self.settings.retry_delay(1).max(Duration::from_millis(1)),
+                _ => self.options.ask_every,
+            },
+            // Each waiter needs its own place in the queue if waiters are counted, or if each lock has its own value.
+            cohorts: !strict_fifo
+                && !exact_names
+                && self.settings.value.is_none()
+                && wait.max_waiters == u32::MAX,
+            ..self.options.clone()
+        };
+        let namespace = match exact_names {
+            true => Namespace::exact(store),
+            false => Namespace::new(store, name)?,
+        };
+        let counts = telemetry::Leases::new("mutex", name);
+        Ok(Leases::shared(store, self.settings.shared_name(name), || namespace, options, counts))
+    }
+}
+
+/// The settings of mutexes that are not options of their leases.
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) wait: Wait,
+    /// `None`: on one store wait in the queue; on a quorum 32.
+    pub(super) tries: Option<u32>,
+    delay: Delay,
+    pub(super) value: Option<Arc<dyn Fn() -> String + Send + Sync>>,
+    pub(super) exact_names: bool,
+    pub(super) strict_fifo: bool,
+    pub(super) timeout_factor: f64,
+    pub(super) fail_fast: bool,
+    pub(super) shuffle_nodes: bool,
+    pub(super) cancel_when_lost: bool,
+}
+
+#[derive(Clone)]
+enum Delay {
+    /// A random pause between the two.
+    Random(Duration, Duration),
+    Fixed(Duration),
+    By(Arc<dyn Fn(u32) -> Duration + Send + Sync>),
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            wait: Wait::FOR_EVER,
+            tries: None,
+            delay: Delay::Random(Duration::from_millis(50), Duration::from_millis(250)),
+            value: None,
+            exact_names: false,
+            strict_fifo: false,
+            timeout_factor: 0.05,
+            fail_fast: false,
+            shuffle_nodes: false,
+            cancel_when_lost: true,
+        }
+    }
+}
+
+impl Settings {
+    /// Whether waiters poll, as in other libraries, instead of standing in the queue.
+    pub(super) fn polls(&self) -> bool {
+        self.exact_names && !self.strict_fifo
+    }
+
+    /// The name under which mutexes share their state. All mutexes with exact names are in one namespace.
+    pub(super) fn shared_name<'a>(&self, name: &'a str) -> &'a str {
+        if self.exact_names { "" } else { name }
+    }
+
+    /// The pause after `tried` attempts.
+    pub(super) fn retry_delay(&self, tried: u32) -> Duration {
+        match &self.delay {
+            Delay::Random(least, most) => *least + (*most - *least).mul_f64(random::fraction()),
+            Delay::Fixed(delay) => *delay,
+            Delay::By(delay) => delay(tried),
+        }
+    }
+}
+
+debug!(Settings, wait, tries, exact_names);

@@ -1,0 +1,363 @@
+#![doc = include_str!("page.md")]
+
+mod builder;
+mod jobs;
+pub(crate) mod layer;
+mod quorum;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use self::builder::Settings;
+use self::quorum::Quorum;
+
+use self::values::Values;
+use super::lease::holder::Exclusive;
+use super::lease::{Admission, Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
+use crate::error::{Busy, Subject, Why};
+use crate::store::timer::sleep;
+use crate::store::{Namespace, check_exact};
+use crate::telemetry::Decisions;
+use crate::{Error, Key, Store};
+
+pub use self::builder::MutexBuilder;
+pub use self::layer::*;
+
+/// A namespace of mutexes, one for each key. Cheap to clone. See the [module](crate::mutex) for details.
+///
+/// # Cancel safety
+///
+/// All methods are cancel safe. If the future is dropped, the waiter leaves the queue. A lock that was granted in the
+/// meantime is released in the background.
+#[derive(Clone, Debug)]
+pub struct Mutex {
+    place: Place,
+    name: Arc<str>,
+    settings: Arc<Settings>,
+    values: Arc<Values>,
+    decisions: Decisions,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    Store(Leases<Exclusive>),
+    Quorum(Arc<Quorum>),
+}
+
+impl Mutex {
+    /// Creates the mutexes of the namespace `name` in a store, with the default settings.
+    ///
+    /// Use the [`builder`](Self::builder) for other settings.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`MutexBuilder::build`].
+    pub fn new(store: &Store, name: &str) -> Result<Self, Error> {
+        Self::builder().build(store, name)
+    }
+
+    /// Creates the mutexes of the namespace `name` on several independent stores, with the default settings.
+    ///
+    /// ```
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let nodes = [Store::in_memory(), Store::in_memory(), Store::in_memory()];
+    /// let mutex = Mutex::quorum(nodes, "leaders")?;
+    /// let guard = mutex.lock("eu-1").await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Same as [`MutexBuilder::build_quorum`].
+    pub fn quorum(stores: impl IntoIterator<Item = Store>, name: &str) -> Result<Self, Error> {
+        Self::builder().build_quorum(stores, name)
+    }
+
+    /// Returns a builder to change the settings.
+    pub fn builder() -> MutexBuilder {
+        MutexBuilder::default()
+    }
+
+    /// Locks the mutex of a key. Waits until the lock is free.
+    ///
+    /// # Errors
+    ///
+    /// * [`is_refused`](Error::is_refused): the wait exceeded [`max_wait`](MutexBuilder::max_wait) or
+    ///   [`tries`](MutexBuilder::tries), or the queue is full ([`max_waiters`](MutexBuilder::max_waiters)).
+    /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
+    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
+    /// * [`is_invalid`](Error::is_invalid): the key is not allowed with [`exact_names`](MutexBuilder::exact_names),
+    ///   or the value of [`value_with`](MutexBuilder::value_with) is empty or already in use for this key.
+    pub async fn lock(&self, key: impl Into<Key>) -> Result<MutexGuard, Error> {
+        self.decisions.admitted(self.wait(key.into(), self.settings.wait).await)
+    }
+
+    /// Locks the mutex of a key if it is free and has no waiters. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// [`is_refused`](Error::is_refused) if the lock is held or has waiters. Otherwise the same as
+    /// [`lock`](Self::lock).
+    pub async fn try_lock(&self, key: impl Into<Key>) -> Result<MutexGuard, Error> {
+        let locked = self.ask(key.into(), None).await;
+        self.decisions.admitted(locked)
+    }
+
+    /// Returns whether the lock of a key is held, by this process or by another.
+    ///
+    /// ```
+    /// # use tower_distributed::{Mutex, Store};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let reports = Mutex::new(&Store::in_memory(), "reports")?;
+    /// let lock = reports.lock("2026-11").await?;
+    /// assert!(reports.is_locked("2026-11").await?);
+    /// lock.unlock().await?;
+    /// assert!(!reports.is_locked("2026-11").await?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
+    pub async fn is_locked(&self, key: impl Into<Key>) -> Result<bool, Error> {
+        match &self.place {
+            Place::Store(leases) => Ok(leases.admission.in_use(key.into()).await? > 0),
+            Place::Quorum(quorum) => quorum.is_locked(key.into()).await,
+        }
+    }
+
+    /// Returns the holder of a lock and the number of waiters. Changes nothing.
+    ///
+    /// ```
+    /// # use tower_distributed::{Mutex, Store};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let reports = Mutex::new(&Store::in_memory(), "reports")?;
+    /// let lock = reports.lock("2026-11").await?;
+    /// let snapshot = reports.inspect("2026-11").await?;
+    /// assert_eq!(snapshot.holders()[0].fence(), Some(lock.fence()));
+    /// assert_eq!(snapshot.waiting(), 0);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
+    /// * [`is_invalid`](Error::is_invalid): the lock is on a quorum, or the key is not allowed with
+    ///   [`exact_names`](MutexBuilder::exact_names).
+    pub async fn inspect(&self, key: impl Into<Key>) -> Result<Snapshot, Error> {
+        let key = key.into();
+        self.one_store(&key)?.look(key).await
+    }
+
+    /// Takes a lock from its holder, as a release by the holder does: the next waiter is woken and gets the lock. Returns
+    /// whether the holder still held it.
+    ///
+    /// The holder is not asked. It learns that its lock is [lost](crate::LeaseHandle::lost) at its next renewal, a third of its ttl later
+    /// at most; without [`watchdog`](MutexBuilder::watchdog) when the ttl ends. Until then two holders may work at once: the
+    /// resource must check the [fencing token](MutexGuard::fence), which is higher for the next holder. Waiters of the
+    /// holder's own process stand in one line with it, and wait for its next renewal, too. A holder that hands the lock on to
+    /// one of them knows nothing of the loss: even [`unlock_checked`](MutexGuard::unlock_checked) succeeds.
+    ///
+    /// ```
+    /// # use tower_distributed::{Mutex, Store};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let reports = Mutex::new(&Store::in_memory(), "reports")?;
+    /// let stuck = reports.lock("2026-11").await?;
+    ///
+    /// let snapshot = reports.inspect("2026-11").await?;
+    /// assert!(reports.revoke("2026-11", &snapshot.holders()[0]).await?);
+    /// let next = reports.try_lock("2026-11").await?;
+    /// assert!(next.fence() > stuck.fence());
+    /// assert!(stuck.extend().await.unwrap_err().is_lost());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The same errors as [`inspect`](Self::inspect). If the store is unavailable, the lock may have been revoked.
+    pub async fn revoke(&self, key: impl Into<Key>, holder: &Holder) -> Result<bool, Error> {
+        let key = key.into();
+        self.one_store(&key)?.revoke(key, holder.whole_token()).await
+    }
+
+    /// The leases in the store of this value, or in the first store of a quorum, whose options and end are those of the quorum.
+    fn leases(&self) -> &Leases<Exclusive> {
+        match &self.place {
+            Place::Store(leases) => leases,
+            Place::Quorum(quorum) => &quorum.nodes[0],
+        }
+    }
+
+    /// The leases in the one store of this value.
+    fn one_store(&self, key: &Key) -> Result<&Admission<Exclusive>, Error> {
+        let Place::Store(leases) = &self.place else {
+            return Err(Error::invalid(
+                "the locks of a quorum have no single state: inspect each of its stores",
+            ));
+        };
+        if self.settings.exact_names {
+            check_exact(key, leases.admission.store.prefix())?;
+        }
+        Ok(&leases.admission)
+    }
+
+    /// Closes this value and its clones: pending and later calls of [`lock`](Self::lock) and [`try_lock`](Self::try_lock) fail
+    /// with an error that [is interrupted](Error::is_interrupted). Guards stay valid.
+    ///
+    /// ```
+    /// # use tower_distributed::{Mutex, Store};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let reports = Mutex::new(&Store::in_memory(), "reports")?;
+    /// let lock = reports.lock("2026-11").await?;
+    /// reports.close(); // this process shuts down
+    /// assert!(reports.lock("2026-12").await.unwrap_err().is_interrupted());
+    /// assert!(lock.unlock().await?);
+    /// # Ok(()) }
+    /// ```
+    pub fn close(&self) {
+        self.leases().close();
+    }
+
+    /// Returns the name of the namespace.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the mutexes of this name in the memory of this process, which replaces the store while it is unavailable.
+    /// For a quorum, it replaces all stores.
+    pub(crate) fn local_share(&self) -> Self {
+        let name = self.settings.shared_name(&self.name);
+        let leases = self.leases().local_share(name, |store| match self.settings.exact_names {
+            true => Namespace::exact(store),
+            false => Namespace::open(store, name),
+        });
+        let values = leases.admission.store.shared(name, Arc::default);
+        Self { place: Place::Store(leases), values, ..self.clone() }
+    }
+
+    pub(crate) fn is_in_memory(&self) -> bool {
+        matches!(&self.place, Place::Store(leases) if leases.admission.store.is_in_memory())
+    }
+
+    /// Locks, and waits for up to `max_wait` (`None`: does not wait). Does not count a decision.
+    pub(crate) async fn acquire(&self, key: Key, max_wait: Option<Duration>) -> Result<MutexGuard, Error> {
+        match max_wait {
+            None => self.ask(key, None).await,
+            max_wait => self.wait(key, Wait { max_wait, ..self.settings.wait }).await,
+        }
+    }
+
+    pub(crate) fn decisions(&self) -> &Decisions {
+        &self.decisions
+    }
+
+    /// Waits in the queue of the store, or polls if there is no queue or `tries` is set.
+    async fn wait(&self, key: Key, wait: Wait) -> Result<MutexGuard, Error> {
+        let tries = match (&self.place, self.settings.tries) {
+            (Place::Store(_), None) if self.settings.polls() => u32::MAX,
+            (Place::Store(_), None) => return self.ask(key, Some(wait)).await,
+            (Place::Store(_), Some(tries)) => tries,
+            (Place::Quorum(_), tries) => tries.unwrap_or(32),
+        };
+        self.try_often(key, wait.max_wait, tries).await
+    }
+
+    /// Makes one attempt. `wait`: `Some` to take a place in the queue if the lock is not free.
+    async fn ask(&self, key: Key, wait: Option<Wait>) -> Result<MutexGuard, Error> {
+        if self.settings.exact_names {
+            match &self.place {
+                Place::Store(leases) => check_exact(&key, leases.admission.store.prefix())?,
+                Place::Quorum(quorum) => quorum.check_exact(&key)?,
+            }
+        }
+        let (suffix, in_use) = match self.settings.value.as_ref().map(|value| value()) {
+            Some(value) if value.is_empty() => {
+                return Err(Error::invalid("the value of a lock must not be empty"));
+            }
+            Some(value) => (format!(":{value}"), Some(self.values.take(&key, &value)?)),
+            None => (String::new(), None),
+        };
+        let lease = match &self.place {
+            Place::Store(leases) => leases.acquire(key, Ask::new((), Subject::Lock, suffix, 0, wait)).await?,
+            Place::Quorum(_) if *self.leases().holding.closed.borrow() => return Err(Error::interrupted()),
+            Place::Quorum(quorum) => Arc::clone(quorum).acquire(key, &suffix).await?,
+        };
+        // The value stays in use until the lease is released.
+        Ok(MutexGuard(match in_use {
+            Some(in_use) => lease.beside(in_use),
+            None => lease,
+        }))
+    }
+
+    /// Makes up to `tries` attempts, with pauses between them.
+    async fn try_often(&self, key: Key, max_wait: Option<Duration>, tries: u32) -> Result<MutexGuard, Error> {
+        let settings = &self.settings;
+        let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
+        let mut closed = self.leases().holding.closed.subscribe();
+        let mut tried = 0;
+        loop {
+            if *closed.borrow_and_update() {
+                return Err(Error::interrupted());
+            }
+            let error = match self.ask(key.clone(), None).await {
+                Ok(guard) => return Ok(guard),
+                // An outage can end before the next attempt, and another node can answer.
+                Err(error) if error.is_refused() || error.is_away() && !error.is_denied() => error,
+                Err(error) => return Err(error),
+            };
+            tried += 1;
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let delay = (tried < tries).then(|| settings.retry_delay(tried));
+            let Some(delay) = delay.filter(|delay| left.is_none_or(|left| *delay <= left)) else {
+                return Err(if error.is_refused() { waited_too_long(&error) } else { error });
+            };
+            tokio::select! {
+                () = sleep(delay) => {}
+                _ = closed.changed() => {}
+            }
+        }
+    }
+}
+
+fn waited_too_long(error: &Error) -> Error {
+    Busy { subject: Subject::Lock, why: Why::WaitedTooLong, retry_after: error.retry_after() }.into()
+}
+
+/// A guard of a locked mutex. Dropping it unlocks the mutex in the background.
+///
+/// ```
+/// # use tower_distributed::{Mutex, Store};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let reports = Mutex::new(&Store::in_memory(), "reports")?;
+/// let lock = reports.lock("2026-11").await?;
+/// // Write the report here.
+/// lock.unlock_checked().await?; // an error if another process may have written meanwhile
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+#[must_use = "a guard that is dropped unlocks its mutex"]
+pub struct MutexGuard(Lease);
+
+impl MutexGuard {
+    /// Returns the fencing token, which is greater than that of every earlier holder of this key.
+    ///
+    /// The resource that you write to should check it: see [`guarantees`](crate::guarantees).
+    #[must_use]
+    pub fn fence(&self) -> u64 {
+        self.0.fence().unwrap_or(0)
+    }
+
+    pub(crate) fn into_lease(self) -> Lease {
+        self.0
+    }
+}
+
+guard!(MutexGuard.0, "the lock", unlock, unlock_checked);

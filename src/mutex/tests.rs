@@ -1,0 +1,346 @@
+//! Handover within a process: for a limited time, the waiters of one process get the lock from each other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use futures::poll;
+use tokio::task::JoinHandle;
+
+use super::{Mutex, MutexGuard};
+use crate::lease::LONGEST_TURN;
+use crate::lease::tokens::Release;
+use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+use crate::{Error, Store};
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// Runs a test on the in-memory store and on Redis.
+async fn on_both(test: impl AsyncFn(&Mutex)) {
+    let store = Store::in_memory();
+    let mutex = Mutex::new(&store, "m").unwrap();
+    test(&mutex).await;
+    let server = RedisServer::start().await;
+    let mutex = Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
+    test(&mutex).await;
+}
+
+/// Whether the queue of the store has a waiter.
+async fn has_waiting(mutex: &Mutex) -> bool {
+    let super::Place::Store(leases) = &mutex.place else { unreachable!() };
+    leases.admission.look("k".into()).await.unwrap().waiting() > 0
+}
+
+/// Starts a waiter behind the earlier ones, and waits until the process has a place in the queue of the store.
+async fn waiter(mutex: &Mutex) -> JoinHandle<Result<MutexGuard, Error>> {
+    let mut call = Box::pin({
+        let mutex = mutex.clone();
+        async move { mutex.lock("k").await }
+    });
+    assert!(poll!(call.as_mut()).is_pending());
+    let waiter = tokio::spawn(call);
+    let super::Place::Store(leases) = &mutex.place else { unreachable!() };
+    eventually("the waiter to have its place", LONG, async || leases.is_placed(&"k".into())).await;
+    waiter
+}
+
+/// Whether a waiter was offered the lock and has not taken it yet.
+fn has_offered(mutex: &Mutex) -> bool {
+    let super::Place::Store(leases) = &mutex.place else { unreachable!() };
+    leases.has_offered(&"k".into())
+}
+
+async fn got(waiter: JoinHandle<Result<MutexGuard, Error>>) -> MutexGuard {
+    tokio::time::timeout(LONG, waiter).await.expect("the waiter was never served").unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn the_lock_goes_along_the_line_with_rising_fences() {
+    on_both(async |mutex| {
+        let mut guard = mutex.lock("k").await.unwrap();
+        let mut waiters = Vec::new();
+        for _ in 0..5 {
+            waiters.push(waiter(mutex).await);
+        }
+        for waiter in waiters {
+            let (fence, handle) = (guard.fence(), guard.handle());
+            assert!(guard.unlock().await.unwrap());
+            guard = got(waiter).await;
+            assert!(guard.fence() > fence && guard.is_held());
+            assert!(!handle.is_held(), "the previous guard still holds the lock");
+            assert!(mutex.try_lock("k").await.unwrap_err().is_refused());
+        }
+        assert!(guard.unlock().await.unwrap());
+        assert!(!mutex.is_locked("k").await.unwrap());
+    })
+    .await;
+}
+
+/// Two stores act as two processes: they share only the server.
+#[tokio::test]
+async fn the_process_that_has_waited_longest_has_its_turn_after_a_while() {
+    let server = RedisServer::start().await;
+    let mutex = || Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
+    let (here, there) = (mutex(), mutex());
+    let guard = here.lock("k").await.unwrap();
+    let first = waiter(&here).await;
+    let second = waiter(&there).await;
+    let third = waiter(&here).await;
+    tokio::time::sleep(LONGEST_TURN).await;
+    drop(guard);
+    let second = got(second).await;
+    assert!(!first.is_finished() && !third.is_finished());
+    drop(second);
+    let first = got(first).await;
+    assert!(!third.is_finished());
+    drop(first);
+    drop(got(third).await);
+}
+
+#[tokio::test]
+async fn one_process_after_the_other_has_the_lock_at_most_32_times() {
+    let server = RedisServer::start().await;
+    let mutex = || Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
+    let (here, there) = (mutex(), mutex());
+    let guard = here.lock("k").await.unwrap();
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut waiters = Vec::new();
+    for number in 0..160 {
+        let is_here = number % 2 == 0;
+        let mutex = if is_here { here.clone() } else { there.clone() };
+        let order = Arc::clone(&order);
+        let mut call = Box::pin(async move {
+            let guard = mutex.lock("k").await.unwrap();
+            order.lock().unwrap().push((is_here, number));
+            assert!(guard.unlock().await.unwrap());
+        });
+        assert!(poll!(call.as_mut()).is_pending());
+        waiters.push(tokio::spawn(call));
+    }
+    eventually("the other process to have a place in the queue", LONG, async || has_waiting(&there).await)
+        .await;
+    drop(guard);
+    for waiter in waiters {
+        waiter.await.unwrap();
+    }
+    let order = order.lock().unwrap();
+    let of = |here| order.iter().filter(|(is_here, _)| *is_here == here).collect::<Vec<_>>();
+    assert!(of(true).is_sorted() && of(false).is_sorted(), "{order:?}");
+    let longest = order.chunk_by(|one, other| one.0 == other.0).map(<[_]>::len).max().unwrap();
+    // In the end, the last process has no competitor.
+    let rest = order.iter().rev().take_while(|(is_here, _)| *is_here == order[159].0).count();
+    assert!(longest <= 32 || longest == rest, "{longest} in a row: {order:?}");
+}
+
+#[tokio::test]
+async fn who_goes_away_is_passed_over() {
+    on_both(async |mutex| {
+        let guard = mutex.lock("k").await.unwrap();
+        let first = waiter(mutex).await;
+        let second = waiter(mutex).await;
+        let third = waiter(mutex).await;
+        drop(guard);
+        let first = got(first).await;
+        second.abort();
+        eventually("the second waiter to be aborted", LONG, async || second.is_finished()).await;
+        drop(first);
+        let third = got(third).await;
+        assert!(third.unlock().await.unwrap());
+        assert!(!mutex.is_locked("k").await.unwrap());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_head_that_goes_away_with_the_lock_leaves_nobody_behind() {
+    on_both(async |mutex| {
+        let guard = mutex.lock("k").await.unwrap();
+        // Polled by hand, so that the future is granted the lock and is not polled afterwards.
+        let mut head = Box::pin(mutex.lock("k"));
+        assert!(poll!(head.as_mut()).is_pending());
+        let follower = waiter(mutex).await;
+        assert!(guard.unlock().await.unwrap());
+        eventually("the head to be offered the lock", LONG, async || has_offered(mutex)).await;
+        assert!(!follower.is_finished());
+        drop(head);
+        drop(got(follower).await);
+        eventually("the lock to be free", LONG, async || !mutex.is_locked("k").await.unwrap()).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_line_whose_lock_is_lost_asks_anew() {
+    let server = RedisServer::start().await;
+    let store = Store::redis(&server.url()).unwrap();
+    let mutex = Mutex::builder().ttl(Duration::from_millis(600)).build(&store, "m").unwrap();
+    let guard = mutex.lock("k").await.unwrap();
+    let first = waiter(&mutex).await;
+    let second = waiter(&mutex).await;
+    let third = waiter(&mutex).await;
+    drop(guard);
+    let first = got(first).await;
+    server.cli(&["DEL", "td:{m:k}:lock"]);
+    // The first waiter keeps its guard. The next waiters do not wait for the guard to be dropped.
+    let second = got(second).await;
+    assert!(!first.is_held() && !third.is_finished(), "two hold at once");
+    assert!(!first.unlock().await.unwrap());
+    drop(second);
+    drop(got(third).await);
+}
+
+#[tokio::test]
+async fn followers_outlive_the_beat_of_those_before_them() {
+    let server = RedisServer::start().await;
+    let store = Store::redis(&server.url()).unwrap();
+    let mutex = Mutex::builder().ttl(Duration::from_secs(1)).build(&store, "m").unwrap();
+    let guard = mutex.lock("k").await.unwrap();
+    let first = waiter(&mutex).await;
+    let second = waiter(&mutex).await;
+    drop(guard);
+    let first = got(first).await;
+    let fence = first.fence();
+    // The lock is renewed several times.
+    let began = first.until();
+    eventually("the lock to be renewed", LONG, async || first.until() > began + Duration::from_secs(3)).await;
+    assert!(first.is_held() && !second.is_finished());
+    assert!(first.unlock().await.unwrap());
+    let second = got(second).await;
+    assert!(second.fence() > fence);
+}
+
+#[test]
+fn what_is_held_and_waited_for_outlives_the_runtime_it_began_on() {
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let (server, mutex, guard) = first.block_on(async {
+        let server = RedisServer::start().await;
+        let store = Store::redis(&server.url()).unwrap();
+        let mutex = Mutex::builder().ttl(Duration::from_millis(600)).build(&store, "m").unwrap();
+        let guard = mutex.lock("k").await.unwrap();
+        // This also starts the subscription.
+        waiter(&mutex).await.abort();
+        (server, mutex, guard)
+    });
+    drop(first);
+    second.block_on(async {
+        let began = guard.until();
+        eventually("the lock to be renewed", LONG, async || {
+            guard.until() > began + Duration::from_millis(1800)
+        })
+        .await;
+        assert!(guard.is_held());
+        let waiter = waiter(&mutex).await;
+        let elsewhere = Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
+        assert!(elsewhere.try_lock("k").await.unwrap_err().is_refused());
+        drop(guard);
+        drop(got(waiter).await);
+    });
+}
+
+/// The function of `retry_delay_with` is called once for each pause.
+#[tokio::test]
+async fn a_pause_is_asked_for_once() {
+    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let delay = {
+        let asked = Arc::clone(&asked);
+        move |failed| {
+            asked.lock().unwrap().push(failed);
+            Duration::from_millis(1)
+        }
+    };
+    let stores = [(); 3].map(|()| Store::in_memory());
+    let builder = Mutex::builder().tries(3).retry_delay_with(delay);
+    for mutex in [
+        builder.clone().build(&stores[0], "one"),
+        builder.clone().exact_names().build(&stores[0], "exact"),
+        builder.clone().build_quorum(stores.clone(), "quorum"),
+        builder.exact_names().build_quorum(stores.clone(), "exact-quorum"),
+    ] {
+        let mutex = mutex.unwrap();
+        let _held = mutex.lock(mutex.name()).await.unwrap();
+        assert!(mutex.lock(mutex.name()).await.unwrap_err().is_waited_too_long());
+        assert_eq!(std::mem::take(&mut *asked.lock().unwrap()), [1, 2], "{}", mutex.name());
+    }
+}
+
+/// As when a request outlives the server that is shut down.
+#[tokio::test]
+async fn shutdown_ends_the_leases_that_are_still_held() {
+    let server = RedisServer::start().await;
+    let store = Store::redis(&server.url()).unwrap();
+    let mutex = Mutex::new(&store, "m").unwrap();
+    let job = Mutex::builder().at_least_for(Duration::from_secs(20)).build(&store, "job").unwrap();
+    drop(job.lock("k").await.unwrap());
+    let guard = mutex.lock("k").await.unwrap();
+    let lost = guard.lost();
+    store.shutdown(LONG).await.unwrap();
+    tokio::time::timeout(LONG, lost).await.expect("the holder was not told");
+    assert!(!guard.is_held());
+    let elsewhere = Store::redis(&server.url()).unwrap();
+    assert!(Mutex::new(&elsewhere, "m").unwrap().try_lock("k").await.is_ok(), "the lock stays for its ttl");
+    let job = Mutex::new(&elsewhere, "job").unwrap();
+    assert!(job.try_lock("k").await.unwrap_err().is_refused(), "a lock that is kept for a time was released");
+}
+
+/// One step releases some leases, and acquires again for the waiters behind others.
+#[tokio::test]
+async fn all_locks_are_given_back_at_once_and_who_waits_gets_them() {
+    on_both(async |mutex| {
+        let super::Place::Store(leases) = &mutex.place else { unreachable!() };
+        let keys: Vec<_> = (0..10).map(|n| n.to_string()).collect();
+        let guards = join_all(keys.iter().map(|key| mutex.lock(key.as_str()))).await;
+        let guards: Vec<_> = guards.into_iter().map(Result::unwrap).collect();
+        let mut waiters: Vec<_> =
+            keys.iter().step_by(2).map(|key| Box::pin(mutex.lock(key.as_str()))).collect();
+        for waiter in &mut waiters {
+            assert!(poll!(waiter).is_pending());
+        }
+        leases.admission.store.scheduler().shut_down();
+        assert!(guards.iter().all(|guard| !guard.is_held()));
+        let waiters = async {
+            for waiter in waiters {
+                assert!(waiter.await.unwrap().unlock().await.unwrap());
+            }
+        };
+        tokio::time::timeout(LONG, waiters).await.expect("a waiter is not served");
+        for key in &keys {
+            let lock =
+                tokio::time::timeout(LONG, mutex.lock(key.as_str())).await.expect("a lock is not free");
+            assert!(lock.unwrap().unlock().await.unwrap());
+        }
+    })
+    .await;
+}
+
+/// What follows an answer may be code of a user, such as a recorder of metrics.
+#[tokio::test]
+async fn a_panic_in_what_follows_an_answer_loses_no_other_answer() {
+    let server = RedisServer::start().await;
+    let mutex = Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
+    let super::Place::Store(leases) = &mutex.place else { unreachable!() };
+    let (answered, mut answers) = tokio::sync::mpsc::unbounded_channel();
+    for n in 0..8_u32 {
+        let answered = answered.clone();
+        let release = leases.admission.release_operation(&Release {
+            key: "k".into(),
+            token: "t".into(),
+            withdrawn: false,
+            renews: false,
+            ttl: 1_000_000,
+            left: LONG,
+        });
+        leases.admission.acquire_release.send(None, "k".into(), release, move |answer| {
+            answered.send((n, answer.is_ok())).unwrap();
+            panic!("after answer {n}");
+        });
+    }
+    let mut all = Vec::new();
+    for _ in 0..8 {
+        all.push(tokio::time::timeout(LONG, answers.recv()).await.expect("an answer is lost").unwrap());
+    }
+    all.sort_unstable();
+    assert_eq!(all, (0..8).map(|n| (n, true)).collect::<Vec<_>>());
+}

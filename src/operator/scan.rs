@@ -1,0 +1,107 @@
+//! Lists what is stored: [`Scan`].
+
+use std::collections::BTreeSet;
+use std::vec::IntoIter;
+
+use super::entry::{Entry, Kind};
+use crate::bloom_filter::Bits;
+use crate::dedupe::exact::{Bucket as Handled, ExactClaims, Stored};
+use crate::lease::holder::Exclusive;
+use crate::lease::kind::Kind as LeaseKind;
+use crate::lease::operations::StateOf;
+use crate::rw_lock::holders::ReadWrite;
+use crate::single_flight::answer::Flight;
+use crate::store::{Listing, Stem};
+use crate::token_bucket::Bucket;
+use crate::wait_group::holders::Permits;
+use crate::{Error, Key, Store};
+
+/// The most entries in a page of a store in memory.
+const PAGE: usize = 1000;
+
+/// Lists the entries of a store, page by page. See [`Operator::scan`](super::Operator::scan).
+#[derive(Debug)]
+#[must_use = "a scan does nothing until its pages are read"]
+pub struct Scan(Pages);
+
+#[derive(Debug)]
+enum Pages {
+    Redis(Listing),
+    InMemory(IntoIter<Entry>),
+}
+
+impl Scan {
+    pub(super) fn new(store: &Store, namespace: Option<&str>) -> Self {
+        Self(match store.listing(namespace) {
+            Some(listing) => Pages::Redis(listing),
+            None => Pages::InMemory(in_memory(store, namespace).into_iter()),
+        })
+    }
+
+    /// Returns the next entries, sorted and at least one; `None` at the end.
+    ///
+    /// Each call of `SCAN` looks at about 1000 keys. If few of the keys in the database are those of this store, one page
+    /// takes many calls.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) if a server gives no answer, or denies `SCAN`. The next call begins again
+    /// with the first key of this server, so entries may be listed twice.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the next call begins again with the first key of the current server.
+    pub async fn next(&mut self) -> Result<Option<Vec<Entry>>, Error> {
+        let listing = match &mut self.0 {
+            Pages::Redis(listing) => listing,
+            Pages::InMemory(entries) => {
+                let page: Vec<_> = entries.by_ref().take(PAGE).collect();
+                return Ok((!page.is_empty()).then_some(page));
+            }
+        };
+        while let Some(found) = listing.next().await? {
+            let page: BTreeSet<_> = found.into_iter().filter_map(Entry::of).collect();
+            if !page.is_empty() {
+                return Ok(Some(page.into_iter().collect()));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Returns the entries of a store in memory, sorted.
+fn in_memory(store: &Store, namespace: Option<&str>) -> Vec<Entry> {
+    let mut entries = BTreeSet::new();
+    let is_wanted = |name: &str| !name.is_empty() && namespace.is_none_or(|wanted| wanted == name);
+    let mut add = |kind: Kind, keys: Vec<(String, Key)>| {
+        for (name, key) in keys.into_iter().filter(|(name, _)| is_wanted(name)) {
+            let stem = (!kind.is_whole()).then_some(Stem::Key(key));
+            entries.insert(Entry { namespace: name, kind, stem });
+        }
+    };
+    add(Kind::TokenBucket, store.keys_of::<Bucket>(|_, _| true));
+    add(Kind::WaitGroup, leased::<Permits>(store));
+    add(Kind::Mutex, leased::<Exclusive>(store));
+    add(Kind::RwLock, leased::<ReadWrite>(store));
+    let flights = store
+        .keys_of::<StateOf<Flight>>(|state, now| state.is_in_use(now) || state.holders.outcome.is_some(now));
+    add(Kind::SingleFlight, flights);
+    add(Kind::BloomFilter, store.keys_of::<Bits>(|_, _| true));
+    add(Kind::Dedupe, store.keys_of::<Stored>(|_, _| true));
+    // Both kinds of claims have the same cells.
+    let (exact, filters): (Vec<_>, Vec<_>) =
+        leased::<ExactClaims>(store).into_iter().partition(|(name, _)| is_exact(store, name));
+    add(Kind::ExactClaim, exact);
+    add(Kind::FilterClaim, filters);
+    entries.into_iter().collect()
+}
+
+fn leased<K: LeaseKind>(store: &Store) -> Vec<(String, Key)> {
+    store.keys_of::<StateOf<K>>(|state, now| state.is_in_use(now))
+}
+
+/// Whether a namespace in memory has an exact `Dedupe`.
+fn is_exact(store: &Store, name: &str) -> bool {
+    let has = |keys: Vec<(String, Key)>| keys.iter().any(|(other, _)| other == name);
+    has(store.keys_of::<Stored>(|_, _| true)) || has(store.keys_of::<Handled>(|_, _| true))
+}

@@ -1,0 +1,87 @@
+//! What an operator sees of an entry: [`State`].
+
+use std::time::Duration;
+
+use crate::bloom_filter::look::FilterState;
+use crate::lease::Snapshot;
+use crate::single_flight::kept::StoredAnswer;
+use crate::token_bucket::BucketState;
+
+/// The state of an entry.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum State {
+    /// A bucket, under the quotas that are stored with it. They have no names.
+    Bucket(BucketState),
+    /// The holders and waiters of permits, a lock or a claim.
+    Leases(Snapshot),
+    /// A single flight.
+    Flight(FlightState),
+    /// A filter.
+    Filter(FilterState),
+    /// The handled items of a `Dedupe`.
+    Dedupe(DedupeState),
+}
+
+impl State {
+    /// Returns the holders and waiters, if the state can have any.
+    #[must_use]
+    pub fn leases(&self) -> Option<&Snapshot> {
+        match self {
+            Self::Leases(leases) => Some(leases),
+            Self::Flight(flight) => Some(flight.runs()),
+            Self::Bucket(_) | Self::Filter(_) | Self::Dedupe(_) => None,
+        }
+    }
+}
+
+/// What is known of a single flight.
+#[derive(Clone, Debug)]
+pub struct FlightState {
+    pub(super) runs: Snapshot,
+    pub(super) answer: Option<StoredAnswer>,
+}
+
+impl FlightState {
+    /// Returns the leader of a run that is in progress, as the only holder, and the number of processes that wait for its
+    /// answer.
+    #[must_use]
+    pub fn runs(&self) -> &Snapshot {
+        &self.runs
+    }
+
+    /// Returns what is known of the stored answer.
+    #[must_use]
+    pub fn answer(&self) -> Option<&StoredAnswer> {
+        self.answer.as_ref()
+    }
+}
+
+/// What is known of the handled items of an exact `Dedupe`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DedupeState {
+    pub(super) capacity: u64,
+    pub(super) remember_for: Duration,
+    pub(super) is_handled: Option<bool>,
+}
+
+impl DedupeState {
+    /// Returns the number of items that the `Dedupe` is sized for. It is at least the
+    /// [capacity](crate::dedupe::ExactBuilder::capacity) that was set.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Returns how long an item is remembered at least.
+    #[must_use]
+    pub fn remember_for(&self) -> Duration {
+        self.remember_for
+    }
+
+    /// Returns whether the item of the entry was handled; `None` for the entry of the whole namespace.
+    #[must_use]
+    pub fn is_handled(&self) -> Option<bool> {
+        self.is_handled
+    }
+}

@@ -1,0 +1,116 @@
+//! The readers or the writer of a lock in the in-memory store. It does the same as `lua/lib/rw_lock.lua`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::lease::kind::{Holders, Kind, Scripts, scripts, soonest};
+use crate::lease::queue::Queue;
+use crate::lease::token::{ending, kept_until};
+
+/// The kind of lease that is held by readers of one group, or by one writer.
+#[derive(Clone, Debug)]
+pub(crate) enum ReadWrite {}
+
+impl Kind for ReadWrite {
+    type Holders = RwHolders;
+    type Outcome = ();
+    const PARTS: &'static [&'static str] = &["rw:holders", "rw:fence", "rw:queue", "rw:beats", "rw:second"];
+    const SCRIPTS: Scripts = scripts!("lib/quick_rw_lock"; "lib/rw_lock");
+
+    fn is_exclusive(token: &str) -> bool {
+        writes(token).is_some()
+    }
+}
+
+/// How many writers in a row may pass waiting readers. `None` if the token is not that of a writer.
+fn writes(token: &str) -> Option<i64> {
+    ending(token)?.strip_prefix('w')?.parse().ok()
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RwHolders {
+    until: HashMap<Arc<str>, i64>,
+    fence: i64,
+    /// Until when the fence and `row` are kept, µs.
+    fence_until: i64,
+    /// How many writers in a row have passed waiting readers.
+    pub(crate) row: i64,
+}
+
+impl Holders for RwHolders {
+    fn sweep(&mut self, now: i64) {
+        self.until.retain(|_, expiry| *expiry > now);
+        if self.fence_until <= now {
+            (self.fence, self.row) = (0, 0);
+        }
+    }
+
+    fn used(&self) -> i64 {
+        self.until.len() as i64
+    }
+
+    fn tokens(&self) -> Vec<Arc<str>> {
+        self.until.keys().cloned().collect()
+    }
+
+    fn held(&self, token: &str, _: i64) -> Option<(i64, i64)> {
+        Some((*self.until.get(token)?, self.fence))
+    }
+
+    fn fits(&self, token: &str) -> bool {
+        let holder = self.until.keys().next();
+        holder.is_none_or(|holder| writes(token).is_none() && ending(holder) == ending(token))
+    }
+
+    fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64 {
+        self.until.insert(Arc::clone(token), expiry);
+        let writes = writes(token).is_some();
+        if writes || self.row > 0 {
+            self.fence_until = kept_until(token, expiry, now);
+        }
+        if !writes {
+            self.row = 0;
+            return self.fence;
+        }
+        self.fence = now.max(self.fence + 1);
+        self.row = if queue.second().is_some() { self.row + 1 } else { 0 };
+        self.fence
+    }
+
+    fn extend(&mut self, token: &str, expiry: i64, now: i64) {
+        if writes(token).is_some() {
+            self.fence_until = kept_until(token, expiry, now);
+        }
+        if let Some(until) = self.until.get_mut(token) {
+            *until = expiry;
+        }
+    }
+
+    fn forget(&mut self, token: &str) {
+        self.until.remove(token);
+    }
+
+    fn soonest(&mut self, now: i64) -> i64 {
+        soonest(&mut self.until, now)
+    }
+
+    fn head(&self, queue: &Queue, turn: &mut bool) -> Option<Arc<str>> {
+        let (Some(first), Some(second)) = (queue.first(), queue.second()) else {
+            return queue.first().or(queue.second()).cloned();
+        };
+        let Some(most) = writes(first) else { return Some(Arc::clone(first)) };
+        *turn |= self.row >= most;
+        Some(Arc::clone(if *turn { second } else { first }))
+    }
+
+    #[cfg(test)]
+    fn fence_until(&self) -> i64 {
+        if self.fence > 0 { self.fence_until } else { 0 }
+    }
+
+    fn is_idle(&self, now: i64) -> bool {
+        // Without waiters, `row` has no effect: the next holder resets it. Readers read the fence for as long as
+        // Redis keeps it.
+        (self.fence == 0 || self.fence_until <= now) && self.until.values().all(|expiry| *expiry <= now)
+    }
+}

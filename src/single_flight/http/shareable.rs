@@ -1,0 +1,99 @@
+//! Decides which responses may be shared with other requests.
+
+use http::header::{
+    CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, PROXY_AUTHENTICATE, SET_COOKIE, VARY,
+    WWW_AUTHENTICATE,
+};
+use http::{HeaderValue, StatusCode, response};
+
+#[cfg(test)]
+mod tests;
+
+/// Returns whether a response may be shared with other requests of the same target: the default of
+/// [`Responses::share_when`](crate::response::Responses::share_when).
+///
+/// A response is shareable if its status describes the resource: any 2xx or 3xx, 404 and 410. It is not shareable
+///
+/// * with any other status: 4xx describes the one request (401, 403, 429, and also 400, since a request with an
+///   invalid header field would fail all others), and 5xx is a failure, after which the next request tries again;
+/// * with 206, 226 or 304, which answer ranges and conditions of one request;
+/// * with `Set-Cookie` or authentication fields (`WWW-Authenticate`, `Authentication-Info`, `Proxy-Authenticate`,
+///   `Proxy-Authentication-Info`);
+/// * with `Cache-Control: private`, `no-store` or `no-cache`, also for some fields only, or with `Vary: *`;
+/// * if it is gRPC, whose status is in the trailers, or a stream by its content type: `text/event-stream`,
+///   `multipart/x-mixed-replace`, lines or sequences of JSON.
+///
+/// It is served for the flight's [TTL](crate::single_flight::SingleFlightBuilder::ttl_with) or for the lifetime
+/// that the response states (`s-maxage`, `max-age`, `Expires`), whichever is shorter.
+#[must_use]
+pub fn is_shareable(response: &response::Parts) -> bool {
+    tells_of_the_resource(response.status) && is_for_all(&response.headers)
+}
+
+/// Returns whether no header field says that the response is for one client or is an endless stream.
+pub(crate) fn is_for_all(headers: &HeaderMap) -> bool {
+    !OF_ONE_CLIENT.iter().any(|field| headers.contains_key(field))
+        && !any_directive(headers, &["private", "no-store", "no-cache"])
+        && !items(headers, &VARY).any(|name| name == b"*")
+        && !headers.get(CONTENT_TYPE).is_some_and(is_stream)
+}
+
+fn tells_of_the_resource(status: StatusCode) -> bool {
+    match status {
+        StatusCode::PARTIAL_CONTENT | StatusCode::IM_USED | StatusCode::NOT_MODIFIED => false,
+        StatusCode::NOT_FOUND | StatusCode::GONE => true,
+        _ => status.is_success() || status.is_redirection(),
+    }
+}
+
+const OF_ONE_CLIENT: [HeaderName; 5] = [
+    SET_COOKIE,
+    WWW_AUTHENTICATE,
+    PROXY_AUTHENTICATE,
+    HeaderName::from_static("authentication-info"),
+    HeaderName::from_static("proxy-authentication-info"),
+];
+
+fn is_stream(content_type: &HeaderValue) -> bool {
+    const STREAMS: [&[u8]; 6] = [
+        b"text/event-stream",
+        b"multipart/x-mixed-replace",
+        b"application/x-ndjson",
+        b"application/ndjson",
+        b"application/jsonl",
+        b"application/json-seq",
+    ];
+    const GRPC: &[u8] = b"application/grpc"; // with "+proto" and the like, and "-web"
+    let essence = content_type.as_bytes().split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
+    STREAMS.iter().any(|stream| essence.eq_ignore_ascii_case(stream))
+        || essence.get(..GRPC.len()).is_some_and(|start| start.eq_ignore_ascii_case(GRPC))
+}
+
+/// Returns whether `Cache-Control` has one of these directives, with or without an argument.
+pub(crate) fn any_directive(headers: &HeaderMap, directives: &[&str]) -> bool {
+    directives.iter().any(|name| directive(headers, name).next().is_some())
+}
+
+/// Returns the argument of each occurrence of a `Cache-Control` directive. `None`: the directive has no argument.
+pub(crate) fn directive<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = Option<&'a [u8]>> {
+    headers.get_all(CACHE_CONTROL).iter().flat_map(move |value| arguments(value, name))
+}
+
+/// Returns the same for one line.
+pub(crate) fn arguments<'a>(value: &'a HeaderValue, name: &str) -> impl Iterator<Item = Option<&'a [u8]>> {
+    list(value).filter_map(move |item| {
+        let mut parts = item.splitn(2, |&byte| byte == b'=').map(<[u8]>::trim_ascii);
+        parts.next()?.eq_ignore_ascii_case(name.as_bytes()).then(|| parts.next())
+    })
+}
+
+/// Returns the items of a list field, from all its lines.
+pub(crate) fn items<'a>(headers: &'a HeaderMap, field: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
+    headers.get_all(field).iter().flat_map(list)
+}
+
+/// Returns the items of one line of a list field.
+pub(crate) fn list(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    let items = value.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+    items.filter(|item| !item.is_empty())
+}

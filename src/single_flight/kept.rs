@@ -1,0 +1,155 @@
+//! Operations on stored answers apart from flights: looking at them, and forgetting them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::answer::{Flight, fresh_for};
+use super::local_cache::message;
+use crate::lease::key_state::KeyState;
+use crate::lease::kind::Kind;
+use crate::store::{
+    ALL, Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Repeat, Script, script,
+};
+use crate::{Error, Key, Store};
+
+type State = KeyState<<Flight as Kind>::Holders>;
+
+/// How much of a stored answer is read: enough for its times and the name of its codec.
+const BEGINNING: i64 = 512;
+
+/// What is known of a stored answer. [`Operator`](crate::operator) has an example.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredAnswer {
+    fresh_for: Duration,
+    kept_for: Duration,
+    codec: Option<Arc<str>>,
+    bytes: u64,
+}
+
+impl StoredAnswer {
+    pub(super) fn new(fresh: i64, kept: i64, codec: Option<Arc<str>>, bytes: usize) -> Self {
+        let span = |micros: i64| Duration::from_micros(u64::try_from(micros).unwrap_or(0));
+        Self { fresh_for: span(fresh), kept_for: span(kept), codec, bytes: bytes as u64 }
+    }
+
+    /// Returns how long the answer is still fresh; zero if it is stale.
+    #[must_use]
+    pub fn fresh_for(&self) -> Duration {
+        self.fresh_for
+    }
+
+    /// Returns how long the store still keeps the answer.
+    #[must_use]
+    pub fn kept_for(&self) -> Duration {
+        self.kept_for
+    }
+
+    /// Returns the name and version of the codec that encoded the answer.
+    #[must_use]
+    pub fn codec(&self) -> Option<&str> {
+        self.codec.as_deref()
+    }
+
+    /// Returns the number of encoded bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// Looks at the answer to a key.
+#[derive(Debug)]
+struct Look;
+
+/// Returns what is known of the answer to a key.
+pub(crate) async fn look(namespace: &Namespace<State>, key: Key) -> Result<Option<StoredAnswer>, Error> {
+    namespace.client().run(key, Look).await
+}
+
+/// Removes the answer to a key, and tells all processes to drop it from their local caches.
+pub(crate) async fn forget(
+    store: &Store,
+    namespace: &Namespace<State>,
+    (name, key): (&str, Key),
+) -> Result<(), Error> {
+    let message = message(name, &key);
+    let channel = [&*store.channels(), ALL].concat().into();
+    let forgotten = namespace.client().run(key, Forget { channel, message: Arc::clone(&message) }).await;
+    // This process forgets at once, even if the store failed. The in-memory store has no other processes to notify.
+    store.notifier().broadcast(&message);
+    forgotten
+}
+
+/// Reads `entered fresh stale codec bytes`.
+fn read(beginning: &[u8], length: i64, ttl: i64, now: i64) -> Option<StoredAnswer> {
+    let mut parts = beginning.splitn(5, |byte| *byte == b' ');
+    let mut next = || std::str::from_utf8(parts.next()?).ok();
+    let (times, codec) = ([next()?, next()?, next()?], next()?);
+    let head = times.iter().map(|time| time.len() + 1).sum::<usize>() + codec.len() + 1;
+    parts.next()?;
+    let bytes = usize::try_from(length).ok()?.checked_sub(head)?;
+    let [Ok(entered), Ok(fresh), Ok(_)] = times.map(str::parse::<i64>) else { return None };
+    Some(StoredAnswer::new(fresh_for(entered, fresh, now), ttl, Some(codec.into()), bytes))
+}
+
+impl Operation for Look {
+    type Cell = State;
+    type Reply = Option<StoredAnswer>;
+    type Undo = Never<State>;
+    const SCRIPT: Script = script!("single_flight/answer");
+    const PARTS: &'static [&'static str] = Flight::PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.integer(BEGINNING);
+    }
+
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
+        let (length, ttl) = (fields.integer()?, fields.integer()?.saturating_mul(1000));
+        let Field::Text(beginning) = fields.next()? else { return Err(Garbled("an answer is not a text")) };
+        match length {
+            -1 => Err(Garbled("WRONGTYPE the key of an answer has a value of another type: delete the key")),
+            0 => Ok(None),
+            // A codec with a very long name, or an answer of another program.
+            _ => {
+                Ok(Some(read(beginning, length, ttl, now).unwrap_or_else(|| {
+                    StoredAnswer::new(0, ttl, None, usize::try_from(length).unwrap_or(0))
+                })))
+            }
+        }
+    }
+
+    fn apply(self, state: &mut State, now: i64) -> Self::Reply {
+        state.holders.outcome.look(now)
+    }
+}
+
+/// The operation that forgets an answer.
+#[derive(Debug)]
+pub(super) struct Forget {
+    /// The channel of all processes, and the message to publish there.
+    pub(super) channel: Arc<str>,
+    pub(super) message: Arc<[u8]>,
+}
+
+impl Operation for Forget {
+    type Cell = State;
+    type Reply = ();
+    type Undo = Never<State>;
+    const SCRIPT: Script = script!("single_flight/forget");
+    const PARTS: &'static [&'static str] = Flight::PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.text(Arc::clone(&self.channel));
+        call.bytes(Arc::clone(&self.message));
+    }
+
+    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Result<(), Garbled> {
+        Ok(())
+    }
+
+    fn apply(self, state: &mut Self::Cell, _: i64) {
+        state.holders.outcome = Default::default();
+    }
+}

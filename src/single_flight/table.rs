@@ -1,0 +1,336 @@
+//! The flights of one process: for each key the caller that leads and the callers that wait for its outcome.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry::{Occupied, Vacant};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::local_cache::forgotten;
+use super::run::{ALONE, Run};
+use crate::clock;
+use crate::store::background::Background;
+use crate::store::timer::sleep;
+use crate::store::{Listener, lock};
+use crate::{Error, Key};
+
+const SHARDS: usize = 16;
+
+/// The flights under way, by key.
+pub(super) struct Table<V> {
+    namespace: Box<str>,
+    /// Whether a run continues when its last caller is dropped.
+    goes_on: bool,
+    hasher: RandomState,
+    shards: Box<[Shard<V>]>,
+    /// Whether a task in the background looks at the runs.
+    is_watched: AtomicBool,
+}
+
+type Shard<V> = Mutex<HashTable<Entry<V>>>;
+
+/// The identity of a flight. A key has one flight at a time, and one after another.
+struct Flight<V> {
+    table: Arc<Table<V>>,
+    key: Key,
+    hash: u64,
+}
+
+struct Entry<V> {
+    flight: Arc<Flight<V>>,
+    waiters: VecDeque<oneshot::Sender<Heard<V>>>,
+    /// The number of callers: the waiters, and the caller whose work runs.
+    callers: usize,
+    /// The number of the current run. A flight has one run at a time.
+    run: u64,
+    /// The run that is aborted with its last caller: until its work is done.
+    current: Option<Arc<Run>>,
+    /// The answer that callers get while a fresh one is made, and when it expires.
+    stale: Option<(V, Instant)>,
+}
+
+/// The message to a waiter.
+pub(super) enum Heard<V> {
+    /// The outcome of the run.
+    Landed(Result<V, Error>),
+    /// The waiter leads now.
+    Lead(Baton<V>),
+}
+
+/// The part of a caller in a flight.
+pub(super) enum Part<V> {
+    Lead(Baton<V>, Caller<V>),
+    Wait(oneshot::Receiver<Heard<V>>, Caller<V>),
+    /// The caller gets an answer at once.
+    Served(V),
+}
+
+impl<V: Clone> Table<V> {
+    pub(super) fn new(namespace: &str, goes_on: bool) -> Arc<Self> {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        let (hasher, is_watched) = (RandomState::new(), AtomicBool::new(false));
+        Arc::new(Self { namespace: namespace.into(), goes_on, hasher, shards, is_watched })
+    }
+
+    /// Joins the flight of a key, or begins one.
+    pub(super) fn join(self: &Arc<Self>, key: &Key) -> Part<V> {
+        let hash = self.hasher.hash_one(key);
+        let mut entries = lock(self.shard(hash));
+        match entries.entry(hash, |entry| entry.flight.key == *key, |entry| entry.flight.hash) {
+            Occupied(mut entry) => {
+                let entry = entry.get_mut();
+                if let Some((stale, until)) = &entry.stale
+                    && clock::now() < *until
+                {
+                    return Part::Served(stale.clone());
+                }
+                let (sender, receiver) = oneshot::channel();
+                entry.callers += 1;
+                entry.waiters.push_back(sender);
+                let (caller, current) = (Caller(Arc::clone(&entry.flight)), entry.current.clone());
+                drop(entries);
+                // The caller that waits does not depend on another's future.
+                current.into_iter().for_each(|run| run.spawn());
+                Part::Wait(receiver, caller)
+            }
+            Vacant(place) => {
+                let flight = Arc::new(Flight { table: Arc::clone(self), key: key.clone(), hash });
+                let (waiters, caller) = (VecDeque::new(), Caller(Arc::clone(&flight)));
+                let baton = Baton { flight: Arc::clone(&flight), run: 0, taken: true };
+                place.insert(Entry { flight, waiters, callers: 1, run: 0, current: None, stale: None });
+                Part::Lead(baton, caller)
+            }
+        }
+    }
+}
+
+impl<V: Send + 'static> Table<V> {
+    /// Looks at the runs from time to time, until there are none.
+    pub(super) fn watch(self: &Arc<Self>, background: &Background) {
+        if self.is_watched.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let watch = Watch { table: Arc::clone(self), ended: false };
+        background.spawn(watch.go());
+    }
+}
+
+/// The task that looks at the runs. If the background drops it, the next run begins another.
+struct Watch<V> {
+    table: Arc<Table<V>>,
+    ended: bool,
+}
+
+impl<V> Watch<V> {
+    async fn go(mut self) {
+        let table = Arc::clone(&self.table);
+        loop {
+            sleep(ALONE).await;
+            let runs = table.runs();
+            runs.iter().for_each(|run| run.look());
+            if runs.is_empty() {
+                table.is_watched.store(false, Ordering::SeqCst);
+                // A run that began before that has found a task.
+                self.ended = table.runs().is_empty() || table.is_watched.swap(true, Ordering::SeqCst);
+                if self.ended {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl<V> Drop for Watch<V> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.table.is_watched.store(false, Ordering::SeqCst);
+        }
+    }
+}
+
+impl<V> Table<V> {
+    fn runs(&self) -> Vec<Arc<Run>> {
+        let of_shard = |shard: &Shard<V>| {
+            let entries = lock(shard);
+            entries.iter().filter_map(|entry| entry.current.clone()).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(of_shard).collect()
+    }
+
+    fn shard(&self, hash: u64) -> &Shard<V> {
+        // The shard's table uses the other bits of the hash.
+        &self.shards[(hash >> 51) as usize % SHARDS]
+    }
+}
+
+impl<V> Flight<V> {
+    fn shard(&self) -> &Shard<V> {
+        self.table.shard(self.hash)
+    }
+
+    fn is(&self, entry: &Entry<V>) -> bool {
+        std::ptr::eq(self, &*entry.flight)
+    }
+
+    /// Calls `step` with the flight's entry, if the flight has not ended.
+    fn with<R>(&self, step: impl FnOnce(&mut Entry<V>) -> R) -> Option<R> {
+        lock(self.shard()).find_mut(self.hash, |entry| self.is(entry)).map(step)
+    }
+
+    fn end(&self) -> Option<Entry<V>> {
+        let mut entries = lock(self.shard());
+        entries.find_entry(self.hash, |entry| self.is(entry)).ok().map(|entry| entry.remove().0)
+    }
+
+    /// Ends a run and returns the waiter that leads next. If no caller waits, ends the flight.
+    fn next_run(&self) -> Option<(u64, oneshot::Sender<Heard<V>>)> {
+        let mut entries = lock(self.shard());
+        let mut found = entries.find_entry(self.hash, |entry| self.is(entry)).ok()?;
+        let entry = found.get_mut();
+        entry.stale = None;
+        let run = entry.next_run();
+        let next = std::iter::from_fn(|| entry.waiters.pop_front()).find(|waiter| !waiter.is_closed());
+        if next.is_none() {
+            found.remove();
+        }
+        next.map(|next| (run, next))
+    }
+}
+
+impl<V> Entry<V> {
+    /// Begins the next run. The previous run can no longer be aborted.
+    fn next_run(&mut self) -> u64 {
+        self.current = None;
+        self.run += 1;
+        self.run
+    }
+}
+
+/// The lead of a flight within the process. If it is dropped before the flight has [landed](Self::land), the next
+/// waiter leads.
+pub(super) struct Baton<V> {
+    flight: Arc<Flight<V>>,
+    run: u64,
+    /// Whether a caller has received the lead.
+    taken: bool,
+}
+
+impl<V: Clone> Baton<V> {
+    pub(super) fn key(&self) -> &Key {
+        &self.flight.key
+    }
+
+    pub(super) fn run(&self) -> u64 {
+        self.run
+    }
+
+    /// Notes that the work is done. From now on the run is not aborted, even if all callers are dropped.
+    pub(super) fn done(&self) {
+        self.flight.with(Entry::next_run);
+    }
+
+    /// Ends the flight: all waiters get `outcome`.
+    pub(super) fn land(&self, outcome: Result<&V, &Error>) {
+        let Some(entry) = self.flight.end() else { return };
+        for waiter in entry.waiters {
+            // A waiter that was dropped needs no outcome.
+            let _ = waiter.send(Heard::Landed(outcome.cloned().map_err(Error::clone)));
+        }
+    }
+
+    /// Sends an existing answer to all waiters. Callers that come before `until`, by the [clock] that includes suspend,
+    /// and before the flight ends, get it too.
+    pub(super) fn serve(&self, stale: V, until: Option<Instant>) {
+        let waiters = self.flight.with(|entry| {
+            entry.stale = until.map(|until| (stale.clone(), until));
+            std::mem::take(&mut entry.waiters)
+        });
+        for waiter in waiters.into_iter().flatten() {
+            let _ = waiter.send(Heard::Landed(Ok(stale.clone())));
+        }
+    }
+}
+
+impl<V> Drop for Baton<V> {
+    fn drop(&mut self) {
+        while self.taken
+            && let Some((run, next)) = self.flight.next_run()
+        {
+            let baton = Self { flight: Arc::clone(&self.flight), run, taken: true };
+            match next.send(Heard::Lead(baton)) {
+                // The waiter was dropped just now. Its baton must not pass on the lead; this loop does.
+                Err(Heard::Lead(mut baton)) => baton.taken = false,
+                Ok(()) | Err(Heard::Landed(_)) => return,
+            }
+        }
+    }
+}
+
+/// Counts a caller of a flight. When the last caller is dropped, the run is aborted.
+pub(super) struct Caller<V>(Arc<Flight<V>>);
+
+impl<V> Caller<V> {
+    /// Sets the run to abort when the last caller is dropped, unless it has ended.
+    pub(super) fn runs(&self, number: u64, run: &Arc<Run>) {
+        let others = self.0.with(|entry| {
+            if entry.run == number {
+                entry.current = Some(Arc::clone(run));
+            }
+            !entry.waiters.is_empty()
+        });
+        if others == Some(true) {
+            run.spawn();
+        }
+    }
+}
+
+impl<V> Drop for Caller<V> {
+    fn drop(&mut self) {
+        let goes_on = self.0.table.goes_on;
+        let run = self.0.with(|entry| {
+            entry.callers -= 1;
+            let gone = entry.callers == 0 && !goes_on && entry.stale.is_none();
+            entry.current.take_if(|_| gone)
+        });
+        if let Some(run) = run.flatten() {
+            run.abort();
+        }
+    }
+}
+
+impl<V: Send> Listener for Table<V> {
+    /// Stops serving a stale answer that was forgotten: callers wait for the current run.
+    fn hear(&self, message: &[u8]) {
+        let Some(key) = forgotten(message, &self.namespace) else { return };
+        let hash = self.hasher.hash_one(&key);
+        if let Some(entry) = lock(self.shard(hash)).find_mut(hash, |entry| entry.flight.key == key) {
+            entry.stale = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_there_is_is_served_to_its_end() {
+        let (table, key, second) = (Table::new("x", false), Key::from("k"), Duration::from_secs(1));
+        let Part::Lead(baton, _caller) = table.join(&key) else { panic!("no caller leads") };
+        let Part::Wait(mut waits, _waiter) = table.join(&key) else { panic!("two callers lead") };
+        baton.serve(1, clock::now().checked_add(second));
+        assert!(matches!(waits.try_recv(), Ok(Heard::Landed(Ok(1)))));
+        tokio::time::advance(second - Duration::from_nanos(1)).await;
+        assert!(matches!(table.join(&key), Part::Served(1)));
+        tokio::time::advance(Duration::from_nanos(1)).await;
+        let Part::Wait(mut waits, _waiter) = table.join(&key) else { panic!("the answer has expired") };
+        baton.land(Ok(&2));
+        assert!(matches!(waits.try_recv(), Ok(Heard::Landed(Ok(2)))));
+    }
+}

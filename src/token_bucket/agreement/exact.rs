@@ -1,0 +1,75 @@
+//! The numbers of Lua are exact up to 2^53. Larger products must not be rounded.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use futures::future::join_all;
+
+use super::virtual_time::VirtualTime;
+use crate::store::Clock;
+use crate::support::redis_server::RedisServer;
+use crate::token_bucket::TokenBucket;
+use crate::{Quota, Store, TokenBuckets};
+
+const NOW: i64 = 1_760_000_000_000_000;
+
+/// A token is back after 9 006 333 333 µs and one part of 1 000 003 of a µs. In parts, that time and the burst are
+/// 2^53 + 259 007 together, which is rounded up to a whole token.
+async fn a_wait_that_is_one_part_too_short_is_refused(store: &Store, keys: Range<u32>) {
+    let bucket = TokenBucket::new(store, "exact", Quota::per_second(1_000_003).burst(838_903)).unwrap();
+    let reserve = async |key: u32, wait| {
+        bucket.with_max_wait(Duration::from_micros(wait)).reserve(key).await.map(|reserved| reserved.delay())
+    };
+    join_all(keys.map(async |key| {
+        for tokens in [3_000_000_000, 3_000_000_000, 3_000_000_000, 7_199_254] {
+            bucket.charge(key, tokens).await.unwrap();
+        }
+        assert!(reserve(key, 9_006_333_333).await.unwrap_err().is_refused());
+        assert_eq!(reserve(key, 9_006_333_334).await.unwrap(), Duration::from_micros(9_006_333_334));
+    }))
+    .await;
+}
+
+/// In parts of a µs, 16 411 each, the time of the burst is 1151 × 2^53, which would be rounded to multiples of 1024 and
+/// more. K tokens are back after WAIT µs and one part.
+async fn tokens_that_are_one_part_away_are_refused(store: &Store, mut set_clock: impl FnMut(i64)) {
+    const BURST: u32 = 40_000_000;
+    const K: u32 = 10_753;
+    const WAIT: i64 = 169_835_939_309;
+    let quota = Quota::new(16_411, Duration::from_secs(3 * 86_400)).burst(BURST);
+    let bucket = |name| TokenBucket::new(store, name, quota.clone()).unwrap();
+    let buckets = TokenBuckets::new(["a", "b"].map(bucket)).unwrap();
+    let mut at = async |now, n| {
+        set_clock(now);
+        buckets.allow_n(["a", "b"], n).await.unwrap().is_admitted()
+    };
+    assert!(at(NOW, 1).await);
+    assert!(at(NOW + 1, BURST - 1).await);
+    assert!(!at(NOW + WAIT, K).await);
+    assert!(at(NOW + WAIT + 1, K).await);
+}
+
+#[tokio::test]
+async fn large_products_are_exact_in_memory() {
+    let micros = Arc::new(AtomicI64::new(NOW));
+    let store = Store::with_clock(Clock::Manual(micros.clone()));
+    a_wait_that_is_one_part_too_short_is_refused(&store, 0..4).await;
+    tokens_that_are_one_part_away_are_refused(&store, |now| micros.store(now, Ordering::Relaxed)).await;
+}
+
+#[tokio::test]
+async fn large_products_are_exact_on_redis() {
+    let server = RedisServer::start().await;
+    let mut time = VirtualTime::new(&server);
+    time.set(NOW);
+    let store = VirtualTime::store(&server);
+    a_wait_that_is_one_part_too_short_is_refused(&store, 0..1).await;
+    let alone = store.stats();
+    assert_eq!(alone.batches(), alone.operations());
+    a_wait_that_is_one_part_too_short_is_refused(&store, 1..5).await;
+    let stats = store.stats();
+    assert!(stats.batches() - alone.batches() < stats.operations() - alone.operations(), "{stats:?}");
+    tokens_that_are_one_part_away_are_refused(&store, |now| time.set(now)).await;
+}

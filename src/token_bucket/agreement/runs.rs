@@ -1,0 +1,283 @@
+//! Runs that share one call must answer as if each had been called alone, in the order of the runs.
+//!
+//! The test makes the calls itself, not through the store. So every call has runs of several keys, several runs of
+//! one key, and a key that does not hold a bucket.
+
+use std::collections::BTreeMap;
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+use redis::{self, Value};
+
+use super::virtual_time::{CLOCK, VirtualTime, jump};
+use super::{quota_sets, seed};
+use crate::store::{Arguments, Cell as _, Fields, Operation};
+use crate::support::redis_server::RedisServer;
+use crate::token_bucket::adjust::Adjust;
+use crate::token_bucket::ahead::Prefetch;
+use crate::token_bucket::cancel::{Cancel, Rule};
+use crate::token_bucket::operations::{Peek, Reserve};
+use crate::token_bucket::state::{Ask, Bucket};
+use crate::{Quotas, token_bucket::MAX_SPAN};
+
+const SEQUENCES: usize = 200;
+const STEPS: usize = 40;
+const KEYS: usize = 5;
+/// The key that holds a list.
+const FOREIGN: usize = 2;
+
+/// Equal operations on the bucket of a key.
+#[derive(Clone, Debug)]
+struct Run<O> {
+    key: usize,
+    operation: O,
+    count: usize,
+}
+
+/// Sends the runs in one call of the script. Returns its answer to each run.
+pub(super) fn eval<O: Operation>(
+    time: &mut VirtualTime,
+    keys: &[String],
+    runs: &[(&O, usize)],
+    now: i64,
+) -> Vec<Vec<Value>> {
+    let mut command = redis::cmd("EVAL");
+    command.arg(format!("{CLOCK}{}", O::SCRIPT.body)).arg(keys.len()).arg(keys);
+    let (mut shared, mut own) = (Vec::new(), Vec::new());
+    runs[0].0.shared(&mut Arguments::new(&mut shared));
+    for (operation, count) in runs {
+        operation.own(*count, &mut Arguments::new(&mut own));
+    }
+    let each = own.len() / runs.len();
+    if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
+        own.truncate(each);
+    }
+    for argument in shared.iter().chain(&own) {
+        // `Integer(7)`: the type itself is private to the store.
+        let argument = format!("{argument:?}");
+        command.arg(argument.strip_prefix("Integer(").unwrap().trim_end_matches(')'));
+    }
+    let reply: Vec<Value> = time.client.query(&command).unwrap();
+    time.check_expiries();
+    assert_eq!(reply[0], Value::Int(now));
+    let fields = &reply[1..];
+    assert_eq!(fields.len() % runs.len(), 0, "{fields:?}");
+    fields.chunks_exact(fields.len() / runs.len()).map(<[_]>::to_vec).collect()
+}
+
+struct Both {
+    time: VirtualTime,
+    sequence: usize,
+    now: i64,
+    cells: [Bucket; KEYS],
+}
+
+impl Both {
+    /// Sends the runs in one call of the script, and applies them one by one in Rust. Returns the replies of each
+    /// run, in order. The foreign key has none.
+    fn call<O: Operation<Cell = Bucket> + Clone>(&mut self, runs: &[Run<O>]) -> Vec<Vec<O::Reply>> {
+        let keys: Vec<_> = runs.iter().map(|run| self.name(run.key)).collect();
+        let operations: Vec<_> = runs.iter().map(|run| (&run.operation, run.count)).collect();
+        let fields = eval(&mut self.time, &keys, &operations, self.now);
+        let mut replies = Vec::new();
+        for (run, fields) in runs.iter().zip(&fields) {
+            let mut of_run = Vec::new();
+            for nth in 0..run.count {
+                let lua = run.operation.clone().decode(nth, self.now, Fields::new(fields, false));
+                if run.key == FOREIGN {
+                    assert!(lua.is_err_and(|error| error.0.starts_with("WRONGTYPE")), "{runs:?}");
+                    continue;
+                }
+                let cell = &mut self.cells[run.key];
+                if cell.is_idle(self.now) {
+                    *cell = Bucket::default();
+                }
+                let rust = run.operation.clone().apply(cell, self.now);
+                let lua = lua.unwrap_or_else(|error| panic!("{error:?}: {run:?}"));
+                assert_eq!(format!("{lua:?}"), format!("{rust:?}"), "{run:?} of {runs:?} at {}", self.now);
+                of_run.push(lua);
+            }
+            replies.push(of_run);
+        }
+        replies
+    }
+
+    fn pass(&mut self, by: i64) {
+        for cell in self.cells.iter_mut().filter(|cell| cell.is_idle(self.now)) {
+            *cell = Bucket::default();
+        }
+        self.now += by;
+        self.time.set(self.now);
+    }
+
+    fn name(&self, key: usize) -> String {
+        if key == FOREIGN { "list".to_owned() } else { format!("{}:{key}", self.sequence) }
+    }
+}
+
+/// One to three runs for each of some keys, in the order of the keys.
+fn random_runs<O>(
+    rng: &mut StdRng,
+    mut operation: impl FnMut(&mut StdRng, usize) -> Option<O>,
+) -> Vec<Run<O>> {
+    let mut runs = Vec::new();
+    for key in 0..KEYS {
+        for _ in 0..rng.random_range(0..=3) {
+            runs.extend(operation(rng, key).map(|operation| Run { key, operation, count: 1 }));
+        }
+    }
+    runs
+}
+
+fn repeated<O>(rng: &mut StdRng, mut runs: Vec<Run<O>>) -> Vec<Run<O>> {
+    runs.iter_mut().for_each(|run| run.count = rng.random_range(1..=3));
+    runs
+}
+
+#[tokio::test]
+async fn runs_of_one_call_answer_as_if_made_alone() {
+    let server = RedisServer::start().await;
+    server.cli(&["RPUSH", "list", "a"]);
+    let mut rng = StdRng::seed_from_u64(seed());
+    let sets = quota_sets();
+    let mut both = Both {
+        time: VirtualTime::new(&server),
+        sequence: 0,
+        now: 1_760_000_000_000_000,
+        cells: Default::default(),
+    };
+    for sequence in 0..SEQUENCES {
+        (both.sequence, both.cells) = (sequence, Default::default());
+        let usual = sets.choose(&mut rng).unwrap();
+        let mut charges = Charges::default();
+        for _ in 0..STEPS {
+            both.pass(jump(&mut rng));
+            let quotas = if rng.random_bool(0.05) { sets.choose(&mut rng).unwrap() } else { usual };
+            step(&mut rng, &mut both, quotas, &mut charges);
+        }
+    }
+    assert_eq!(server.cli(&["LRANGE", "list", "0", "-1"]).trim(), "a");
+}
+
+/// Per key: the charges that can be given back.
+#[derive(Default)]
+struct Charges {
+    cancels: BTreeMap<usize, Vec<Cancel>>,
+    ahead: BTreeMap<usize, Vec<Cancel>>,
+}
+
+/// Takes a random charge of a key, and returns it if it is under the right quotas.
+fn pick<C>(
+    rng: &mut StdRng,
+    charges: &mut BTreeMap<usize, Vec<C>>,
+    key: usize,
+    is_of: impl Fn(&C) -> bool,
+) -> Option<C> {
+    let charges = charges.get_mut(&if key == FOREIGN { 0 } else { key })?;
+    if charges.is_empty() {
+        return None;
+    }
+    let charge = charges.swap_remove(rng.random_range(0..charges.len()));
+    is_of(&charge).then_some(charge)
+}
+
+fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charges) {
+    // Arguments that are the same for all runs are sent once.
+    let same = rng.random_bool(0.3);
+    match rng.random_range(0..16) {
+        0..4 => {
+            let ask = |rng: &mut StdRng| Ask {
+                cost: rng.random_range(1..=quotas.max_cost().min(4)).into(),
+                wait: *[0, 0, 1_000, 1_500_000, MAX_SPAN].choose(rng).unwrap(),
+            };
+            let first = ask(rng);
+            let runs = random_runs(rng, |rng, _| {
+                let ask = if same { first } else { ask(rng) };
+                Some(Reserve { quotas: quotas.clone(), ask })
+            });
+            let mut runs = repeated(rng, runs);
+            if same {
+                runs.iter_mut().for_each(|run| run.count = 2);
+            }
+            if runs.is_empty() {
+                return;
+            }
+            for (run, decisions) in runs.iter().zip(both.call(&runs)) {
+                let charges = charges.cancels.entry(run.key).or_default();
+                if rng.random_bool(0.2) {
+                    charges.extend(Reserve::undo(&decisions));
+                    continue;
+                }
+                let admitted = decisions.iter().filter(|decision| decision.is_admitted());
+                charges.extend(admitted.map(|it| match rng.random_range(0..10) {
+                    0..8 => Cancel::new(&it.state, it.cost, Rule::ActsAt(it.act())),
+                    8 => Cancel::safe_to_repeat(&it.state, it.cost),
+                    _ => Cancel::new(&it.state, it.cost, Rule::IfLatest),
+                }));
+            }
+        }
+        4..7 => {
+            let runs = random_runs(rng, |rng, key| {
+                pick(rng, &mut charges.cancels, key, |charge| charge.quotas == *quotas)
+            });
+            if !runs.is_empty() {
+                both.call(&runs);
+            }
+        }
+        9..11 => {
+            let most = rng.random_range(1..=100);
+            let runs = random_runs(rng, |rng, _| {
+                let most = if same { most } else { rng.random_range(1..=100) };
+                Some(Prefetch { quotas: quotas.clone(), most })
+            });
+            if runs.is_empty() {
+                return;
+            }
+            for (run, prefetched) in runs.iter().zip(both.call(&runs)) {
+                let ahead = charges.ahead.entry(run.key).or_default();
+                for prefetched in prefetched.iter().filter(|prefetched| prefetched.count > 0) {
+                    let age = *[0, 0, 10_000, 200_000].choose(rng).unwrap();
+                    let tokens = rng.random_range(1..=prefetched.count);
+                    ahead.push(Cancel::unused(&prefetched.state, tokens, age));
+                }
+            }
+        }
+        11..13 => {
+            let runs = random_runs(rng, |rng, key| {
+                pick(rng, &mut charges.ahead, key, |charge| charge.quotas == *quotas)
+            });
+            if !runs.is_empty() {
+                both.call(&runs);
+            }
+        }
+        7..9 => {
+            let runs = random_runs(rng, |_, _| Some(Peek { quotas: quotas.clone() }));
+            let runs = repeated(rng, runs);
+            if !runs.is_empty() {
+                both.call(&runs);
+            }
+        }
+        13..15 => {
+            let runs = random_runs(rng, |rng, _| {
+                let tokens = *[1, 3, 50, 4_000_000_000, -1, -3, -4_000_000_000].choose(rng).unwrap();
+                let block = *[0, 0, 500_000].choose(rng).unwrap();
+                Some(Adjust { quotas: quotas.clone(), tokens, block })
+            });
+            if !runs.is_empty() {
+                both.call(&runs);
+            }
+        }
+        _ => {
+            let micros = rng.random_range(0..3_000_000);
+            let runs = random_runs(rng, |rng, _| {
+                let micros = if same { micros } else { rng.random_range(0..3_000_000) };
+                Some(Adjust { quotas: quotas.clone(), tokens: 0, block: micros })
+            });
+            let runs = repeated(rng, runs);
+            if !runs.is_empty() {
+                both.call(&runs);
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The clock of the server is set back. A bucket then owes no more than it owed when it was last written.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use super::virtual_time::VirtualTime;
+use crate::store::Clock;
+use crate::support::redis_server::RedisServer;
+use crate::token_bucket::TokenBucket;
+use crate::{Quota, Quotas, Store, TokenBuckets};
+
+const NOON: i64 = 1_760_000_000_000_000;
+const BACK: i64 = 7_200_000_000;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A store, and how its clock is set.
+struct World<'a> {
+    store: &'a Store,
+    set: &'a mut dyn FnMut(i64),
+    now: i64,
+}
+
+impl World<'_> {
+    fn bucket(&self, name: &str, quotas: impl IntoIterator<Item = Quota>) -> TokenBucket {
+        TokenBucket::new(self.store, name, Quotas::new(quotas).unwrap()).unwrap()
+    }
+
+    fn pass(&mut self, micros: i64) {
+        self.now += micros;
+        (self.set)(self.now);
+    }
+
+    /// How long a request is refused, if it is.
+    async fn refuses(&self, bucket: &TokenBucket) -> Option<Duration> {
+        let peeked = bucket.peek("k").await.unwrap();
+        let decision = bucket.allow("k").await.unwrap();
+        assert_eq!(peeked.remaining() == 0 || !peeked.blocked_for().is_zero(), !decision.is_admitted());
+        decision.retry_after()
+    }
+
+    /// Refused for at most `most`, and admitted after it.
+    async fn serves_within(&mut self, bucket: &TokenBucket, least: Duration, most: Duration) {
+        let refused = self.refuses(bucket).await.expect("nothing is owed any more");
+        assert!((least..=most).contains(&refused), "{}: refused for {refused:?}", bucket.name());
+        // While requests are refused, the time passes.
+        self.pass(refused.as_micros() as i64 / 2);
+        let left = self.refuses(bucket).await.expect("half of the time has passed");
+        assert!(left <= refused / 2 + SECOND / 1_000_000, "{}: refused for {left:?}", bucket.name());
+        self.pass(left.as_micros() as i64);
+        assert_eq!(self.refuses(bucket).await, None, "{}", bucket.name());
+    }
+}
+
+async fn owes_no_more_than_before(store: &Store, set: &mut dyn FnMut(i64)) {
+    let mut world = World { store, set, now: NOON };
+    world.pass(0);
+    let tenth = SECOND / 10;
+    let per_second = || Quota::per_second(10).burst(5);
+
+    let bucket = world.bucket("burst", [per_second()]);
+    while world.refuses(&bucket).await.is_none() {}
+    world.pass(-BACK);
+    world.serves_within(&bucket, tenth, tenth).await;
+
+    let bucket = world.bucket("two-quotas", [per_second(), Quota::per_second(5).burst(7)]);
+    while world.refuses(&bucket).await.is_none() {}
+    world.pass(-BACK);
+    world.serves_within(&bucket, tenth, 2 * tenth).await;
+
+    let bucket = world.bucket("other-quotas", [per_second()]);
+    let others = Quotas::new([Quota::per_second(5).burst(3)]).unwrap();
+    bucket.with_quotas(&others).allow_n("k", 3).await.unwrap();
+    while world.refuses(&bucket).await.is_none() {}
+    world.pass(-BACK);
+    world.serves_within(&bucket, tenth, 2 * tenth).await;
+
+    let bucket = world.bucket("never-refills", [per_second(), Quota::non_refilling(100)]);
+    while world.refuses(&bucket).await.is_none() {}
+    world.pass(-BACK);
+    world.serves_within(&bucket, tenth, tenth).await;
+
+    let bucket = world.bucket("block", [per_second()]);
+    bucket.block_for("k", SECOND).await.unwrap();
+    world.pass(-BACK);
+    world.serves_within(&bucket, SECOND, SECOND).await;
+
+    let bucket = world.bucket("block-of-a-used-one", [per_second()]);
+    bucket.allow_n("k", 5).await.unwrap();
+    bucket.block_for("k", SECOND).await.unwrap();
+    world.pass(-BACK);
+    world.serves_within(&bucket, SECOND, SECOND).await;
+
+    // What was promised to others stays promised.
+    let bucket = world.bucket("reservations", [per_second()]);
+    for _ in 0..35 {
+        let _acts = bucket.with_max_wait(3 * SECOND).reserve("k").await.unwrap();
+    }
+    world.pass(-BACK);
+    world.serves_within(&bucket, 3 * SECOND, 3 * SECOND + tenth).await;
+
+    // Debts stay.
+    let bucket = world.bucket("debt", [per_second()]);
+    bucket.charge("k", 105).await.unwrap();
+    world.pass(-BACK);
+    world.serves_within(&bucket, 10 * SECOND, 10 * SECOND + tenth).await;
+
+    let bucket = world.bucket("cancelled", [per_second()]);
+    bucket.allow_n("k", 5).await.unwrap();
+    let mut earlier = bucket.with_max_wait(3 * SECOND).reserve_n("k", 5).await.unwrap();
+    let _later = bucket.with_max_wait(3 * SECOND).reserve("k").await.unwrap();
+    earlier.cancel().await.unwrap();
+    world.pass(-BACK);
+    world.serves_within(&bucket, tenth, SECOND).await;
+
+    let each = ["one", "other"].map(|name| world.bucket(name, [per_second()]));
+    let buckets = TokenBuckets::new(each.clone()).unwrap();
+    each[1].charge("k", 15).await.unwrap();
+    while buckets.allow(["k", "k"]).await.unwrap().is_admitted() {}
+    world.pass(-BACK);
+    let refused = buckets.allow(["k", "k"]).await.unwrap();
+    assert_eq!(refused.retry_after(), Some(SECOND + tenth));
+    world.pass(600_000);
+    assert_eq!(buckets.allow(["k", "k"]).await.unwrap().retry_after(), Some(tenth * 5));
+    world.pass(500_000);
+    assert!(buckets.allow(["k", "k"]).await.unwrap().is_admitted());
+
+    // Within a few ms, as after a failover to a server whose clock is behind.
+    let bucket = world.bucket("a-little", [per_second()]);
+    bucket.charge("k", 105).await.unwrap();
+    for _ in 0..20 {
+        world.pass(-3_000);
+        assert_eq!(world.refuses(&bucket).await, Some(10 * SECOND + tenth));
+    }
+}
+
+#[tokio::test]
+async fn a_bucket_in_memory_owes_no_more_than_before() {
+    let micros = Arc::new(AtomicI64::new(NOON));
+    let store = Store::with_clock(Clock::Manual(micros.clone()));
+    owes_no_more_than_before(&store, &mut |now| micros.store(now, Ordering::Relaxed)).await;
+}
+
+#[tokio::test]
+async fn a_bucket_in_redis_owes_no_more_than_before() {
+    let server = RedisServer::start().await;
+    let mut time = VirtualTime::new(&server);
+    let store = VirtualTime::store(&server);
+    owes_no_more_than_before(&store, &mut |now| time.set(now)).await;
+}

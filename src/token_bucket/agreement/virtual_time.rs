@@ -1,0 +1,136 @@
+//! A Redis server whose scripts use a clock that the test sets, and whose keys expire by that clock.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rand::RngExt as _;
+use rand::rngs::StdRng;
+use smallvec::smallvec;
+
+use crate::support::client::Client;
+use crate::support::redis_server::RedisServer;
+use crate::token_bucket::quota::Tokens;
+use crate::token_bucket::state::{Bucket, Level, Moment};
+use crate::{Store, StoreBuilder};
+
+/// Replaces `lua/lib/clock.lua`. It removes the expiry from every SET, and lists each written key, value and
+/// expiry.
+pub(super) const CLOCK: &str = "
+local server = redis
+local now = tonumber(server.call('GET', 'clock'))
+local function stand_in(run)
+  return function(name, ...)
+    if name ~= 'SET' then return run(name, ...) end
+    local key, value, px, at, get = ...
+    local expiry, reply = 'never', nil
+    if px == 'PXAT' then expiry, px = at, get end
+    if px then
+      assert(px == 'GET', 'an option of SET that this clock does not know')
+      reply = run(name, key, value, px)
+    else
+      reply = run(name, key, value)
+    end
+    if type(reply) ~= 'table' or not reply.err then
+      server.call('RPUSH', 'written', key, server.call('GET', key), expiry)
+    end
+    return reply
+  end
+end
+local redis = {call = stand_in(server.call), pcall = stand_in(server.pcall)}
+";
+
+pub(super) struct VirtualTime {
+    pub(super) client: Client,
+    now: i64,
+    /// When the keys expire, ms, and from when on they are idle, µs.
+    expiries: HashMap<Vec<u8>, (Option<i64>, Option<i64>)>,
+}
+
+/// How far the tests set the clock, in µs: forward, and at times back.
+pub(super) fn jump(rng: &mut StdRng) -> i64 {
+    const FORWARD: [i64; 8] = [0, 1, 999, 100_000, 142_857, 142_858, 1_000_000, 60_000_000];
+    const BACK: [i64; 6] = [-1, -999, -100_000, -1_200_000, -45_000_000, -7_200_000_000];
+    let jumps: &[i64] = if rng.random_bool(0.1) { &BACK } else { &FORWARD };
+    jumps[rng.random_range(0..jumps.len())]
+}
+
+impl VirtualTime {
+    pub(super) fn new(server: &RedisServer) -> Self {
+        Self { client: server.client().unwrap(), now: 0, expiries: HashMap::new() }
+    }
+
+    /// A store on the server, with this clock.
+    pub(super) fn store(server: &RedisServer) -> Store {
+        let builder = StoreBuilder::default().timeout(Duration::from_secs(30));
+        builder.with_clock(&server.url(), CLOCK).unwrap()
+    }
+
+    /// Sets the clock, and deletes the keys that have expired. Before the clock is set back, it deletes all idle keys,
+    /// as an in-memory store does when it finds them.
+    pub(super) fn set(&mut self, now: i64) {
+        let before = std::mem::replace(&mut self.now, now);
+        self.client.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
+        let mut expired = redis::cmd("DEL");
+        expired.arg("no key");
+        self.expiries.retain(|key, (expiry, idle)| {
+            let is_expired = expiry.is_some_and(|expiry| expiry * 1000 <= now)
+                || now < before && idle.is_some_and(|idle| idle <= before);
+            if is_expired {
+                expired.arg(key);
+            }
+            !is_expired
+        });
+        self.client.query::<()>(&expired).unwrap();
+    }
+
+    /// Checks the expiry of every bucket written since the last call. A bucket expires when it is idle or later,
+    /// after at most twice the time until then plus 1 s. It has no expiry if it never becomes idle.
+    pub(super) fn check_expiries(&mut self) {
+        let written: Vec<Vec<u8>> =
+            self.client.query(redis::cmd("LRANGE").arg("written").arg(0).arg(-1)).unwrap();
+        self.client.query::<()>(redis::cmd("DEL").arg("written")).unwrap();
+        for entry in written.chunks_exact(3) {
+            let [key, value, expiry] = entry else { unreachable!() };
+            let (value, expiry) = (text(value), text(expiry));
+            let expiry: Option<i64> = (expiry != "never").then(|| expiry.parse().unwrap());
+            let idle = parse(value).idle_from();
+            let told = format!("{:?} = {value:?} at {}: expires {expiry:?}", text(key), self.now);
+            match (idle, expiry) {
+                (Some(idle), Some(expiry)) => {
+                    let (exact, ttl) = (idle - self.now, expiry * 1000 - self.now);
+                    assert!(exact > 0, "{told}, and was idle when it was written");
+                    assert!(ttl >= exact, "{told}, too early: idle from {idle}");
+                    assert!(ttl <= 2 * exact + 1_000_000, "{told}, too late: idle from {idle}");
+                }
+                (None, None) => {}
+                _ => panic!("{told}, idle from {idle:?}"),
+            }
+            self.expiries.insert(key.clone(), (expiry, idle));
+        }
+    }
+}
+
+/// Parses a stored state; see `lua/lib/bucket.lua`.
+fn parse(value: &str) -> Bucket {
+    let numbers: Vec<i64> = value.split(' ').map(|number| number.parse().unwrap()).collect();
+    let moment = |whole, part| Moment { whole, part };
+    let level = |of: &[i64]| {
+        let [whole, part, last, rest, num, den, burst] = *of else { unreachable!("{value:?}") };
+        let quota = Tokens { burst, num, den };
+        Level { tat: moment(whole, part), last: moment(last, rest), quota, ..Level::default() }
+    };
+    match numbers[..] {
+        [whole, part, num, den, burst] | [whole, part, num, den, burst, _] => {
+            Bucket::new(0, smallvec![level(&[whole, part, whole, part, num, den, burst])])
+        }
+        [blocked_until, ref levels @ ..] => {
+            // The last number may be the time at which it was written.
+            Bucket::new(blocked_until, levels.chunks_exact(7).map(level).collect())
+        }
+        [] => unreachable!(),
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}

@@ -1,0 +1,202 @@
+//! Gives back tokens of charges: `lua/token_bucket/cancel.lua` in Rust.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::decision::BucketState;
+use super::operations::{MOST_SLOW_RUNS, PARTS, read_count, write_sets};
+use super::returning::Return;
+use super::state::{Bucket, Level, Moment};
+use crate::store::{Arguments, Fields, Garbled, Never, Operation, Repeat, Script, script};
+use crate::token_bucket::quota::{Limit, Pace, Quotas};
+
+/// Gives back tokens of a charge.
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
+pub(crate) struct Cancel {
+    pub(crate) quotas: Quotas,
+    pub(crate) cost: i64,
+    pub(crate) rule: Rule,
+    pub(crate) traces: SmallVec<[Trace; 1]>,
+    /// Dropped when the operation is complete or has failed.
+    pub(super) _returning: Option<Arc<Return>>,
+}
+
+/// Which tokens of a charge are given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// Those on which no later reservation depends, until this time, at which the request acts.
+    ActsAt(i64),
+    /// All of them if nothing was charged after them, otherwise none. The request never acts.
+    IfLatest,
+    /// All of them minus the tokens that came back since the charge: without the charge, the bucket might have been
+    /// full, and these tokens would have been lost. None while a reservation has not acted yet.
+    Unused {
+        /// When the tokens were charged, by the server's clock, and the time since the charge by this process's
+        /// clock, at most. Both are µs. Two clocks, because the server's clock may be set back.
+        charged: i64,
+        age: i64,
+    },
+}
+
+/// What a charge did to one level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trace {
+    /// The TAT after the charge. For a quota that never refills: the used tokens, or [`KEPT`](Self::KEPT).
+    tat: Moment,
+    /// The latest TAT of the reservations that had not acted yet before the charge.
+    before: Moment,
+}
+
+impl Trace {
+    /// For a quota that never refills: the tokens are not given back.
+    const KEPT: Moment = Moment { whole: -1, part: -1 };
+}
+
+impl Level {
+    /// Returns whether anything was given back.
+    fn cancel(&mut self, pace: &Pace, now: i64, cost: i64, rule: Rule, trace: &Trace) -> bool {
+        let mine = trace.tat;
+        if pace.num == 0 {
+            let used = self.tat.whole;
+            if mine.whole >= 0 {
+                self.tat.whole = (used - cost).max(0);
+            }
+            return self.tat.whole < used;
+        }
+        let charge = Moment::default().advance(pace, cost);
+        let back = match rule {
+            Rule::Unused { charged, age } => {
+                let was_reset = self.tat < mine;
+                let is_pending = self.tat.max(self.last).whole > now + pace.span;
+                if was_reset || is_pending {
+                    return false;
+                }
+                Moment { whole: charge.whole - age.max(now - charged), ..charge }
+            }
+            Rule::IfLatest if !(self.tat == mine && self.last == mine && mine.whole > now) => return false,
+            Rule::IfLatest | Rule::ActsAt(_) => {
+                let built_upon = self.last.minus(pace, mine);
+                if built_upon == Moment::default() {
+                    self.last = mine.minus(pace, charge).max(trace.before);
+                    if self.tat < mine {
+                        // Others were cancelled before. A request that came after them may still act up to this time.
+                        self.last = self.last.max(self.tat);
+                    }
+                }
+                charge.minus(pace, built_upon)
+            }
+        };
+        if back <= Moment::default() {
+            return false;
+        }
+        self.tat = self.tat.minus(pace, back);
+        if matches!(rule, Rule::Unused { .. }) {
+            self.last = self.tat;
+        }
+        true
+    }
+}
+
+impl Cancel {
+    /// Gives back `cost` tokens of a charge that led to `state`.
+    pub(crate) fn new(state: &BucketState, cost: i64, rule: Rule) -> Self {
+        let BucketState { quotas, bucket, .. } = state;
+        // A bucket may have more levels, left by other quotas.
+        let traces = bucket.pairs(quotas).map(|(level, _)| Trace { tat: level.tat, before: level.before });
+        Self { quotas: quotas.clone(), cost, rule, traces: traces.collect(), _returning: None }
+    }
+
+    /// Gives back tokens that were charged at most `age` µs ago and are not used.
+    pub(crate) fn unused(state: &BucketState, tokens: i64, age: i64) -> Self {
+        Self::new(state, tokens, Rule::Unused { charged: state.now, age: age.max(0) })
+    }
+
+    /// Takes back an admission whose request never acts. It is safe to run twice, because the second run finds a
+    /// later change. A quota that never refills cannot detect that, so it gets nothing back.
+    pub(super) fn safe_to_repeat(state: &BucketState, cost: i64) -> Self {
+        let mut cancel = Self::new(state, cost, Rule::IfLatest);
+        for (trace, limit) in cancel.traces.iter_mut().zip(state.quotas.limits()) {
+            if limit.num == 0 {
+                trace.tat = Trace::KEPT;
+            }
+        }
+        cancel
+    }
+
+    /// Takes back `count` charges of `cost` in a row, whose requests never act, as one charge: the TAT after the last
+    /// charge, and the state before the first.
+    pub(super) fn combined(first: &BucketState, last: &BucketState, cost: i64, count: usize) -> Self {
+        let mut cancel = Self::new(last, cost * count as i64, Rule::IfLatest);
+        for (trace, level) in cancel.traces.iter_mut().zip(&first.bucket.levels) {
+            trace.before = level.before;
+        }
+        cancel
+    }
+}
+
+impl Operation for Cancel {
+    type Cell = Bucket;
+    type Reply = bool;
+    type Undo = Never<Bucket>;
+    const SCRIPT: Script = script!("token_bucket/cancel", "lib/bucket", "lib/several", "lib/runs");
+    const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Never;
+    // In order, so that no charge that is given back later depends on one given back earlier.
+    const IN_ORDER: bool = true;
+    const MOST_RUNS: usize = MOST_SLOW_RUNS;
+    const SAME_ONCE: bool = false;
+
+    fn group(&self) -> Option<u128> {
+        Some(self.quotas.id() as u128)
+    }
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        write_sets(std::iter::once(&self.quotas), call);
+    }
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        let (at, age) = match self.rule {
+            Rule::ActsAt(act) => (act, -1),
+            Rule::IfLatest => (-1, -1),
+            Rule::Unused { charged, age } => (charged, age),
+        };
+        for number in [self.cost, at, age] {
+            call.integer(number);
+        }
+        for Trace { tat, before } in &self.traces {
+            for part in [tat.whole, tat.part, before.whole, before.part] {
+                call.integer(part);
+            }
+        }
+    }
+
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<bool, Garbled> {
+        Ok(read_count(&mut fields)? == 1)
+    }
+
+    fn apply(self, bucket: &mut Bucket, now: i64) -> bool {
+        let Self { quotas, cost, rule, traces, .. } = &self;
+        let (mut after, is_new) = bucket.fitted(quotas, now);
+        // Nothing is known of the charge if the bucket was reset since, or has no level for these quotas.
+        let is_unknown =
+            |((level, limit), trace): ((&Level, &Limit), &Trace)| limit.num != 0 && trace.tat > level.last;
+        let is_over = match *rule {
+            Rule::ActsAt(act) if now > act => true,
+            Rule::Unused { .. } => false,
+            Rule::ActsAt(_) | Rule::IfLatest => after.pairs(quotas).zip(traces).any(is_unknown),
+        };
+        if is_new || is_over {
+            return false;
+        }
+        let mut given = false;
+        for ((level, limit), trace) in after.levels.iter_mut().zip(quotas.limits()).zip(traces) {
+            given |= level.cancel(limit, now, *cost, *rule, trace);
+        }
+        if given {
+            bucket.write(&after, now);
+        }
+        given
+    }
+}

@@ -1,0 +1,4 @@
+//! Rate limits in HTTP responses.
+
+pub(crate) mod fields;
+pub(crate) mod retry_after;

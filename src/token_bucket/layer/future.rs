@@ -1,0 +1,194 @@
+//! The response future.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_util::future::BoxFuture;
+use pin_project_lite::pin_project;
+use tokio::task::coop::consume_budget;
+use tower::Service;
+
+use super::layer::RateLimitLayer;
+use super::limiter;
+use crate::middleware::away::Away;
+use crate::telemetry::Outcome;
+use crate::token_bucket::Decision;
+use crate::{Admission, Error, Key, Quotas, Refusal, Reject};
+
+pin_project! {
+    /// The future of a [`RateLimitLayer`]'s service.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ResponseFuture<S, Req, R>
+    where
+        S: Service<Req>,
+    {
+        pub(super) layer: Arc<RateLimitLayer<Req, S::Response, R>>,
+        #[pin]
+        pub(super) state: State<S, Req>,
+    }
+}
+
+/// How a request passes.
+pub(super) enum Passing {
+    /// Without a limit.
+    Unlimited,
+    /// Without a decision.
+    Undecided(Key),
+    /// The decision has the key. `by_share`: this process decided with its local share.
+    Admitted { decision: Decision, by_share: bool },
+}
+
+/// The lookup of a key and its quotas. `None`: the request passes without a limit.
+pub(super) type LookedUp = BoxFuture<'static, Result<Option<(Key, Option<Quotas>)>, Error>>;
+
+/// The state while the store is asked. It is boxed, so that requests with an immediate decision need no space for
+/// it.
+pub(super) struct Asking<S, Req> {
+    acquire: limiter::Asking,
+    /// The outage of the store, if `acquire` uses this process's local share.
+    outage: Option<Error>,
+    /// The ready service and the request; `None` after the call.
+    call: Option<(S, Req)>,
+}
+
+pin_project! {
+    #[project = StateProjection]
+    pub(super) enum State<S, Req>
+    where
+        S: Service<Req>,
+    {
+        LookingUp {
+            asked: LookedUp,
+            cost: u32,
+            // The ready service and the request; `None` after the lookup.
+            call: Option<Box<(S, Req)>>,
+        },
+        Asking {
+            asking: Box<Asking<S, Req>>,
+        },
+        Refused {
+            // `None` after it was returned.
+            refusal: Option<Refusal>,
+        },
+        Calling {
+            #[pin]
+            future: S::Future,
+            passing: Passing,
+        },
+    }
+}
+
+impl<S: Service<Req>, Req> State<S, Req> {
+    pub(super) fn asking(acquire: limiter::Asking, inner: S, request: Req) -> Self {
+        Self::Asking { asking: Box::new(Asking { acquire, outage: None, call: Some((inner, request)) }) }
+    }
+
+    /// Calls the inner service for a request that passes without a limit.
+    pub(super) fn unlimited(inner: &mut S, request: Req) -> Self {
+        Self::Calling { future: inner.call(request), passing: Passing::Unlimited }
+    }
+}
+
+impl<S, Req, R> Future for ResponseFuture<S, Req, R>
+where
+    S: Service<Req>,
+    R: Reject<S::Response, S::Error>,
+{
+    type Output = Result<S::Response, R::Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let layer = &**this.layer;
+        let settings = &layer.settings;
+        loop {
+            match this.state.as_mut().project() {
+                StateProjection::LookingUp { asked, cost, call } => {
+                    let asked = ready!(asked.as_mut().poll(context));
+                    let Some(call) = call.take() else { return Poll::Pending };
+                    let (mut inner, request) = *call;
+                    let next = match asked {
+                        Ok(Some((key, quotas))) => {
+                            State::asking(settings.acquire(quotas.as_ref(), key, *cost), inner, request)
+                        }
+                        Err(error) if !settings.passes_without_key(&error) => {
+                            return Poll::Ready(layer.refuse::<S::Error>(error.into()));
+                        }
+                        Ok(None) | Err(_) => State::unlimited(&mut inner, request),
+                    };
+                    this.state.set(next);
+                }
+                StateProjection::Asking { asking } => {
+                    let Asking { acquire, outage, call } = &mut **asking;
+                    let (decision, outcome) = match ready!(Pin::new(&mut *acquire).poll(context)) {
+                        Ok(decision) => {
+                            let by_share = decision.is_admitted() && outage.is_some();
+                            let outcome = if by_share { Outcome::LocalShare } else { Outcome::of(&decision) };
+                            (Ok(Some(decision)), outcome)
+                        }
+                        Err(error) => match (&settings.on_store_failure, outage.take()) {
+                            // The local share failed, too: its burst is below the cost.
+                            (_, Some(outage)) => (Err(outage), Outcome::FailedClosed),
+                            (Away::FailOpen, None) if error.is_away() => (Ok(None), Outcome::FailedOpen),
+                            (Away::LocalShare(local), None)
+                                if error.is_away()
+                                    && let Some(share) = acquire.of_share(local) =>
+                            {
+                                *acquire = share;
+                                *outage = Some(error);
+                                continue;
+                            }
+                            _ => {
+                                let outcome = Outcome::of_error(&error);
+                                (Err(error), outcome)
+                            }
+                        },
+                    };
+                    let Some((mut inner, mut request)) = call.take() else { return Poll::Pending };
+                    match layer.settle(decision, outcome, acquire.take_key(), &mut request) {
+                        Ok(passing) => {
+                            let future = inner.call(request);
+                            this.state.set(State::Calling { future, passing });
+                        }
+                        Err(refusal) => return Poll::Ready(layer.refuse::<S::Error>(refusal)),
+                    }
+                }
+                StateProjection::Refused { refusal } => {
+                    // Yields to other tasks now and then, because this path never waits.
+                    ready!(pin!(consume_budget()).poll(context));
+                    let Some(refusal) = refusal.take() else { return Poll::Pending };
+                    return Poll::Ready(layer.refuse::<S::Error>(refusal));
+                }
+                StateProjection::Calling { future, passing } => {
+                    let mut response = match ready!(future.poll(context)) {
+                        Ok(response) => response,
+                        Err(error) => return Poll::Ready(Err(layer.reject.inner_error(error))),
+                    };
+                    let (key, admitted) = match passing {
+                        Passing::Unlimited => (None, None),
+                        Passing::Undecided(key) => (Some(&*key), None),
+                        Passing::Admitted { decision, by_share } => {
+                            (decision.key(), Some((&*decision, *by_share)))
+                        }
+                    };
+                    let admission = admitted.zip(key).map(|((decision, _), key)| Admission {
+                        decision,
+                        key,
+                        is_weighted: layer.is_weighted(),
+                    });
+                    let (block, charge) = layer.hooks.answered(admission.as_ref(), &mut response);
+                    if let (1.., Some((decision, by_share))) = (charge, admitted) {
+                        settings.charge(decision, by_share, charge);
+                    }
+                    if let (Some(duration), Some(key)) = (block, key) {
+                        settings.block(key.clone(), duration);
+                    }
+                    return Poll::Ready(Ok(response));
+                }
+            }
+        }
+    }
+}
+
+debug!(ResponseFuture<S: Service<Req>, Req, R>);

@@ -1,0 +1,665 @@
+//! The layer and its settings.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use derive_where::derive_where;
+use tower_layer::Layer;
+
+use super::ban::{Ban, Bans};
+use super::future::Passing;
+use super::hooks::{BlockOnResponse, Cost, Hooks, OnAdmit, OnResponse};
+use super::limiter::{Asking, KeyExtractors, Limiter, extract_all};
+use super::quotas::{ChooseQuotas, ChosenQuotas, DynQuotas, InTable, QuotaTable};
+use crate::middleware::Layered;
+use crate::middleware::away::Away;
+use crate::middleware::key::{DynKey, KeyFn};
+use crate::telemetry::Outcome;
+use crate::token_bucket::Decision;
+use crate::{
+    Admission, AsError, Error, Extracted, Key, KeyExtractor, Quotas, Refusal, Reject, StoreFailure,
+    TokenBucket, TokenBuckets,
+};
+
+/// A [`Layer`] that limits the rate of requests per key; see the [module](crate::token_bucket).
+///
+/// The type parameters are the request type, the response type, and how refusals are returned: as errors by
+/// default, or as responses with [`reject_with`](Self::reject_with). Closures are not part of the type, so a
+/// function can return the layer and a struct can hold it:
+///
+/// ```
+/// use tower_distributed::{Error, Quota, RateLimitLayer, Store, TokenBucket};
+///
+/// struct Mail { sender: String }
+///
+/// fn per_sender(store: &Store) -> Result<RateLimitLayer<Mail, ()>, Error> {
+///     let bucket = TokenBucket::new(store, "mail", Quota::per_minute(10))?;
+///     Ok(RateLimitLayer::new(bucket, |mail: &Mail| mail.sender.clone()))
+/// }
+/// # per_sender(&Store::in_memory()).unwrap();
+/// ```
+///
+/// With cost, hooks and refusals as responses:
+///
+/// ```
+/// use tower::{Layer, Service, ServiceExt, service_fn};
+/// use tower_distributed::token_bucket::Decision;
+/// use tower_distributed::{Key, Quota, RateLimitLayer, Refusal, Store, TokenBucket};
+///
+/// struct Query { user: String, tables: u32 }
+/// struct Rows { text: String, left: u32 }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+/// let bucket = TokenBucket::new(&Store::in_memory(), "queries", Quota::per_minute(10))?;
+/// let limit = RateLimitLayer::new(bucket, |query: &Query| query.user.clone())
+///     .cost(|query: &Query| query.tables)
+///     .on_response(|decision: &Decision, rows: &mut Rows| rows.left = decision.remaining())
+///     .on_refused(|_: &Query, user: &Key, _: &Decision| println!("{user:?} is refused"))
+///     .reject_with(|refusal: Refusal| Rows { text: refusal.to_string(), left: 0 });
+/// let mut query = limit.layer(service_fn(async |query: Query| {
+///     Ok::<_, std::io::Error>(Rows { text: format!("{} tables", query.tables), left: 0 })
+/// }));
+///
+/// let rows = query.ready().await?.call(Query { user: "ann".into(), tables: 4 }).await?;
+/// assert_eq!((rows.text.as_str(), rows.left), ("4 tables", 6));
+/// let rows = query.ready().await?.call(Query { user: "ann".into(), tables: 8 }).await?;
+/// assert!(rows.text.starts_with("rate limit exceeded"));
+/// # Ok(()) }
+/// ```
+#[derive_where(Clone; R)]
+pub struct RateLimitLayer<Req, Res, R = AsError> {
+    pub(super) settings: Settings,
+    /// The key of each limit.
+    keys: Arc<[DynKey<Req>]>,
+    /// `None`: every request costs one token.
+    pub(super) cost: Option<Arc<dyn Cost<Req> + Send + Sync>>,
+    /// The last one that chooses quotas applies; if none does, those of the bucket.
+    quotas: Vec<DynQuotas<Req>>,
+    pub(super) hooks: Hooks<Req, Res>,
+    pub(super) reject: R,
+}
+
+/// The settings that do not depend on the request and response types.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) limiter: Limiter,
+    pub(super) on_store_failure: Away<Limiter>,
+    /// Whether all requests pass.
+    pub(super) shadow: bool,
+    pub(super) ban: Option<Bans>,
+}
+
+impl<Req, Res> RateLimitLayer<Req, Res> {
+    /// Creates a layer that limits requests with the buckets of a namespace, one bucket per key.
+    ///
+    /// A request that cannot be admitted now is refused. To let requests wait, set [`max_wait`](Self::max_wait).
+    #[must_use]
+    pub fn new(bucket: TokenBucket, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
+        Self::of(Limiter::One(bucket.with_max_wait(Duration::ZERO)), Arc::new([Arc::new(key)]))
+    }
+
+    fn of(limiter: Limiter, keys: Arc<[DynKey<Req>]>) -> Self {
+        let limiter = limiter.cache_refusals(true);
+        let on_store_failure = Away::FailClosed;
+        let settings = Settings { limiter, on_store_failure, shadow: false, ban: None };
+        Self { settings, keys, cost: None, quotas: Vec::new(), hooks: Hooks::default(), reject: AsError }
+    }
+
+    /// Creates a layer with several limits, for example one per user, one per tenant and one global limit.
+    ///
+    /// A request is charged to all limits or to none; see [`TokenBuckets`]. `keys` is a tuple with one
+    /// [`KeyExtractor`] for each limit. A limit whose key is `None` is not asked. If all keys are `None`, the request
+    /// passes. A request without a part of a key [is refused](Error::is_missing_part).
+    ///
+    /// The first limit identifies the sender of the request:
+    ///
+    /// * [`quotas`](Self::quotas) and tables set the quotas of the first limit.
+    /// * [`ban`](Self::ban) counts the refusals of the first limit.
+    /// * [`block_on_response`](Self::block_on_response) blocks the key of the first limit.
+    ///
+    /// They do not apply to requests without a first key. [`on_refused`](Self::on_refused) gets the key of the
+    /// limit that refused.
+    ///
+    /// Requests that [wait](Self::max_wait) ask again when there may be tokens. They are not served in FIFO order.
+    /// Under high load, a request may be refused although requests that came later are admitted.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, TokenBuckets};
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// struct Call { user: u64, tenant: Option<String> }
+    ///
+    /// let store = Store::in_memory();
+    /// let limits = TokenBuckets::new([
+    ///     TokenBucket::new(&store, "users", Quota::per_second(10))?,
+    ///     TokenBucket::new(&store, "tenants", Quota::per_second(100))?,
+    ///     TokenBucket::new(&store, "all", Quota::per_second(1000))?,
+    /// ])?;
+    /// let keys = (|call: &Call| call.user, |call: &Call| call.tenant.clone(), |_: &Call| "");
+    /// let layer = RateLimitLayer::all_of(limits, keys);
+    /// # let _: RateLimitLayer<_, ()> = layer;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn all_of<K, const N: usize>(limits: TokenBuckets<N>, keys: K) -> Self
+    where
+        K: KeyExtractors<Req, N>,
+    {
+        Self::of(Limiter::all(limits.several()), Arc::new(keys.into_extractors()))
+    }
+}
+
+impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
+    /// Sets the cost of a request in tokens, by a closure from `&Req` to `u32`. Default: one token.
+    ///
+    /// A request that costs 0 passes without a call to the store.
+    #[must_use]
+    pub fn cost(mut self, cost: impl Cost<Req> + Send + Sync + 'static) -> Self {
+        self.cost = Some(Arc::new(cost));
+        self
+    }
+
+    /// Sets the quotas of a request, by a closure from `&Req` to [`Quotas`], an `Option` of them, or a boxed future of
+    /// an `Option` of them. Default, and for `None`: the quotas of the bucket.
+    ///
+    /// If this is called more than once, or with [`quota_table`](Self::quota_table), what was set later is asked first;
+    /// for `None`, what was set before applies.
+    ///
+    /// ```
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::{Quota, Quotas, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// struct Call { user: u64, is_premium: bool }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "calls", Quota::per_minute(1))?;
+    /// let premium = Quotas::new([Quota::per_minute(100)])?;
+    /// let limit = RateLimitLayer::new(bucket, |call: &Call| call.user)
+    ///     .quotas(move |call: &Call| call.is_premium.then(|| premium.clone()));
+    /// let mut handle = limit.layer(service_fn(async |_: Call| Ok::<_, std::io::Error>("handled")));
+    ///
+    /// for _ in 0..3 {
+    ///     assert_eq!(handle.ready().await?.call(Call { user: 7, is_premium: true }).await?, "handled");
+    /// }
+    /// assert!(handle.ready().await?.call(Call { user: 8, is_premium: false }).await.is_ok());
+    /// assert!(handle.ready().await?.call(Call { user: 8, is_premium: false }).await.is_err());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// With a future, the request waits for the lookup, for example of the plan of a customer in a database. Cache the
+    /// results.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Quotas, RateLimitLayer, Store, TokenBucket};
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// async fn plan(customer: String) -> Option<Quotas> {
+    ///     let text = if customer == "acme" { "100/s" } else { "10/s" }; // from a database
+    ///     text.parse().ok()
+    /// }
+    ///
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(1))?;
+    /// let layer = RateLimitLayer::new(bucket, |customer: &String| customer.clone())
+    ///     .quotas(|customer: &String| Box::pin(plan(customer.clone())));
+    /// # let _: RateLimitLayer<_, ()> = layer;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Quotas that change at run time come from a `watch` channel of tokio. See
+    /// [the bucket's documentation](crate::token_bucket#when-quotas-change) for the effect of a change on existing
+    /// buckets.
+    ///
+    /// ```
+    /// use tokio::sync::watch;
+    /// use tower_distributed::{Quotas, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let (configuration, quotas) = watch::channel("100/s".parse::<Quotas>()?);
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "api", quotas.borrow().clone())?;
+    /// let layer = RateLimitLayer::new(bucket, |request: &String| request.clone())
+    ///     .quotas(move |_: &String| quotas.borrow().clone());
+    ///
+    /// configuration.send_replace("50/s, burst 200".parse()?); // applies from the next request on
+    /// # let _: RateLimitLayer<_, ()> = layer;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn quotas(mut self, quotas: impl ChooseQuotas<Req> + Send + Sync + 'static) -> Self {
+        self.quotas.push(Arc::new(quotas));
+        self
+    }
+
+    /// Sets how long a request may wait for its tokens. Default: zero, requests do not wait.
+    ///
+    /// Waiters are served in FIFO order, except with [several limits](Self::all_of). A `max_wait` above zero turns
+    /// [`cache_refusals`](Self::cache_refusals) off. You can turn it on again afterwards.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_second(100).burst(1))?;
+    /// let limit = RateLimitLayer::new(bucket, |_: &&'static str| "all").max_wait(Duration::from_secs(1));
+    /// let mut send = limit.layer(service_fn(async |_: &'static str| Ok::<_, std::io::Error>("sent")));
+    ///
+    /// assert_eq!(send.ready().await?.call("one").await?, "sent");
+    /// assert_eq!(send.ready().await?.call("two").await?, "sent"); // after up to 10 ms
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn max_wait(self, max_wait: Duration) -> Self {
+        self.map_limiter(|limiter| limiter.with_max_wait(max_wait).cache_refusals(max_wait.is_zero()))
+    }
+
+    /// Sets whether this process caches refusals, and refuses requests without a call to the store; see
+    /// [`TokenBucket::cache_refusals`]. Default: `true`, or `false` with a [`max_wait`](Self::max_wait).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// # let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_second(10))?;
+    /// // Requests wait, and a client that asks far too much costs the store few calls.
+    /// let limit = RateLimitLayer::new(bucket, |sender: &String| sender.clone())
+    ///     .max_wait(Duration::from_millis(200))
+    ///     .cache_refusals(true);
+    /// # let _: RateLimitLayer<_, ()> = limit;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn cache_refusals(self, cache: bool) -> Self {
+        self.map_limiter(|limiter| limiter.cache_refusals(cache))
+    }
+
+    /// Prefetches tokens of hot keys, and admits requests with them without a call to the store; see
+    /// [`TokenBucket::prefetch`]. Default: off.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "tenants", Quota::per_second(50_000))?;
+    /// let limit = RateLimitLayer::new(bucket, |tenant: &u64| *tenant).prefetch(Duration::from_millis(10))?;
+    /// # let _: RateLimitLayer<_, ()> = limit;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if `hold` is not 1 ms to 1 s, or the layer has
+    /// [several limits](Self::all_of).
+    pub fn prefetch(mut self, hold: Duration) -> Result<Self, Error> {
+        let settings = &mut self.settings;
+        settings.limiter = settings.limiter.clone().prefetch(hold)?;
+        Ok(self)
+    }
+
+    /// Sets what to do while the store is unavailable. Default: [`StoreFailure::FailClosed`].
+    ///
+    /// ```
+    /// use std::num::NonZeroU32;
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::{Quota, RateLimitLayer, Store, StoreFailure, TokenBucket};
+    ///
+    /// const REPLICAS: NonZeroU32 = NonZeroU32::new(5).unwrap(); // the number of processes
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let store = Store::redis("redis://127.0.0.1:1/")?; // no server listens there
+    /// let bucket = TokenBucket::new(&store, "mail", Quota::per_minute(10))?;
+    /// let limit = RateLimitLayer::new(bucket, |user: &&'static str| *user)
+    ///     .on_store_failure(StoreFailure::LocalShare { replicas: REPLICAS });
+    /// let mut send = limit.layer(service_fn(async |_: &'static str| Ok::<_, std::io::Error>("sent")));
+    ///
+    /// assert_eq!(send.ready().await?.call("ann").await?, "sent");
+    /// assert_eq!(send.ready().await?.call("ann").await?, "sent");
+    /// assert!(send.ready().await?.call("ann").await.is_err(), "a fifth of 10 requests a minute");
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
+        let Settings { limiter, on_store_failure: away, .. } = &mut self.settings;
+        *away = Away::new(on_store_failure, |replicas| limiter.local_share(replicas));
+        self
+    }
+
+    /// Adds a hook for admitted requests: a closure of `(&Decision, &mut Req)`. It can count requests, or put the
+    /// decision where the inner service finds it. For HTTP, use `web::InsertDecision`.
+    ///
+    /// ```
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use tower_distributed::token_bucket::Decision;
+    /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// struct Call { user: u64, left: Option<u32> }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "calls", Quota::per_minute(10))?;
+    /// let limit = RateLimitLayer::new(bucket, |call: &Call| call.user)
+    ///     .on_admit(|decision: &Decision, call: &mut Call| call.left = Some(decision.remaining()));
+    /// let handle = limit.layer(service_fn(async |call: Call| Ok::<_, std::io::Error>(call.left)));
+    /// assert_eq!(handle.oneshot(Call { user: 7, left: None }).await?, Some(9));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn on_admit(mut self, on_admit: impl OnAdmit<Req> + Send + Sync + 'static) -> Self {
+        self.hooks.on_admit.push(Arc::new(on_admit));
+        self
+    }
+
+    /// Adds a hook for refused requests: a closure of `(&Req, &Key, &Decision)`. It can log requests, or count
+    /// them. It is not called for refusals without a decision, as in an outage.
+    #[must_use]
+    pub fn on_refused(mut self, on_refused: impl Fn(&Req, &Key, &Decision) + Send + Sync + 'static) -> Self {
+        self.hooks.on_refused.push(Arc::new(on_refused));
+        self
+    }
+
+    /// Sets the hook that writes the fields of admitted and refused responses.
+    #[cfg(feature = "http")]
+    pub(crate) fn with_fields(mut self, fields: impl OnResponse<Res> + Send + Sync + 'static) -> Self {
+        self.hooks.fields = Some(Arc::new(fields));
+        self
+    }
+
+    /// Turns on shadow mode: all requests pass immediately, as if there were no limit. Use it to see the effect of
+    /// a limit before you enforce it.
+    ///
+    /// Requests that would have been refused, or would have waited, are counted as `shadowed`.
+    /// [`on_refused`](Self::on_refused) is called for them. Requests that fit are charged.
+    /// [`on_admit`](Self::on_admit) and [`on_response`](Self::on_response) are called only for requests that fit.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU32, Ordering};
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::token_bucket::Decision;
+    /// use tower_distributed::{Key, Quota, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_hour(1))?;
+    /// let refused = Arc::new(AtomicU32::new(0));
+    /// let counter = Arc::clone(&refused);
+    /// let limit = RateLimitLayer::new(bucket, |user: &&'static str| *user)
+    ///     .shadow()
+    ///     .on_refused(move |_: &&'static str, _: &Key, _: &Decision| {
+    ///         counter.fetch_add(1, Ordering::Relaxed);
+    ///     });
+    /// let mut send = limit.layer(service_fn(async |_: &'static str| Ok::<_, std::io::Error>("sent")));
+    ///
+    /// assert_eq!(send.ready().await?.call("ann").await?, "sent");
+    /// assert_eq!(send.ready().await?.call("ann").await?, "sent");
+    /// assert_eq!(refused.load(Ordering::Relaxed), 1);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn shadow(mut self) -> Self {
+        self.settings.shadow = true;
+        self
+    }
+
+    /// Adds a hook for the responses to admitted requests: a closure of `(&Decision, &mut Res)`, or another
+    /// [`OnResponse`]. For the RateLimit fields of HTTP, use `fields`.
+    #[must_use]
+    pub fn on_response(mut self, on_response: impl OnResponse<Res> + Send + Sync + 'static) -> Self {
+        self.hooks.on_response.push(Arc::new(on_response));
+        self
+    }
+
+    /// Reads from the inner service's responses how long to block their key, by a closure from `&Res` to
+    /// `Option<Duration>`.
+    ///
+    /// If one process gets a 429 from the upstream, all processes stop. For HTTP, use `response::RetryAfter`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// struct Reply { status: u16, retry_after: u64 }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", Quota::per_second(10))?;
+    /// let limit = RateLimitLayer::new(bucket, |host: &&'static str| *host)
+    ///     .block_on_response(|reply: &Reply| (reply.status == 429).then(|| Duration::from_secs(reply.retry_after)));
+    /// let upstream = async |_: &'static str| Ok::<_, std::io::Error>(Reply { status: 429, retry_after: 60 });
+    /// let mut call = limit.layer(service_fn(upstream));
+    ///
+    /// assert_eq!(call.ready().await?.call("example.com").await?.status, 429);
+    /// assert!(call.ready().await?.call("example.com").await.is_err(), "refused here, for 60 s");
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn block_on_response(mut self, block: impl BlockOnResponse<Res> + Send + Sync + 'static) -> Self {
+        self.hooks.block_on_response.push(Arc::new(block));
+        self
+    }
+
+    /// Charges the additional cost of a request after its response, by a closure from `&Res` to `u32`: for example,
+    /// the rows that a query returned, or the tokens of a language model. It is charged in addition to the
+    /// [`cost`](Self::cost).
+    ///
+    /// The bucket may go into [debt](TokenBucket::charge). It admits nothing until the debt is paid by the tokens
+    /// that come back. The charge is made in the background; if the store is unavailable, it is lost. A request
+    /// that passed without a decision is charged nothing. Let each request [cost](Self::cost) at least one token,
+    /// because a request that costs 0 is never refused.
+    ///
+    /// ```
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "rows", Quota::per_minute(1000))?;
+    /// let layer = RateLimitLayer::new(bucket, |_: &&str| "ann").cost_of_response(|rows: &Vec<u32>| rows.len() as u32);
+    /// let mut query = layer.layer(service_fn(async |_: &str| Ok::<_, std::io::Error>(vec![7; 5000])));
+    ///
+    /// assert_eq!(query.ready().await?.call("all").await?.len(), 5000);
+    /// assert!(query.ready().await?.call("all").await.is_err(), "4001 tokens of debt");
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn cost_of_response(mut self, cost: impl Cost<Res> + Send + Sync + 'static) -> Self {
+        self.hooks.cost_of_response.push(Arc::new(cost));
+        self
+    }
+
+    /// Bans a key that is refused too often: all its requests are refused for some time, in all processes. See
+    /// [`Ban`].
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if the number of refusals or a duration is zero, if the longest ban
+    /// is shorter than the first, or if it would take longer than 35 years until all refusals and bans are
+    /// forgotten.
+    pub fn ban(mut self, ban: Ban) -> Result<Self, Error> {
+        self.settings.ban = Some(Bans::new(self.settings.limiter.first(), ban)?);
+        Ok(self)
+    }
+
+    /// Bans a key for `span` after `refusals` refusals within `span`: [`ban`](Self::ban) with [`Ban::after`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "logins", Quota::per_minute(5))?;
+    /// // 20 refusals within 10 minutes: all requests are refused for 10 minutes.
+    /// let limit = RateLimitLayer::new(bucket, |user: &String| user.clone()).ban_after(20, Duration::from_secs(600))?;
+    /// # let _: RateLimitLayer<_, ()> = limit;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`ban`](Self::ban).
+    pub fn ban_after(self, refusals: u32, span: Duration) -> Result<Self, Error> {
+        self.ban(Ban::after(refusals, span))
+    }
+
+    /// Gives each row of a table its own limit, by a closure from `&Req` to the name of a row: for example a route,
+    /// or a gRPC method.
+    ///
+    /// A key has one bucket for each row. Requests that are in no row use the other [`quotas`](Self::quotas).
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, QuotaTable, RateLimitLayer, Store, TokenBucket};
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// struct Call { method: &'static str, user: u64 }
+    ///
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(100))?;
+    /// let table = QuotaTable::new([("/shop.Orders/Place", "5/s"), ("/shop.Search/Find", "20/s, burst 50")])?;
+    /// let layer = RateLimitLayer::new(bucket, |call: &Call| call.user).quota_table(table, |call: &Call| call.method);
+    /// # let _: RateLimitLayer<_, ()> = layer;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn quota_table<N>(mut self, table: QuotaTable, name: N) -> Self
+    where
+        N: for<'a> KeyFn<&'a Req> + Send + Sync + 'static,
+        Req: 'static,
+    {
+        let row = table.rows(name);
+        if let Some(first) = Arc::make_mut(&mut self.keys).first_mut() {
+            *first = Arc::new(InTable { row: Arc::clone(&row), key: Arc::clone(first) });
+        }
+        self.quotas(move |request: &Req| Some(row(request)?.1))
+    }
+
+    /// Returns refusals as responses, by a closure from [`Refusal`] to the response, or another
+    /// [`Reject`]. The error type of the service is then that of the inner service. For HTTP, use
+    /// `response::refuse()`; for gRPC, `grpc::refuse()`.
+    #[must_use]
+    pub fn reject_with<R2>(self, reject: R2) -> RateLimitLayer<Req, Res, R2> {
+        let Self { settings, keys, cost, quotas, hooks, reject: _ } = self;
+        RateLimitLayer { settings, keys, cost, quotas, hooks, reject }
+    }
+
+    fn map_limiter(mut self, map: impl FnOnce(Limiter) -> Limiter) -> Self {
+        self.settings.limiter = map(self.settings.limiter);
+        self
+    }
+}
+
+impl Settings {
+    /// Starts the decision on a request.
+    pub(super) fn acquire(&self, quotas: Option<&Quotas>, key: Key, cost: u32) -> Asking {
+        self.limiter.acquire(quotas, key, cost, !self.shadow)
+    }
+
+    /// The outcome that a request is counted as.
+    pub(super) fn counted(&self, outcome: Outcome, may_pass: bool) -> Outcome {
+        if self.shadow && !may_pass { Outcome::Shadowed } else { outcome }
+    }
+
+    /// Counts a request whose extractor failed. Returns whether it passes.
+    pub(super) fn passes_without_key(&self, error: &Error) -> bool {
+        self.limiter.decisions().count(self.counted(Outcome::of_error(error), false));
+        self.shadow
+    }
+
+    /// Blocks a key, in the background.
+    pub(super) fn block(&self, key: Key, duration: Duration) {
+        if let Away::LocalShare(local) = &self.on_store_failure {
+            local.block(key.clone(), duration);
+        }
+        self.limiter.block(key, duration);
+    }
+
+    /// Charges the additional cost of a request, in the background.
+    pub(super) fn charge(&self, decision: &Decision, by_share: bool, tokens: u32) {
+        let limiter = match &self.on_store_failure {
+            Away::LocalShare(local) if by_share => local,
+            _ => &self.limiter,
+        };
+        limiter.charge(decision, tokens);
+    }
+}
+
+impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
+    /// Whether requests cost different numbers of tokens.
+    pub(super) fn is_weighted(&self) -> bool {
+        self.cost.is_some() || !self.hooks.cost_of_response.is_empty()
+    }
+
+    /// The cost of a request in tokens.
+    pub(super) fn cost_of(&self, request: &Req) -> u32 {
+        self.cost.as_ref().map_or(1, |cost| cost.cost(request))
+    }
+
+    pub(super) fn key_of(&self, request: &Req) -> Extracted {
+        match (&self.settings.limiter, &*self.keys) {
+            (Limiter::One(_), [key]) => key.extract(request),
+            (_, keys) => extract_all(keys, request),
+        }
+    }
+
+    pub(super) fn quotas_of(&self, request: &Req) -> ChosenQuotas {
+        let quotas = self.quotas.iter().rev();
+        quotas.fold(ChosenQuotas::Ready(None), |chosen, earlier| chosen.or(|| earlier.quotas(request)))
+    }
+
+    /// Turns a refusal into a response or an error, with the fields of the layer.
+    pub(super) fn refuse<E>(&self, refusal: Refusal) -> Result<Res, R::Error>
+    where
+        R: Reject<Res, E>,
+    {
+        let Some(fields) = &self.hooks.fields else { return self.reject.reject(refusal) };
+        let refused = refusal.clone();
+        let mut response = self.reject.reject(refusal)?;
+        if let (Some(decision), Some(key)) = (refused.decision(), refused.key()) {
+            let admission = Admission { decision, key, is_weighted: self.is_weighted() };
+            fields.on_response(&admission, &mut response);
+        }
+        Ok(response)
+    }
+
+    /// Counts the outcome of a request and calls the hooks. Returns the refusal, unless the request passes.
+    pub(super) fn settle(
+        &self,
+        decided: Result<Option<Decision>, Error>,
+        outcome: Outcome,
+        key: Key,
+        request: &mut Req,
+    ) -> Result<Passing, Refusal> {
+        let decided = match decided {
+            Ok(Some(refused)) if !refused.is_admitted() => {
+                self.refused(request, &key, &refused);
+                Err(Refusal::from(refused))
+            }
+            decided => decided.map_err(Refusal::from),
+        };
+        let settings = &self.settings;
+        settings.limiter.decisions().count(settings.counted(outcome, decided.is_ok()));
+        match decided {
+            Ok(Some(mut decision)) => {
+                decision.key = Some(key);
+                self.hooks.on_admit.iter().for_each(|hook| hook.on_admit(&decision, request));
+                Ok(Passing::Admitted { decision, by_share: outcome == Outcome::LocalShare })
+            }
+            Err(refusal) if !settings.shadow => Err(refusal.of(key)),
+            Ok(None) | Err(_) => Ok(Passing::Undecided(key)),
+        }
+    }
+
+    /// Calls the hooks for a refused request, and counts the refusal for a ban.
+    fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
+        let by = self.settings.limiter.refused(key, decision);
+        let (limit, key) = by.as_ref().map_or((0, key), |(limit, key)| (*limit, key));
+        self.hooks.on_refused.iter().for_each(|hook| hook(request, key, decision));
+        if let Some(bans) = &self.settings.ban
+            && !self.settings.shadow
+            && limit == 0
+        {
+            bans.refused(self.settings.limiter.first(), key, decision);
+        }
+    }
+}
+
+impl<S, Req, Res, R: Clone> Layer<S> for RateLimitLayer<Req, Res, R> {
+    type Service = Layered<S, Self>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Layered::new(inner, self.clone())
+    }
+}
+
+debug!(RateLimitLayer<Req, Res, R>, settings);

@@ -1,0 +1,174 @@
+//! The quotas of a request.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use crate::middleware::key::{DynKey, KeyFn};
+use crate::{Error, Extracted, IntoKey as _, Key, KeyExtractor, Quotas};
+
+/// Chooses the quotas of a request. Implemented by functions and closures from `&Req` to [`Quotas`], an `Option` of
+/// them, or a boxed future of an `Option` of them.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not choose the quotas of a `{Req}`",
+    note = "pass a closure with a typed argument that returns `Quotas` or `Option<Quotas>`",
+    note = "to look up quotas asynchronously, return `Box::pin(future)`"
+)]
+pub trait ChooseQuotas<Req> {
+    /// Returns the quotas, or the future of them.
+    fn quotas(&self, request: &Req) -> ChosenQuotas;
+}
+
+/// A [`ChooseQuotas`] whose type is erased.
+pub(super) type DynQuotas<Req> = Arc<dyn ChooseQuotas<Req> + Send + Sync>;
+
+impl<Req, F, Q> ChooseQuotas<Req> for F
+where
+    F: Fn(&Req) -> Q,
+    Q: Into<ChosenQuotas>,
+{
+    fn quotas(&self, request: &Req) -> ChosenQuotas {
+        self(request).into()
+    }
+}
+
+/// What a [`ChooseQuotas`] returns. `None`: the quotas that were set before, or those of the bucket.
+#[must_use = "quotas that are looked up are a future"]
+pub enum ChosenQuotas {
+    /// The quotas are known.
+    Ready(Option<Quotas>),
+    /// The quotas are looked up.
+    Pending(BoxFuture<'static, Option<Quotas>>),
+}
+
+impl ChosenQuotas {
+    /// Returns these quotas, or others if they are `None`.
+    pub(super) fn or(self, other: impl FnOnce() -> Self) -> Self {
+        match self {
+            Self::Ready(None) => other(),
+            Self::Ready(quotas) => Self::Ready(quotas),
+            Self::Pending(quotas) => {
+                let other = other();
+                Self::Pending(Box::pin(async move {
+                    match quotas.await {
+                        None => other.get().await,
+                        quotas => quotas,
+                    }
+                }))
+            }
+        }
+    }
+
+    pub(super) async fn get(self) -> Option<Quotas> {
+        match self {
+            Self::Ready(quotas) => quotas,
+            Self::Pending(quotas) => quotas.await,
+        }
+    }
+}
+
+impl From<Quotas> for ChosenQuotas {
+    fn from(quotas: Quotas) -> Self {
+        Self::Ready(Some(quotas))
+    }
+}
+
+impl From<Option<Quotas>> for ChosenQuotas {
+    fn from(quotas: Option<Quotas>) -> Self {
+        Self::Ready(quotas)
+    }
+}
+
+impl<F: Future<Output = Option<Quotas>> + Send + 'static> From<Pin<Box<F>>> for ChosenQuotas {
+    fn from(quotas: Pin<Box<F>>) -> Self {
+        Self::Pending(quotas)
+    }
+}
+
+debug!(ChosenQuotas);
+
+/// Quotas by name, for example of a route or a method. Cloning is cheap.
+///
+/// ```
+/// use tower_distributed::QuotaTable;
+///
+/// let table = QuotaTable::new([("/search", "20/s, burst 50"), ("/export", "10/h; 2/min")])?;
+/// assert_eq!(table.get("/export").map(|quotas| quotas.max_cost()), Some(2));
+///
+/// let error = QuotaTable::new([("/search", "20/fortnight")]).unwrap_err();
+/// assert!(error.to_string().contains("/search"));
+/// # Ok::<(), tower_distributed::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct QuotaTable(Arc<HashMap<Key, Quotas>>);
+
+impl QuotaTable {
+    /// Creates a table from rows. A row is a name and its quotas, as text or as values.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if the quotas of a row are invalid, as in [`Quotas::new`], or two rows
+    /// have the same name. The error text names the row.
+    pub fn new<N, Q>(rows: impl IntoIterator<Item = (N, Q)>) -> Result<Self, Error>
+    where
+        N: Into<String>,
+        Q: TryInto<Quotas>,
+        Error: From<Q::Error>,
+    {
+        let mut table = HashMap::new();
+        for (name, quotas) in rows {
+            let name = name.into();
+            let quotas: Result<Quotas, Error> = quotas.try_into().map_err(Error::from);
+            let quotas =
+                quotas.map_err(|error| Error::invalid(format!("the quotas of {name:?}: {error}")))?;
+            if table.insert(Key::from(&name), quotas).is_some() {
+                return Err(Error::invalid(format!("two rows have the same name {name:?}")));
+            }
+        }
+        Ok(Self(Arc::new(table)))
+    }
+
+    /// Returns the quotas of a row.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Quotas> {
+        self.0.get(&Key::from(name))
+    }
+}
+
+/// Returns the name and the quotas of the row of a request, if it is in a row.
+pub(super) type Row<Req> = Arc<dyn Fn(&Req) -> Option<(Key, Quotas)> + Send + Sync>;
+
+impl QuotaTable {
+    /// Combines the table with a closure that names the row of a request.
+    pub(super) fn rows<Req, N>(self, name: N) -> Row<Req>
+    where
+        N: for<'a> KeyFn<&'a Req> + Send + Sync + 'static,
+    {
+        Arc::new(move |request| {
+            let name = name(request).into_key().ok()??;
+            let quotas = self.0.get(&name)?.clone();
+            Some((name, quotas))
+        })
+    }
+}
+
+/// The key of a request in a table; see [`quota_table`](super::RateLimitLayer::quota_table).
+pub(super) struct InTable<Req> {
+    pub(super) row: Row<Req>,
+    pub(super) key: DynKey<Req>,
+}
+
+impl<Req> KeyExtractor<Req> for InTable<Req> {
+    fn extract(&self, request: &Req) -> Extracted {
+        let row = (self.row)(request);
+        // Each row has its own bucket. No key of a request outside of the table can equal one of a row, regardless
+        // of the keys that clients choose.
+        self.key.extract(request).map(|key| match row {
+            Some((name, _)) => Key::of([name, key]),
+            None => Key::of([key]),
+        })
+    }
+}

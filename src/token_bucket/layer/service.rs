@@ -1,0 +1,74 @@
+//! How the layer handles requests.
+
+use std::sync::Arc;
+
+use tower::Service;
+
+use super::future::{ResponseFuture, State};
+use super::layer::RateLimitLayer;
+use super::quotas::ChosenQuotas;
+use crate::middleware::{Middleware, give_up_ready, take_ready};
+use crate::telemetry::Outcome;
+use crate::{Extracted, Reject};
+
+impl<S, Req, Res, R> Middleware<S, Req> for RateLimitLayer<Req, Res, R>
+where
+    S: Service<Req, Response = Res> + Clone,
+    R: Reject<Res, S::Error>,
+{
+    type Response = Res;
+    type Error = R::Error;
+    type Future = ResponseFuture<S, Req, R>;
+
+    fn inner_error(&self, error: S::Error) -> R::Error {
+        self.reject.inner_error(error)
+    }
+
+    fn call(self: &Arc<Self>, inner: &mut S, request: Req) -> Self::Future {
+        ResponseFuture { layer: Arc::clone(self), state: self.begin(inner, request) }
+    }
+}
+
+impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
+    /// Decides a request, or starts to.
+    fn begin<S: Service<Req> + Clone>(&self, inner: &mut S, mut request: Req) -> State<S, Req> {
+        let (settings, cost) = (&self.settings, self.cost_of(&request));
+        if cost == 0 {
+            return State::unlimited(inner, request);
+        }
+        let extracted = match self.key_of(&request) {
+            Extracted::Ready(Ok(None)) => return State::unlimited(inner, request),
+            Extracted::Ready(Err(error)) => {
+                if settings.passes_without_key(&error) {
+                    return State::unlimited(inner, request);
+                }
+                give_up_ready(inner);
+                return State::Refused { refusal: Some(error.into()) };
+            }
+            extracted => extracted,
+        };
+        let (key, quotas) = match (extracted, self.quotas_of(&request)) {
+            (Extracted::Ready(Ok(Some(key))), ChosenQuotas::Ready(quotas)) => (key, quotas),
+            (key, quotas) => {
+                let asked = Box::pin(async move {
+                    let Some(key) = key.await? else { return Ok(None) };
+                    Ok(Some((key, quotas.get().await)))
+                });
+                let call = Some(Box::new((take_ready(inner), request)));
+                return State::LookingUp { asked, cost, call };
+            }
+        };
+        let Some(decided) = settings.limiter.at_once(quotas.as_ref(), &key, cost) else {
+            let acquire = settings.acquire(quotas.as_ref(), key, cost);
+            return State::asking(acquire, take_ready(inner), request);
+        };
+        let outcome = decided.as_ref().map_or_else(Outcome::of_error, Outcome::of);
+        match self.settle(decided.map(Some), outcome, key, &mut request) {
+            Ok(passing) => State::Calling { future: inner.call(request), passing },
+            Err(refusal) => {
+                give_up_ready(inner);
+                State::Refused { refusal: Some(refusal) }
+            }
+        }
+    }
+}

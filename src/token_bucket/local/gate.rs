@@ -1,0 +1,117 @@
+//! Cached refusals. The latest state from the store bounds the number of tokens that the bucket can have now. As
+//! many requests may ask the store; the others are refused without a call.
+//!
+//! The store would give the same answer, unless other processes gave tokens back, reset the bucket, or charged it
+//! under raised quotas. The cache learns these changes after at most one second.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::entry::Entry;
+use super::near::Near;
+use super::{Answer, BucketState, Decision, Local};
+use crate::Key;
+use crate::token_bucket::state::Ask;
+
+/// How long a stored state is used, µs.
+const LONGEST: i64 = 1_000_000;
+
+/// Counts the tokens of a request that asks the store, until this is dropped.
+pub(crate) struct Pass {
+    entry: Arc<Entry>,
+    cost: i64,
+}
+
+/// A request that asks the store.
+pub(crate) struct Asked {
+    /// Stores the answer.
+    learns: Option<(Local, Key)>,
+    pass: Option<Pass>,
+    sent: i64,
+}
+
+impl Near {
+    /// The refusal of a request, or its pass to the store; no pass is needed if there is no usable state. See
+    /// [`Local::known`] for `is_alone`.
+    pub(super) fn gate(&self, now: i64, ask: Ask, is_alone: bool) -> Answer<Option<Pass>> {
+        let entry = &self.entry;
+        if now >= entry.known_until.load(Ordering::Acquire) {
+            return Answer::Ask(None);
+        }
+        let mut in_flight = entry.in_flight.load(Ordering::Relaxed);
+        loop {
+            if let Some(refusal) = self.refused(now, ask, in_flight) {
+                let refusal = if is_alone { Some(refusal) } else { self.refused(now, ask, 0) };
+                return refusal.map_or(Answer::Ask(None), Answer::Known);
+            }
+            let more = in_flight + ask.cost;
+            match entry.in_flight.compare_exchange_weak(in_flight, more, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => return Answer::Ask(Some(Pass { entry: Arc::clone(entry), cost: ask.cost })),
+                Err(current) => in_flight = current,
+            }
+        }
+    }
+
+    /// The refusal of a request that need not ask the store. The requests in flight are counted if `counts` says so.
+    #[inline]
+    pub(super) fn refusal(&self, now: i64, ask: Ask, counts: bool) -> Option<Decision> {
+        if now >= self.entry.known_until.load(Ordering::Acquire) {
+            return None;
+        }
+        let in_flight = if counts { self.entry.in_flight.load(Ordering::Relaxed) } else { 0 };
+        self.refused(now, ask, in_flight)
+    }
+
+    /// Decides a request by the stored state, after the requests in flight. Returns the refusal, if any.
+    #[inline]
+    fn refused(&self, now: i64, ask: Ask, in_flight: i64) -> Option<Decision> {
+        let (quotas, told) = (&self.quotas, &self.entry.told);
+        let (time, mut bucket) = (told.time(now), told.bucket(quotas));
+        if in_flight > 0 {
+            bucket.charge(quotas, time, in_flight);
+        }
+        (!bucket.take(quotas, time, ask)).then(|| self.decision(ask, false, now, bucket))
+    }
+}
+
+impl Entry {
+    /// Removes the cached refusal.
+    pub(super) fn open(&self) {
+        self.known_until.store(0, Ordering::Release);
+    }
+}
+
+impl Asked {
+    pub(super) fn new(learns: Option<(Local, Key)>, pass: Option<Pass>, sent: i64) -> Self {
+        Self { learns, pass, sent }
+    }
+
+    /// Stores the answer of the store: whether it admitted the request, and the state after that.
+    pub(crate) fn answered(self, admitted: bool, state: &BucketState) {
+        let Some((local, key)) = self.learns else { return };
+        if local.table.is_outdated(self.sent) {
+            return;
+        }
+        let learn = |entry: &Entry| {
+            if entry.told.learn(self.sent, state) {
+                entry.known_until.store(self.sent + LONGEST, Ordering::Release);
+            }
+        };
+        match &self.pass {
+            Some(pass) => learn(&pass.entry),
+            None if !admitted => {
+                // If there is no room for an entry, the answer is not stored.
+                let hash = local.table.hash(&key);
+                local.table.entry(hash, &key, &state.quotas).iter().for_each(|entry| learn(entry));
+            }
+            None => {}
+        }
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        self.entry.in_flight.fetch_sub(self.cost, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,269 @@
+//! The state of Redis buckets that this process keeps: cached refusals, and prefetched tokens.
+//!
+//! A key has an [`Entry`] if it was refused or is hot. Other keys have none.
+
+mod entry;
+mod gate;
+mod heat;
+mod keeper;
+mod near;
+mod slots;
+#[cfg(test)]
+mod tests;
+mod told;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use hashbrown::HashTable;
+
+pub(super) use self::entry::Entry;
+pub(super) use self::gate::Asked;
+use self::heat::Heat;
+use self::keeper::Keeper;
+use self::near::Near;
+use super::TokenBucket;
+use super::decision::{BucketState, Decision};
+use super::state::Ask;
+use crate::Key;
+use crate::clock;
+use crate::token_bucket::quota::Quotas;
+
+/// The local state of one bucket and its clones. Cloning is cheap.
+#[derive(Clone, Default)]
+pub(crate) struct Local {
+    /// Whether refusals are cached.
+    refusals: bool,
+    /// How long prefetched tokens are held (µs), and the detection of hot keys. `None` if tokens are not
+    /// prefetched.
+    ahead: Option<(i64, Arc<Heat>)>,
+    table: Arc<Table>,
+}
+
+/// The entries, by key and quotas.
+struct Table {
+    /// Identifies the table, because threads keep entries of several tables.
+    id: u64,
+    hasher: RandomState,
+    /// Answers to requests sent until this time (µs) are ignored.
+    outdated: AtomicI64,
+    count: AtomicUsize,
+    shards: Box<[RwLock<Shard>]>,
+}
+
+#[derive(Default)]
+struct Shard {
+    entries: HashTable<Arc<Entry>>,
+    /// The number of entries at which the next insertion first removes unused entries.
+    sweep_at: usize,
+}
+
+const SHARDS: usize = 16;
+const SWEEP_AT: usize = 64;
+
+/// The maximum number of entries of a shard. Beyond that, other keys get no entry and ask the store.
+const MOST: usize = 4096;
+
+/// How to decide a request.
+pub(super) enum Answer<A> {
+    /// This process decides: it refuses the request, or has admitted it with prefetched tokens.
+    Known(Decision),
+    /// Ask the store.
+    Ask(A),
+}
+
+impl Local {
+    pub(super) fn with_refusals(mut self, refusals: bool) -> Self {
+        self.refusals = refusals;
+        self
+    }
+
+    pub(super) fn with_prefetch(mut self, hold: i64) -> Self {
+        self.ahead = Some((hold, Arc::default()));
+        self
+    }
+
+    pub(super) fn without_prefetch(self) -> Self {
+        Self { ahead: None, ..self }
+    }
+
+    /// Whether this process never keeps local state.
+    pub(super) fn is_off(&self) -> bool {
+        !self.refusals && self.ahead.is_none()
+    }
+
+    /// Whether there is no local state now.
+    pub(super) fn knows_nothing(&self) -> bool {
+        self.is_off() || self.table.is_empty()
+    }
+
+    fn take(&self, near: &mut Near, now: i64, ask: Ask) -> Option<Decision> {
+        if self.ahead.is_some() { near.take(now, ask) } else { None }
+    }
+
+    fn refusal(&self, near: &Near, now: i64, ask: Ask, is_alone: bool) -> Option<Decision> {
+        if self.refusals { near.refusal(now, ask, is_alone) } else { None }
+    }
+
+    /// The decision on a request, if it needs no call to the store. If it is not asked for alone, but with those of
+    /// other limits, the requests in flight do not count: they may not be charged, because another limit may refuse
+    /// them.
+    #[inline]
+    pub(super) fn known(&self, quotas: &Quotas, key: &Key, ask: Ask, is_alone: bool) -> Option<Decision> {
+        if self.knows_nothing() {
+            return None;
+        }
+        let now = clock::micros();
+        self.table.with(key, quotas, |near| {
+            self.take(near, now, ask).or_else(|| self.refusal(near, now, ask, is_alone))
+        })?
+    }
+
+    /// Decides a request locally, or prepares the call to the store. See [`known`](Self::known) for `is_alone`.
+    pub(super) fn answer(
+        &self,
+        bucket: &TokenBucket,
+        key: Cow<'_, Key>,
+        now: i64,
+        ask: Ask,
+        is_alone: bool,
+    ) -> Answer<Asked> {
+        let quotas = &bucket.quotas;
+        let found = self.table.with(&key, quotas, |near| {
+            if let Some(decision) = self.take(near, now, ask) {
+                return Answer::Known(decision);
+            }
+            let gate = if self.refusals { near.gate(now, ask, is_alone) } else { Answer::Ask(None) };
+            if is_alone && matches!(gate, Answer::Ask(_)) {
+                near.entry.missed(ask.cost);
+            }
+            gate
+        });
+        let pass = match found {
+            Some(Answer::Known(decision)) => return Answer::Known(decision),
+            Some(Answer::Ask(pass)) => pass,
+            None => None,
+        };
+        // Quotas that never refill are not prefetched, because prefetched tokens are sometimes lost.
+        if let Some((hold, heat)) = &self.ahead
+            && quotas.limits().iter().all(|limit| limit.num > 0)
+            && let hash = self.table.hash(&key)
+            && let Some(count) = heat.note(hash, now, *hold, ask.cost)
+            && let Some(entry) = self.table.entry(hash, &key, quotas)
+        {
+            let table = Arc::clone(&self.table);
+            Keeper::start(entry, table, &bucket.clients, *hold, count, now.rem_euclid(*hold));
+        }
+        let learns = self.refusals.then(|| (self.clone(), key.into_owned()));
+        Answer::Ask(Asked::new(learns, pass, now))
+    }
+
+    /// Removes the cached refusal of a key, because tokens are given back.
+    pub(super) fn forget_refusal(&self, key: &Key, quotas: &Quotas) {
+        self.table.outdate();
+        self.table.with(key, quotas, |near| near.entry.open());
+    }
+
+    /// Removes the entries of a key, with their prefetched tokens.
+    pub(super) fn forget(&self, key: &Key) {
+        self.table.outdate();
+        self.table.forget(key);
+    }
+}
+
+impl Table {
+    fn hash(&self, key: &Key) -> u64 {
+        self.hasher.hash_one(key.as_bytes())
+    }
+
+    /// From now on, answers to requests sent before now are ignored.
+    fn outdate(&self) {
+        self.outdated.fetch_max(clock::micros(), Ordering::AcqRel);
+    }
+
+    /// Whether the answer to a request sent at this time may be outdated.
+    pub(super) fn is_outdated(&self, sent: i64) -> bool {
+        sent <= self.outdated.load(Ordering::Acquire)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    fn shard(&self, hash: u64) -> &RwLock<Shard> {
+        &self.shards[(hash >> 48) as usize % SHARDS]
+    }
+
+    /// Calls `act` with this thread's copy of the entry of a key, if there is an entry.
+    #[inline]
+    fn with<R>(&self, key: &Key, quotas: &Quotas, act: impl FnOnce(&mut Near) -> R) -> Option<R> {
+        if self.is_empty() {
+            return None;
+        }
+        let find = || {
+            let hash = self.hash(key);
+            let shard = self.shard(hash).read().unwrap_or_else(PoisonError::into_inner);
+            shard.entries.find(hash, |entry| entry.is_of(key, quotas)).cloned()
+        };
+        near::with(self.id, key, quotas, find, act)
+    }
+
+    /// The entry of a key; created if there is none. `None` if there are too many entries.
+    fn entry(&self, hash: u64, key: &Key, quotas: &Quotas) -> Option<Arc<Entry>> {
+        let mut shard = self.shard(hash).write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = shard.entries.find(hash, |entry| entry.is_of(key, quotas)) {
+            return Some(Arc::clone(entry));
+        }
+        if shard.entries.len() >= shard.sweep_at.max(SWEEP_AT) {
+            let (now, before) = (clock::micros(), shard.entries.len());
+            shard.entries.retain(|entry| !entry.ends_if(|entry| entry.is_idle(now)));
+            self.count.fetch_sub(before - shard.entries.len(), Ordering::Relaxed);
+            shard.sweep_at = (2 * shard.entries.len()).min(MOST);
+            let room = shard.sweep_at.max(SWEEP_AT);
+            shard.entries.shrink_to(room, |entry| entry.hash);
+            if shard.entries.len() >= MOST {
+                return None;
+            }
+        }
+        let entry = Arc::new(Entry::new(self.id, hash, key, quotas));
+        shard.entries.insert_unique(hash, Arc::clone(&entry), |entry| entry.hash);
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Some(entry)
+    }
+
+    fn forget(&self, key: &Key) {
+        if self.is_empty() {
+            return;
+        }
+        let hash = self.hash(key);
+        let mut shard = self.shard(hash).write().unwrap_or_else(PoisonError::into_inner);
+        while let Ok(entry) = shard.entries.find_entry(hash, |entry| entry.key == *key) {
+            let (entry, _) = entry.remove();
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            entry.ends_if(|_| true);
+            entry.drop_tokens();
+            entry.open();
+        }
+    }
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
+        static TABLES: AtomicU64 = AtomicU64::new(0);
+        let (id, outdated) = (TABLES.fetch_add(1, Ordering::Relaxed), AtomicI64::new(i64::MIN));
+        Self { id, hasher: RandomState::new(), outdated, count: AtomicUsize::new(0), shards }
+    }
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Local")
+            .field("refusals", &self.refusals)
+            .field("prefetch", &self.ahead.as_ref().map(|(hold, _)| hold))
+            .finish_non_exhaustive()
+    }
+}

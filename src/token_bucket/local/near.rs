@@ -1,0 +1,97 @@
+//! The copies of entries that each thread keeps. Threads that decide about one key at the same time usually write
+//! to no shared memory.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use super::entry::Entry;
+use crate::Key;
+use crate::token_bucket::decision::{BucketState, Decision};
+use crate::token_bucket::quota::Quotas;
+use crate::token_bucket::state::{Ask, Bucket};
+
+const PLACES: usize = 16;
+
+/// A thread takes the share `1 / 2^SHARE_BITS` of a batch of tokens at a time: one 64th.
+const SHARE_BITS: u32 = 6;
+
+thread_local! {
+    static NEAR: RefCell<[Option<Near>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
+}
+
+pub(super) struct Near {
+    pub(super) entry: Arc<Entry>,
+    /// A copy, so that usually only one thread changes its reference count.
+    pub(super) quotas: Quotas,
+    /// Prefetched tokens, usable before `deadline` (µs).
+    tokens: i64,
+    deadline: i64,
+    /// Whether this thread took tokens of the entry before. Only then it takes a share. Entries that alternate in a
+    /// place take single tokens, so none are left behind.
+    stays: bool,
+}
+
+/// Calls `act` with this thread's copy of an entry. If there is no copy, `find` finds the entry.
+#[inline]
+pub(super) fn with<R>(
+    table: u64,
+    key: &Key,
+    quotas: &Quotas,
+    find: impl FnOnce() -> Option<Arc<Entry>>,
+    act: impl FnOnce(&mut Near) -> R,
+) -> Option<R> {
+    let act = |near: &RefCell<[Option<Near>; PLACES]>| {
+        let mut near = near.try_borrow_mut().ok()?;
+        let place = &mut near[place(table, key, quotas)];
+        if !place.as_ref().is_some_and(|near| {
+            near.entry.table == table && near.entry.is_of(key, quotas) && !near.entry.is_gone()
+        }) {
+            let entry = find()?;
+            let quotas = entry.quotas.copy();
+            *place = Some(Near { entry, quotas, tokens: 0, deadline: 0, stays: false });
+        }
+        place.as_mut().map(act)
+    };
+    // Fails when the thread is ending.
+    NEAR.try_with(act).ok().flatten()
+}
+
+/// The place of an entry. Entries with the same place replace each other.
+fn place(table: u64, key: &Key, quotas: &Quotas) -> usize {
+    let bytes = key.as_bytes();
+    let last = bytes.last_chunk::<8>().map_or_else(
+        || bytes.iter().fold(0, |mixed, byte| mixed << 8 | u64::from(*byte)),
+        |last| u64::from_le_bytes(*last),
+    );
+    let owner = (table << 32) ^ (quotas.id() as u64 >> 4) ^ bytes.len() as u64;
+    let mixed = (last.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ owner).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 60) as usize % PLACES
+}
+
+impl Near {
+    /// Admits a request with prefetched tokens.
+    #[inline]
+    pub(super) fn take(&mut self, now: i64, ask: Ask) -> Option<Decision> {
+        let told = &self.entry.told;
+        if told.is_blocked(now) {
+            return None;
+        }
+        if self.tokens < ask.cost || now >= self.deadline {
+            let share = if self.stays { SHARE_BITS } else { u64::BITS - 1 };
+            let taken = self.entry.take(now, ask.cost, share)?;
+            // Keeps the rest of an earlier share of the same batch.
+            let kept = if taken.deadline == self.deadline { self.tokens } else { 0 };
+            (self.tokens, self.deadline, self.stays) = (kept + taken.count, taken.deadline, true);
+        }
+        self.tokens -= ask.cost;
+        let (mut bucket, slots) = (told.bucket(&self.quotas), &self.entry.slots.0);
+        bucket.hold(&self.quotas, told.time(now), self.tokens + slots.left(0) + slots.left(1));
+        Some(self.decision(ask, true, now, bucket))
+    }
+
+    #[inline]
+    pub(super) fn decision(&self, ask: Ask, admitted: bool, now: i64, bucket: Bucket) -> Decision {
+        let state = BucketState { quotas: self.quotas.clone(), now: self.entry.told.time(now), bucket };
+        Decision { cost: ask.cost, admitted, is_local: true, by: None, key: None, state }
+    }
+}

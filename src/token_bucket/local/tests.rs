@@ -1,0 +1,327 @@
+use std::time::Duration;
+
+use futures::future::join_all;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+
+use crate::store::{Cell as _, Operation};
+use crate::support::redis_server::RedisServer;
+use crate::token_bucket::TokenBucket;
+use crate::token_bucket::agreement::seed;
+use crate::token_bucket::ahead::{Prefetch, Prefetched};
+use crate::token_bucket::cancel::{Cancel, Rule};
+use crate::token_bucket::operations::Reserve;
+use crate::token_bucket::state::{Ask, Bucket};
+use crate::{Quota, Quotas, Store};
+
+async fn on(server: &RedisServer, quota: Quota) -> TokenBucket {
+    TokenBucket::new(&Store::redis(&server.url()).unwrap(), "local", quota).unwrap()
+}
+
+#[tokio::test]
+async fn known_refusals_are_repeated_without_the_store_until_they_end() {
+    let server = RedisServer::start().await;
+    let bucket = on(&server, Quota::per_hour(1).burst(2)).await;
+    let local = on(&server, Quota::per_hour(1).burst(2)).await.cache_refusals(true);
+    assert!(local.allow_n("k", 2).await.unwrap().is_admitted());
+    assert!(!local.allow("k").await.unwrap().is_admitted());
+    // Another process resets the bucket. The cache still refuses, because the store is not asked.
+    bucket.reset("k").await.unwrap();
+    let refused = local.allow("k").await.unwrap();
+    assert!(!refused.is_admitted() && refused.retry_after().is_some());
+    // Other keys and other processes are not affected.
+    assert!(local.allow("l").await.unwrap().is_admitted());
+    assert!(bucket.allow("k").await.unwrap().is_admitted());
+    // The cache learns a reset by this handle or its clones at once.
+    local.reset("k").await.unwrap();
+    assert!(local.allow("k").await.unwrap().is_admitted());
+}
+
+#[tokio::test]
+async fn a_dearer_request_is_told_its_own_time() {
+    let server = RedisServer::start().await;
+    let local = on(&server, Quota::per_hour(60).burst(10)).await.cache_refusals(true);
+    assert!(local.allow_n("k", 10).await.unwrap().is_admitted());
+    assert!(!local.allow("k").await.unwrap().is_admitted());
+    for cost in [1, 2, 10] {
+        let refused = local.allow_n("k", cost).await.unwrap();
+        assert!(refused.is_local() && refused.cost() == cost);
+        let minutes = refused.retry_after().unwrap().as_secs_f64() / 60.0;
+        assert!((minutes - f64::from(cost)).abs() < 0.1, "{cost}: {minutes} min");
+    }
+}
+
+/// A cached refusal does not apply to another namespace, or to a handle without the cache.
+#[tokio::test]
+async fn namespaces_and_values_know_their_own() {
+    let server = RedisServer::start().await;
+    let store = Store::redis(&server.url()).unwrap();
+    let named = |name: &str| TokenBucket::new(&store, name, Quota::per_hour(1).burst(2)).unwrap();
+    let (sms, mail) = (named("sms").cache_refusals(true), named("mail").cache_refusals(true));
+    for bucket in [&sms, &mail] {
+        assert!(bucket.allow_n("other", 2).await.unwrap().is_admitted());
+        assert!(!bucket.allow("other").await.unwrap().is_admitted());
+    }
+    assert!(sms.allow_n("k", 2).await.unwrap().is_admitted());
+    assert!(!sms.allow("k").await.unwrap().is_admitted());
+    assert!(sms.allow("k").await.unwrap().is_local());
+    assert!(mail.allow("k").await.unwrap().is_admitted(), "another namespace");
+    assert!(!sms.cache_refusals(false).allow("k").await.unwrap().is_local(), "the cache is off");
+    assert!(sms.allow_n("k", 0).await.unwrap().is_admitted());
+    assert!(sms.allow_n("k", 3).await.unwrap_err().is_exceeds_burst());
+}
+
+/// Of many concurrent requests, only as many ask the store as there can be tokens.
+#[tokio::test]
+async fn the_gate_lets_through_what_can_be_admitted() {
+    let server = RedisServer::start().await;
+    let local = on(&server, Quota::per_second(50).burst(10)).await.cache_refusals(true);
+    let ask = async || {
+        let decisions = join_all((0..100).map(|_| local.allow("k"))).await;
+        let decisions: Vec<_> = decisions.into_iter().map(Result::unwrap).collect();
+        let admitted = decisions.iter().filter(|decision| decision.is_admitted()).count();
+        (admitted, decisions.iter().filter(|decision| decision.is_local()).count())
+    };
+    assert_eq!(ask().await.0, 10);
+    let (mut admitted, mut asked, mut rounds) = (0, 0, 0);
+    while admitted < 25 {
+        let (now, from_cache) = ask().await;
+        (admitted, asked, rounds) = (admitted + now, asked + 100 - from_cache, rounds + 1);
+        assert!(now > 0 || from_cache > 0);
+        tokio::task::yield_now().await;
+    }
+    // Each time that the bucket may have a token, one or a few requests ask the store.
+    assert!(asked <= 4 * admitted + 100, "{asked} asked in {rounds} rounds for {admitted}");
+}
+
+#[tokio::test]
+async fn a_hot_key_is_admitted_from_memory() {
+    let server = RedisServer::start().await;
+    let bucket = on(&server, Quota::per_second(1_000_000)).await;
+    let local = bucket.prefetch(Duration::from_millis(100)).unwrap();
+    let mut from_memory = 0;
+    while from_memory < 1000 {
+        let decisions = join_all((0..50).map(|_| local.allow("k"))).await;
+        for decision in decisions {
+            let decision = decision.unwrap();
+            assert!(decision.is_admitted());
+            from_memory += usize::from(decision.is_local());
+        }
+    }
+    // After a block by this process, no request is admitted from memory.
+    local.block_for("k", Duration::from_secs(60)).await.unwrap();
+    assert!(!local.allow("k").await.unwrap().is_admitted());
+    let error = bucket.prefetch(Duration::ZERO).unwrap_err();
+    assert!(error.is_invalid() && error.to_string().contains("1 ms to 1 s"), "{error}");
+}
+
+#[tokio::test]
+async fn what_is_not_used_is_given_back() {
+    let server = RedisServer::start().await;
+    let bucket = on(&server, Quota::per_hour(1000).burst(100_000)).await;
+    let local = bucket.prefetch(Duration::from_millis(50)).unwrap();
+    let mut used = 0;
+    for _ in 0..40 {
+        used += join_all((0..50).map(|_| local.allow("k"))).await.len() as i64;
+    }
+    crate::support::eventually("unused tokens are given back", Duration::from_secs(20), async || {
+        let left = i64::from(bucket.peek("k").await.unwrap().remaining());
+        // Not given back: the share that a thread took, and the tokens that came back meanwhile.
+        left >= 100_000 - used - 100
+    })
+    .await;
+}
+
+const START: i64 = 1_760_000_000_000_000;
+
+/// Processes that prefetch, with the operations of the store, in virtual time.
+struct Fleet {
+    quotas: Quotas,
+    hold: i64,
+    now: i64,
+    bucket: Bucket,
+    /// Per process: the prefetches, with the tokens left and the deadline of each.
+    held: Vec<Vec<(Prefetched, i64, i64)>>,
+    reservations: Vec<(i64, Cancel)>,
+    /// Sent, but not applied yet.
+    give_backs: Vec<Cancel>,
+    /// When requests acted, and with how many tokens.
+    acted: Vec<(i64, i64)>,
+    /// The largest number of tokens held at the same time.
+    most_held: i64,
+    /// Whether tokens are reserved ahead of time.
+    reserves: bool,
+}
+
+impl Fleet {
+    fn step<O: Operation<Cell = Bucket>>(&mut self, operation: O) -> O::Reply {
+        if self.bucket.is_idle(self.now) {
+            self.bucket = Bucket::default();
+        }
+        operation.apply(&mut self.bucket, self.now)
+    }
+
+    fn random_step(&mut self, rng: &mut StdRng) {
+        let process = rng.random_range(0..self.held.len());
+        let mut cost = rng.random_range(1..=3);
+        match rng.random_range(0..13) {
+            0..3 => {
+                let wait = if self.reserves { *[0, 0, 5_000, 100_000].choose(rng).unwrap() } else { 0 };
+                if rng.random_bool(0.5) {
+                    // Takes all available tokens.
+                    let (bucket, _) = self.bucket.fitted(&self.quotas, self.now);
+                    cost =
+                        bucket.free(&self.quotas, self.now, wait).clamp(1, i64::from(self.quotas.max_cost()));
+                }
+                let ask = Ask { cost, wait };
+                let decision = self.step(Reserve { quotas: self.quotas.clone(), ask });
+                if decision.is_admitted() {
+                    let act = decision.act().max(self.now);
+                    self.reservations.push((act, Cancel::new(&decision.state, cost, Rule::ActsAt(act))));
+                }
+            }
+            3..5 => {
+                let most = rng.random_range(8..60);
+                let prefetched = self.step(Prefetch { quotas: self.quotas.clone(), most });
+                let count = prefetched.count;
+                if count > 0 {
+                    // The prefetch was sent a little before it was charged.
+                    let until = self.now - rng.random_range(0..1_000) + self.hold;
+                    self.held[process].push((prefetched, count, until));
+                }
+            }
+            5..9 => {
+                let now = self.now;
+                let all = rng.random_bool(0.3);
+                let usable = |(_, left, until): &&mut (Prefetched, i64, i64)| *left > 0 && now < *until;
+                if let Some((_, left, _)) = self.held[process].iter_mut().find(usable) {
+                    let used = if all { *left } else { cost.min(*left) };
+                    *left -= used;
+                    self.acted.push((now, used));
+                }
+            }
+            12 => {
+                // Another limit refuses the request.
+                let ask = Ask { cost, wait: 0 };
+                let decision = self.step(Reserve { quotas: self.quotas.clone(), ask });
+                if decision.is_admitted() {
+                    self.give_backs.push(Cancel::unused(decision.state(), cost, 0));
+                }
+            }
+            9 => {
+                // The process crashes, and loses its tokens.
+                if rng.random_bool(0.1) {
+                    self.held[process].clear();
+                }
+            }
+            10 => {
+                if !self.give_backs.is_empty() {
+                    let at = rng.random_range(0..self.give_backs.len());
+                    let give_back = self.give_backs.swap_remove(at);
+                    self.step(give_back);
+                }
+            }
+            _ => {
+                if !self.reservations.is_empty() && rng.random_bool(0.5) {
+                    let at = rng.random_range(0..self.reservations.len());
+                    if self.reservations[at].0 > self.now {
+                        let (_, cancel) = self.reservations.swap_remove(at);
+                        self.step(cancel);
+                    }
+                }
+            }
+        }
+        let held = self.held.iter().flatten().filter(|(_, _, until)| self.now < *until);
+        self.most_held = self.most_held.max(held.map(|(_, left, _)| left).sum());
+    }
+
+    fn pass(&mut self, span: i64) {
+        self.now += span;
+        for held in &mut self.held {
+            for (prefetched, left, _) in held.extract_if(.., |(_, _, until)| *until <= self.now) {
+                if left > 0 {
+                    self.give_backs.push(Cancel::unused(&prefetched.state, left, 0));
+                }
+            }
+        }
+        for (act, cancel) in self.reservations.extract_if(.., |(act, _)| *act <= self.now) {
+            self.acted.push((act, cancel.cost));
+        }
+    }
+
+    /// Checks that in every interval, requests worth at most `burst + rate·t + min(rate·hold, K)` tokens act.
+    fn check(&mut self, told: &str) {
+        let reservations = std::mem::take(&mut self.reservations);
+        self.acted.extend(reservations.into_iter().map(|(act, cancel)| (act, cancel.cost)));
+        self.acted.sort_unstable();
+        let limit = &self.quotas.limits()[0];
+        let tokens = |span: i64| (i128::from(span) * i128::from(limit.den) / i128::from(limit.num)) as i64;
+        for (first, (from, _)) in self.acted.iter().enumerate() {
+            let mut sum = 0;
+            for (to, cost) in &self.acted[first..] {
+                sum += cost;
+                // Rounded up, because a part of a token counts.
+                let held = (tokens(self.hold) + 1).min(self.most_held);
+                // A waiter acts at a whole µs, up to 1 µs after the tokens are available.
+                let rounded = i64::from(self.reserves);
+                let most = limit.burst + tokens(to - from + rounded) + held;
+                assert!(sum <= most, "{sum} > {most} in {} µs, K {}: {told}", to - from, self.most_held);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_bound_holds_in_every_interval_whatever_happens() {
+    let seed = seed();
+    let mut rng = StdRng::seed_from_u64(seed);
+    for run in 0..4_000 {
+        let rate = *[1_000, 7_777].choose(&mut rng).unwrap();
+        let quota = Quota::per_second(rate).burst(rng.random_range(32..80));
+        let mut fleet = Fleet {
+            quotas: Quotas::new([quota]).unwrap(),
+            hold: *[2_000, 10_000, 30_000].choose(&mut rng).unwrap(),
+            reserves: run % 2 == 0,
+            now: START,
+            bucket: Bucket::default(),
+            held: (0..rng.random_range(1..=4)).map(|_| Vec::new()).collect(),
+            reservations: Vec::new(),
+            give_backs: Vec::new(),
+            acted: Vec::new(),
+            most_held: 0,
+        };
+        for _ in 0..120 {
+            fleet.random_step(&mut rng);
+            fleet.pass(*[0, 0, 0, 100, 1_000, 5_000, 10_000, 40_000].choose(&mut rng).unwrap());
+        }
+        fleet.check(&format!("run {run}, SEED={seed}, {:?}", fleet.quotas));
+    }
+}
+
+/// Without subtracting the tokens that came back, more requests are admitted. The test above would detect that.
+#[test]
+fn giving_back_all_that_was_not_used_would_break_the_bound() {
+    let quotas = Quotas::new([Quota::per_second(1_000).burst(100)]).unwrap();
+    let mut bucket = Bucket::default();
+    let mut now = START;
+    let step =
+        |bucket: &mut Bucket, now: i64| Prefetch { quotas: quotas.clone(), most: 25 }.apply(bucket, now);
+    // Prefetched, held until all tokens came back, then given back. The bucket stays as full as before.
+    let held = step(&mut bucket, now);
+    assert_eq!(held.count, 25);
+    now += 25_000;
+    let rule = Cancel::unused(&held.state, held.count, 0);
+    assert!(!rule.clone().apply(&mut bucket, now), "all of it has come back");
+    // The wrong rule ignores the time since the charge.
+    let wrong = Cancel { rule: Rule::Unused { charged: now, age: 0 }, ..rule };
+    let ask = Ask { cost: 100, wait: 0 };
+    let take = |bucket: &mut Bucket| Reserve { quotas: quotas.clone(), ask }.apply(bucket, now).is_admitted();
+    assert!(take(&mut bucket), "it is full");
+    assert!(wrong.apply(&mut bucket, now));
+    let more = Ask { cost: 25, wait: 0 };
+    assert!(
+        Reserve { quotas: quotas.clone(), ask: more }.apply(&mut bucket, now).is_admitted(),
+        "125 at once"
+    );
+}

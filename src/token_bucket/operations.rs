@@ -1,0 +1,254 @@
+//! The operations on a bucket. Each is implemented twice: as a script in `lua/token_bucket/` and in Rust.
+
+use smallvec::SmallVec;
+
+use super::cancel::Cancel;
+use super::decision::{BucketState, Decision};
+use super::state::{Ask, Bucket, Level, Moment};
+use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Repeat, Script, script};
+use crate::token_bucket::quota::{MOST_REPEATS, Quotas};
+
+/// Charges a request in full, or not at all.
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
+pub(crate) struct Reserve {
+    pub(crate) quotas: Quotas,
+    pub(crate) ask: Ask,
+}
+
+/// Reads the state of a bucket.
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
+pub(crate) struct Peek {
+    pub(crate) quotas: Quotas,
+}
+
+/// Fills a bucket and unblocks it.
+#[derive(Debug)]
+pub(crate) struct Reset;
+
+pub(super) const PARTS: &[&str] = &["tat"];
+
+/// The maximum number of buckets in one call of [`Reserve`] or [`Peek`]: about 0.4 or 0.8 ms of server time.
+const MOST_RUNS: usize = 128;
+
+/// The maximum for scripts that process and write states in table form, which takes four times as long.
+pub(super) const MOST_SLOW_RUNS: usize = 64;
+
+/// Scripts answer -1 for a run whose key does not hold a bucket.
+pub(super) const WRONG_TYPE: Garbled =
+    Garbled("WRONGTYPE the key holds a value that is not a bucket: delete the key, or choose another prefix");
+
+const OUT_OF_RANGE: Garbled = Garbled("a script returned a time out of range");
+
+/// The common part of the operations on one bucket. Those under the same quotas share one call, which contains the
+/// quotas once.
+macro_rules! under_its_quotas {
+    () => {
+        type Cell = $crate::token_bucket::state::Bucket;
+        const PARTS: &'static [&'static str] = $crate::token_bucket::operations::PARTS;
+
+        fn group(&self) -> Option<u128> {
+            Some(self.quotas.id() as u128)
+        }
+
+        fn shared(&self, call: &mut $crate::store::Arguments<'_>) {
+            $crate::token_bucket::operations::write_quotas(&self.quotas, call);
+        }
+    };
+}
+pub(super) use under_its_quotas;
+
+pub(super) fn write_quotas(quotas: &Quotas, call: &mut Arguments<'_>) {
+    call.integer(quotas.limits().len() as i64);
+    for limit in quotas.limits() {
+        for number in [limit.burst, limit.num, limit.den] {
+            call.integer(number);
+        }
+    }
+}
+
+/// Writes sets of quotas, as `lua/lib/several.lua` reads them.
+pub(super) fn write_sets<'a>(sets: impl ExactSizeIterator<Item = &'a Quotas>, call: &mut Arguments<'_>) {
+    let count = sets.len() as i64;
+    for (position, quotas) in sets.enumerate() {
+        write_quotas(quotas, call);
+        if position == 0 {
+            call.integer(count);
+        }
+    }
+}
+
+/// Reads a bucket, in table form or bare.
+pub(super) fn read_bucket(quotas: &Quotas, now: i64, fields: &mut Fields<'_>) -> Result<Bucket, Garbled> {
+    match fields.next()? {
+        Field::Integer(-1) => Err(WRONG_TYPE),
+        Field::Integer(ahead) => read_bare(quotas, now, ahead),
+        Field::List(mut fields) => read_levels(quotas, &mut fields),
+        Field::Text(_) => Err(Garbled("a script returned a text instead of a bucket")),
+    }
+}
+
+/// Reads a number that is not negative. A script answers -1 for a run whose key does not hold a bucket.
+pub(super) fn read_count(fields: &mut Fields<'_>) -> Result<i64, Garbled> {
+    match fields.integer()? {
+        ..0 => Err(WRONG_TYPE),
+        count => Ok(count),
+    }
+}
+
+/// Reads a bucket as it was before a run of requests for `cost` tokens each, of which the first `admitted` were
+/// admitted. Charges it for the requests up to the `nth` (from 0).
+pub(super) fn read_charged(
+    quotas: &Quotas,
+    now: i64,
+    fields: &mut Fields<'_>,
+    (cost, admitted, nth): (i64, i64, i64),
+) -> Result<Bucket, Garbled> {
+    let mut bucket = read_bucket(quotas, now, fields)?;
+    // First the admitted requests of the run before this one, then this one.
+    let before = admitted.min(nth);
+    if before > 0 {
+        bucket.charge(quotas, now, before * cost);
+    }
+    if nth < admitted {
+        bucket.charge(quotas, now, cost);
+    }
+    Ok(bucket)
+}
+
+/// Reads a bucket from the bare form of `lua/lib/bare.lua`.
+fn read_bare(quotas: &Quotas, now: i64, ahead: i64) -> Result<Bucket, Garbled> {
+    if !(0..1 << 53).contains(&ahead) {
+        return Err(OUT_OF_RANGE);
+    }
+    let mut bucket = Bucket::full(quotas);
+    if ahead > 0 {
+        for (level, limit) in bucket.levels.iter_mut().zip(quotas.limits()) {
+            let tat = moment(now + ahead / limit.den, ahead % limit.den)?;
+            (level.tat, level.last) = (tat, tat);
+        }
+    }
+    Ok(bucket)
+}
+
+/// Reads a bucket from the full form that `told` in `lua/lib/bucket.lua` writes.
+pub(super) fn read_levels(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bucket, Garbled> {
+    let blocked_until = fields.integer()?;
+    let mut levels = SmallVec::new();
+    for limit in quotas.limits() {
+        let tat = moment(fields.integer()?, fields.integer()?)?;
+        let last = moment(fields.integer()?, fields.integer()?)?;
+        levels.push(Level { tat, last, quota: limit.tokens, ..Level::default() });
+    }
+    Ok(Bucket::new(blocked_until, levels))
+}
+
+/// Checks that a time from a script is in the range in which no arithmetic overflows.
+pub(super) fn moment(whole: i64, part: i64) -> Result<Moment, Garbled> {
+    if (0..1 << 53).contains(&whole) && (-1..=1 << 20).contains(&part) {
+        Ok(Moment { whole, part })
+    } else {
+        Err(OUT_OF_RANGE)
+    }
+}
+
+impl Operation for Reserve {
+    under_its_quotas!();
+    type Reply = Decision;
+    type Undo = Cancel;
+    const SCRIPT: Script = script!("token_bucket/reserve", "lib/quick", "lib/bucket", "lib/bare");
+    const REPEAT: Repeat = Repeat::Never;
+    const MOST_RUNS: usize = MOST_RUNS;
+    const MOST_REPEATS: usize = MOST_REPEATS;
+
+    fn repeats(&self, other: &Self) -> bool {
+        self.ask == other.ask
+    }
+
+    fn own(&self, count: usize, call: &mut Arguments<'_>) {
+        call.integer(self.ask.cost);
+        call.integer(self.ask.wait);
+        call.integer(count as i64);
+    }
+
+    fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decision, Garbled> {
+        let (admitted, nth) = (read_count(&mut fields)?, nth as i64);
+        let bucket = read_charged(&self.quotas, now, &mut fields, (self.ask.cost, admitted, nth))?;
+        Ok(self.decision(nth < admitted, now, bucket))
+    }
+
+    fn apply(self, bucket: &mut Bucket, now: i64) -> Decision {
+        let was_set_back = bucket.set_back(now);
+        if bucket.fits(&self.quotas) {
+            let admitted = bucket.take(&self.quotas, now, self.ask);
+            let after = bucket.clone().told();
+            if admitted {
+                bucket.written(now);
+            }
+            return self.decision(admitted, now, after);
+        }
+        // A refusal leaves the bucket unchanged, because the script writes nothing then. But a new quota is stored,
+        // and refills from now on; and so is a state that was moved since the clock was set back.
+        let (mut after, is_new) = bucket.fitted(&self.quotas, now);
+        let admitted = after.take(&self.quotas, now, self.ask);
+        if admitted || is_new || was_set_back {
+            bucket.write(&after, now);
+        }
+        self.decision(admitted, now, after)
+    }
+
+    fn undo(decisions: &[Decision]) -> Option<Cancel> {
+        let count = decisions.iter().take_while(|decision| decision.admitted).count();
+        let (first, last) = (decisions.first()?, decisions[..count].last()?);
+        Some(Cancel::combined(&first.state, &last.state, last.cost, count))
+    }
+}
+
+impl Reserve {
+    fn decision(self, admitted: bool, now: i64, bucket: Bucket) -> Decision {
+        let state = BucketState { quotas: self.quotas, now, bucket };
+        Decision { cost: self.ask.cost, admitted, is_local: false, by: None, key: None, state }
+    }
+}
+
+impl Operation for Peek {
+    under_its_quotas!();
+    type Reply = BucketState;
+    type Undo = Never<Bucket>;
+    const SCRIPT: Script = script!("token_bucket/peek", "lib/bucket", "lib/runs");
+    const REPEAT: Repeat = Repeat::Safe;
+    const MOST_RUNS: usize = MOST_RUNS;
+    const MOST_REPEATS: usize = MOST_REPEATS;
+
+    fn repeats(&self, _other: &Self) -> bool {
+        true
+    }
+
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<BucketState, Garbled> {
+        let bucket = read_bucket(&self.quotas, now, &mut fields)?;
+        Ok(BucketState { quotas: self.quotas, now, bucket })
+    }
+
+    fn apply(self, bucket: &mut Bucket, now: i64) -> BucketState {
+        let (bucket, _) = bucket.fitted(&self.quotas, now);
+        BucketState { quotas: self.quotas, now, bucket }
+    }
+}
+
+impl Operation for Reset {
+    type Cell = Bucket;
+    type Reply = ();
+    type Undo = Never<Bucket>;
+    const SCRIPT: Script = script!("token_bucket/reset");
+    const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Never;
+
+    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Result<(), Garbled> {
+        Ok(())
+    }
+
+    fn apply(self, bucket: &mut Bucket, _: i64) {
+        *bucket = Bucket::default();
+    }
+}

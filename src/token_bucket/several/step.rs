@@ -1,0 +1,186 @@
+//! Charges several buckets in one operation, all or none (`lua/token_bucket/reserve_all.lua` in Rust), and takes
+//! such a charge back.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::Terms;
+use crate::store::{Arguments, Cell, Fields, Garbled, Never, Operation, Repeat, Script, script};
+use crate::token_bucket::cancel::Cancel;
+use crate::token_bucket::decision::{BucketState, Decision, Refuser};
+use crate::token_bucket::operations::{PARTS, read_charged, read_count, write_sets};
+use crate::token_bucket::quota::{MOST_REPEATS, Quotas};
+use crate::token_bucket::state::{Ask, Bucket};
+
+/// The maximum number of requests in one call, if each has up to three quotas: about 0.5 ms of server time. With
+/// more quotas, the maximum is lower.
+const MOST_RUNS: usize = 40;
+
+/// The states of several buckets, in the order of the limits.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Buckets(pub(crate) SmallVec<[Bucket; 3]>);
+
+/// Charges a request to all buckets, or to none.
+#[derive(Clone, Debug)]
+pub(crate) struct ReserveAll {
+    pub(crate) terms: Arc<Terms>,
+    pub(crate) cost: i64,
+}
+
+/// The result of a request.
+#[derive(Debug)]
+pub(crate) struct Decided {
+    pub(crate) terms: Arc<Terms>,
+    pub(crate) cost: i64,
+    pub(crate) admitted: bool,
+    /// One state per limit, after the decision.
+    pub(crate) states: SmallVec<[BucketState; 3]>,
+}
+
+/// Takes back the charge of a request that never acts, for each bucket in which nothing was charged after it.
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
+pub(crate) struct CancelAll(SmallVec<[Cancel; 3]>);
+
+impl Cell for Buckets {
+    fn is_idle(&self, now: i64) -> bool {
+        self.0.iter().all(|bucket| bucket.is_idle(now))
+    }
+}
+
+impl Operation for ReserveAll {
+    type Cell = Buckets;
+    type Reply = Decided;
+    type Undo = CancelAll;
+    const SCRIPT: Script = script!("token_bucket/reserve_all", "lib/bucket", "lib/bare", "lib/several");
+    const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Never;
+    const MOST_RUNS: usize = MOST_RUNS;
+    const MOST_REPEATS: usize = MOST_REPEATS;
+
+    fn group(&self) -> Option<u128> {
+        Some(self.terms.all.id() as u128)
+    }
+
+    fn most_runs(&self) -> usize {
+        (3 * MOST_RUNS / self.terms.all.limits().len()).clamp(1, MOST_RUNS)
+    }
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        write_sets(self.terms.each.iter(), call);
+    }
+
+    fn repeats(&self, other: &Self) -> bool {
+        self.cost == other.cost
+    }
+
+    fn own(&self, count: usize, call: &mut Arguments<'_>) {
+        call.integer(self.cost);
+        call.integer(count as i64);
+    }
+
+    fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decided, Garbled> {
+        let (admitted, nth) = (read_count(&mut fields)?, nth as i64);
+        let mut states = SmallVec::new();
+        for quotas in &self.terms.each {
+            let bucket = read_charged(quotas, now, &mut fields, (self.cost, admitted, nth))?;
+            states.push(BucketState { quotas: quotas.clone(), now, bucket });
+        }
+        Ok(Decided { terms: self.terms, cost: self.cost, admitted: nth < admitted, states })
+    }
+
+    fn apply(self, cells: &mut Buckets, now: i64) -> Decided {
+        let Self { terms, cost } = self;
+        cells.0.resize(terms.each.len(), Bucket::default());
+        let ask = Ask { cost, wait: 0 };
+        let mut after: SmallVec<[(&Quotas, Bucket, bool); 3]> = SmallVec::new();
+        for (bucket, quotas) in cells.0.iter().zip(&terms.each) {
+            let (bucket, is_new) = bucket.fitted(quotas, now);
+            after.push((quotas, bucket, is_new));
+        }
+        let admitted = after.iter().all(|(quotas, bucket, _)| bucket.has(quotas, now, ask));
+        let mut states = SmallVec::new();
+        for (cell, (quotas, mut bucket, is_new)) in cells.0.iter_mut().zip(after) {
+            if admitted {
+                bucket.charge(quotas, now, cost);
+            }
+            // As in `Reserve`: a refusal leaves the bucket unchanged, except that new quotas are stored.
+            if admitted || is_new {
+                cell.write(&bucket, now);
+            }
+            states.push(BucketState { quotas: quotas.clone(), now, bucket });
+        }
+        Decided { terms, cost, admitted, states }
+    }
+
+    fn undo(replies: &[Decided]) -> Option<CancelAll> {
+        let count = replies.iter().take_while(|decided| decided.admitted).count();
+        let (first, last) = (replies.first()?, replies[..count].last()?);
+        let cost = last.cost;
+        let states = first.states.iter().zip(&last.states);
+        let cancels = states.map(|(first, last)| Cancel::combined(first, last, cost, count));
+        Some(CancelAll(cancels.collect()))
+    }
+}
+
+impl Decided {
+    /// The decision that the caller gets.
+    pub(crate) fn decision(&self) -> Decision {
+        let now = self.states.first().map_or(0, |state| state.now);
+        let mut bucket = Bucket::default();
+        let mut refuser = None;
+        for (limit, state) in self.states.iter().enumerate() {
+            if !self.admitted && refuser.is_none() && !self.has(state) {
+                refuser = Some(Refuser::new(limit, bucket.levels.len(), state, self.cost));
+            }
+            // Converts all times to the time of the first state.
+            let shift = now - state.now;
+            bucket.blocked_until = bucket.blocked_until.max(state.bucket.blocked_until + shift);
+            for (level, limit) in state.bucket.pairs(&state.quotas) {
+                let mut level = *level;
+                if limit.num != 0 {
+                    level.tat.whole += shift;
+                    level.last.whole += shift;
+                }
+                bucket.levels.push(level);
+            }
+        }
+        let state = BucketState { quotas: self.terms.all.clone(), now, bucket };
+        Decision { cost: self.cost, admitted: self.admitted, is_local: false, by: refuser, key: None, state }
+    }
+
+    /// Whether the limit of this state has the tokens.
+    pub(super) fn has(&self, state: &BucketState) -> bool {
+        state.bucket.has(&state.quotas, state.now, Ask { cost: self.cost, wait: 0 })
+    }
+}
+
+impl Operation for CancelAll {
+    type Cell = Buckets;
+    type Reply = ();
+    type Undo = Never<Buckets>;
+    const SCRIPT: Script = Cancel::SCRIPT;
+    const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Cancel::REPEAT;
+    const IN_ORDER: bool = Cancel::IN_ORDER;
+    const SAME_ONCE: bool = Cancel::SAME_ONCE;
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        write_sets(self.0.iter().map(|cancel| &cancel.quotas), call);
+    }
+
+    fn own(&self, count: usize, call: &mut Arguments<'_>) {
+        self.0.iter().for_each(|cancel| cancel.own(count, call));
+    }
+
+    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Result<(), Garbled> {
+        Ok(())
+    }
+
+    fn apply(self, cells: &mut Buckets, now: i64) {
+        for (bucket, cancel) in cells.0.iter_mut().zip(self.0) {
+            cancel.apply(bucket, now);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::store::Operation as _;
+use crate::token_bucket::cancel::Cancel;
+use crate::token_bucket::operations::Reserve;
+use crate::token_bucket::state::{Ask, Bucket};
+use crate::{Key, Quota, Quotas, Store, StoreBuilder, TokenBucket, TokenBuckets};
+
+fn bucket(store: &Store, name: &str, tokens: u32) -> TokenBucket {
+    TokenBucket::new(store, name, Quota::non_refilling(tokens)).unwrap()
+}
+
+#[tokio::test]
+async fn one_that_refuses_charges_none() {
+    let store = Store::in_memory();
+    let (users, all) = (bucket(&store, "users", 5), bucket(&store, "all", 2));
+    let limits = TokenBuckets::new([users.clone(), all.clone()]).unwrap();
+    for _ in 0..2 {
+        let decision = limits.allow(["ann", "-"]).await.unwrap();
+        assert!(decision.is_admitted() && decision.refused_by().is_none());
+    }
+    let refused = limits.allow(["ann", "-"]).await.unwrap();
+    assert_eq!((refused.is_admitted(), refused.refused_by()), (false, Some("all")));
+    let names: Vec<_> = refused.state().balances().map(|balance| balance.name().to_owned()).collect();
+    assert_eq!(names, ["users", "all"]);
+    assert_eq!(users.peek("ann").await.unwrap().remaining(), 3);
+    // The second limit has no key and is not asked.
+    let decision = limits.allow([Some("ann"), None]).await.unwrap();
+    assert!(decision.is_admitted());
+    assert_eq!(decision.state().balances().count(), 1);
+    assert_eq!(users.peek("ann").await.unwrap().remaining(), 2);
+    let nothing = limits.allow([None::<Key>, None]).await.unwrap();
+    assert!(nothing.is_admitted());
+    // A blocked key is refused.
+    users.block_for("bob", std::time::Duration::from_secs(60)).await.unwrap();
+    all.reset("-").await.unwrap();
+    let refused = limits.allow(["bob", "-"]).await.unwrap();
+    assert_eq!(refused.refused_by(), Some("users"));
+    assert!(refused.retry_after().is_some_and(|after| after.as_secs() > 50));
+    assert_eq!(all.peek("-").await.unwrap().remaining(), 2);
+    let error = limits.allow_n(["ann", "-"], 3).await.unwrap_err();
+    assert!(error.is_exceeds_burst(), "{error}");
+    assert!(limits.allow_n(["ann", "-"], 0).await.unwrap().is_admitted());
+}
+
+#[tokio::test]
+async fn what_cannot_be_put_together_is_told() {
+    let store = Store::in_memory();
+    let error = TokenBuckets::new([bucket(&store, "a", 1), bucket(&store, "a", 2)]).unwrap_err();
+    assert!(error.is_invalid() && error.to_string().contains("\"a\""), "{error}");
+    let error = TokenBuckets::new([]).unwrap_err();
+    assert!(error.is_invalid() && error.to_string().contains("is 0"), "{error}");
+    let nine: [_; 9] = std::array::from_fn(|n| bucket(&store, &format!("b{n}"), 1));
+    let error = TokenBuckets::new(nine).unwrap_err();
+    assert!(error.is_invalid() && error.to_string().contains("is 9"), "{error}");
+}
+
+#[tokio::test]
+async fn no_two_quotas_are_told_by_one_name() {
+    let store = Store::in_memory();
+    let hourly = TokenBucket::new(&store, "users", Quota::per_hour(1).named("hourly")).unwrap();
+    let error = TokenBuckets::new([hourly, bucket(&store, "users.hourly", 1)]).unwrap_err();
+    assert!(error.is_invalid() && error.to_string().contains("\"users.hourly\""), "{error}");
+}
+
+/// A cancellation that runs twice gives back once, and nothing to a quota that never refills.
+#[test]
+fn what_may_run_twice_gives_back_once() {
+    let quotas = Quotas::new([Quota::per_hour(1).burst(9), Quota::non_refilling(9)]).unwrap();
+    let (mut bucket, now) = (Bucket::default(), 1_760_000_000_000_000);
+    let take = |bucket: &mut Bucket| {
+        let ask = Ask { cost: 2, wait: 0 };
+        Reserve { quotas: quotas.clone(), ask }.apply(bucket, now)
+    };
+    let decision = take(&mut bucket);
+    let left =
+        |bucket: &Bucket| bucket.pairs(&quotas).map(|(level, limit)| level.tokens(limit, now)).collect();
+    for expected in [[9, 7], [9, 7]] {
+        Cancel::safe_to_repeat(&decision.state, decision.cost).apply(&mut bucket, now);
+        let left: Vec<i64> = left(&bucket);
+        assert_eq!(left, expected);
+    }
+    take(&mut bucket);
+    take(&mut bucket);
+    Cancel::safe_to_repeat(&decision.state, decision.cost).apply(&mut bucket, now);
+    let left: Vec<i64> = left(&bucket);
+    assert_eq!(left, [5, 3]);
+}
+
+#[test]
+fn quotas_are_told_by_the_names_of_their_limits() {
+    let two = Quotas::new([Quota::per_second(1), Quota::per_hour(5).named("hourly")]).unwrap();
+    let one = Quotas::new([Quota::per_second(3)]).unwrap();
+    let named = Quotas::new([Quota::per_second(3).named("fast")]).unwrap();
+    let joined = Quotas::joined([("users", &two), ("all", &one), ("b", &named)].into_iter());
+    let names: Vec<_> = joined.limits().iter().map(|limit| &*limit.name).collect();
+    assert_eq!(names, ["users.q1", "users.hourly", "all", "b.fast"]);
+    assert_eq!(joined.max_cost(), 1);
+}
+
+/// Threads use overlapping keys, and namespaces in different orders. There is no deadlock, and the charges add up.
+#[test]
+fn threads_that_share_some_keys_charge_all_or_none() {
+    let store = Store::in_memory();
+    let names = ["a", "b", "c"];
+    let buckets = names.map(|name| bucket(&store, name, 10_000));
+    let admitted: Arc<[AtomicUsize; 3]> = Arc::default();
+    std::thread::scope(|scope| {
+        for thread in 0..4_usize {
+            let (buckets, admitted) = (buckets.clone(), Arc::clone(&admitted));
+            scope.spawn(move || {
+                let order = [[0, 1, 2], [2, 1, 0], [1, 0, 2], [2, 0, 1]][thread];
+                let limits = TokenBuckets::new(order.map(|limit| buckets[limit].clone())).unwrap();
+                for n in 0..20_000_usize {
+                    let key = |limit: usize| (n * (limit + 1) / (thread + 1)) % 2;
+                    let keys = order.map(key);
+                    let decision = futures::executor::block_on(limits.allow(keys)).unwrap();
+                    for (limit, key) in order.into_iter().zip(keys) {
+                        if decision.is_admitted() && key == 0 {
+                            admitted[limit].fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    for (bucket, admitted) in buckets.iter().zip(&*admitted) {
+        let left = futures::executor::block_on(bucket.peek(0_usize)).unwrap().remaining() as usize;
+        assert_eq!(10_000 - left, admitted.load(Ordering::Relaxed), "{}", bucket.name());
+    }
+}
+
+#[tokio::test]
+async fn a_full_store_charges_none() {
+    let store = StoreBuilder::default().max_keys(2).in_memory().unwrap();
+    let (a, b, c) = (bucket(&store, "a", 9), bucket(&store, "b", 9), bucket(&store, "c", 9));
+    let limits = TokenBuckets::new([a.clone(), b.clone(), c]).unwrap();
+    let error = limits.allow(["x", "y", "z"]).await.unwrap_err();
+    assert!(error.is_overloaded(), "{error}");
+    assert_eq!(a.peek("x").await.unwrap().remaining(), 9);
+    assert_eq!(b.peek("y").await.unwrap().remaining(), 9);
+    let two = TokenBuckets::new([a, b]).unwrap();
+    assert!(two.allow(["x", "y"]).await.unwrap().is_admitted());
+}

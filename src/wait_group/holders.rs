@@ -1,0 +1,107 @@
+//! The holders of permits in the in-memory store. It does the same as `lua/lib/permits.lua`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::lease::kind::{Holders, Kind, Scripts, scripts, soonest};
+use crate::lease::queue::Queue;
+use crate::lease::token::ending;
+
+/// The kind of lease of which several can be held at once, up to a limit.
+#[derive(Clone, Debug)]
+pub(crate) enum Permits {}
+
+impl Kind for Permits {
+    type Holders = PermitHolders;
+    type Outcome = ();
+    const PARTS: &'static [&'static str] =
+        &["permits:holders", "permits:second", "permits:queue", "permits:beats"];
+    const SCRIPTS: Scripts = scripts!("lib/quick_permits"; "lib/permits");
+    const FENCED: bool = false;
+
+    fn weight(token: &str) -> i64 {
+        size(token).map_or(1, |(weight, _)| weight)
+    }
+
+    fn is_exclusive(_: &str) -> bool {
+        false
+    }
+}
+
+/// The weight and the limit in a token. `None` for a token that waits until no permit is held.
+pub(super) fn size(token: &str) -> Option<(i64, i64)> {
+    let (weight, limit) = ending(token)?.split_once('/')?;
+    Some((weight.parse().ok()?, limit.parse().ok()?))
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PermitHolders {
+    until: HashMap<Arc<str>, i64>,
+    used: i64,
+}
+
+impl Holders for PermitHolders {
+    fn sweep(&mut self, now: i64) {
+        let used = &mut self.used;
+        self.until.retain(|token, expiry| {
+            let stays = *expiry > now;
+            if !stays {
+                *used -= size(token).map_or(0, |(weight, _)| weight);
+            }
+            stays
+        });
+    }
+
+    fn used(&self) -> i64 {
+        self.used
+    }
+
+    fn tokens(&self) -> Vec<Arc<str>> {
+        self.until.keys().cloned().collect()
+    }
+
+    fn held(&self, token: &str, _: i64) -> Option<(i64, i64)> {
+        self.until.get(token).map(|expiry| (*expiry, 0))
+    }
+
+    fn fits(&self, token: &str) -> bool {
+        size(token).map_or(self.used == 0, |(weight, limit)| self.used + weight <= limit)
+    }
+
+    fn counted(queue: &Queue) -> i64 {
+        // Only waiters of rank 0 want permits. Waiters of rank 1 wait until no permit is held.
+        queue.ahead(0)
+    }
+
+    fn hold(&mut self, token: &Arc<str>, expiry: i64, _: i64, _: &Queue) -> i64 {
+        if let Some((weight, _)) = size(token) {
+            self.until.insert(Arc::clone(token), expiry);
+            self.used += weight;
+        }
+        0
+    }
+
+    fn extend(&mut self, token: &str, expiry: i64, _: i64) {
+        if let Some(until) = self.until.get_mut(token) {
+            *until = expiry;
+        }
+    }
+
+    fn forget(&mut self, token: &str) {
+        if self.until.remove(token).is_some() {
+            self.used -= size(token).map_or(0, |(weight, _)| weight);
+        }
+    }
+
+    fn soonest(&mut self, now: i64) -> i64 {
+        soonest(&mut self.until, now)
+    }
+
+    fn head(&self, queue: &Queue, _: &mut bool) -> Option<Arc<str>> {
+        queue.first().or(queue.second()).cloned()
+    }
+
+    fn is_idle(&self, now: i64) -> bool {
+        self.until.values().all(|expiry| *expiry <= now)
+    }
+}

@@ -1,0 +1,172 @@
+//! The layer that handles requests under permits. See the public module `wait_group`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::lease::Wait;
+use crate::lease::layer::{
+    Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, UntilResponse, acquire,
+};
+use crate::middleware::away::Away;
+use crate::store::failure::Replicas;
+use crate::telemetry::Decisions;
+use crate::token_bucket::layer::Cost;
+use crate::{AsError, Extracted, Key, KeyExtractor, Lease, Permit, StoreFailure, WaitGroup};
+use derive_where::derive_where;
+
+/// A [`Layer`](tower_layer::Layer) that limits how many requests of a key the inner service handles at once.
+///
+/// See the [module](crate::wait_group) for details.
+///
+/// The type parameters are the request type, [how long](Self::hold) a permit is held, and how
+/// [refusals](Self::reject_with) are returned.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower::{Layer, Service, ServiceExt, service_fn};
+/// use tower_distributed::{ConcurrencyLimitLayer, LeaseHandle, Refusal, Store, StoreFailure, WaitGroup};
+///
+/// struct Export { tenant: String, rows: u32, is_premium: bool, permit: Option<LeaseHandle> }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+/// let exports = WaitGroup::new(&Store::in_memory(), "exports", 10)?;
+/// let limit = ConcurrencyLimitLayer::new(exports, |export: &Export| export.tenant.clone())
+///     .weight(|export: &Export| export.rows.div_ceil(1000))     // a permit for each 1000 rows
+///     .limit(|export: &Export| export.is_premium.then_some(50)) // otherwise 10, the limit of the WaitGroup
+///     .max_wait(Duration::from_secs(10))
+///     .on_store_failure(StoreFailure::FailOpen)
+///     .on_lease(|permit: &LeaseHandle, export: &mut Export| export.permit = Some(permit.clone()))
+///     .cancel_when_lost(true)                                   // stop an export whose permit is lost
+///     .reject_with(|refusal: Refusal| format!("refused: {refusal}"));
+/// let mut export = limit.layer(service_fn(async |export: Export| {
+///     Ok::<_, std::io::Error>(format!("{} rows, with a permit: {}", export.rows, export.permit.is_some()))
+/// }));
+///
+/// let large = |is_premium| Export { tenant: "acme".into(), rows: 20_000, is_premium, permit: None };
+/// assert_eq!(export.ready().await?.call(large(true)).await?, "20000 rows, with a permit: true");
+/// let refused = export.ready().await?.call(large(false)).await?;
+/// assert_eq!(refused, "refused: a weight of 20 can never be admitted by a limit of 10");
+/// # Ok(()) }
+/// ```
+pub type ConcurrencyLimitLayer<Req, H = UntilResponse, R = AsError> =
+    LeaseLayer<Req, Leased<RequestPermits<Req>, H>, R>;
+
+/// The permits of the requests of a [`ConcurrencyLimitLayer`].
+#[derive_where(Clone)]
+pub struct RequestPermits<Req> {
+    source: Source,
+    /// `None`: every request weighs 1.
+    weight: Option<Arc<dyn Cost<Req> + Send + Sync>>,
+    /// `None`: the limit of the WaitGroup.
+    limit: Option<Arc<dyn ChooseLimit<Req> + Send + Sync>>,
+}
+
+/// Where permits come from.
+#[derive(Clone, Debug)]
+struct Source {
+    group: WaitGroup,
+    away: Away<(Replicas, WaitGroup)>,
+}
+
+/// Chooses the limit for a request. Functions and closures from `&Req` to `Option<u32>` implement it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not choose the limit of a `{Req}`",
+    note = "pass a closure with a typed argument that returns `Option<u32>`: `|request: &Request| Some(3)`"
+)]
+pub trait ChooseLimit<Req> {
+    /// Returns the limit. `None`: the limit of the WaitGroup.
+    fn limit(&self, request: &Req) -> Option<u32>;
+}
+
+impl<Req, F: Fn(&Req) -> Option<u32>> ChooseLimit<Req> for F {
+    fn limit(&self, request: &Req) -> Option<u32> {
+        self(request)
+    }
+}
+
+impl<Req> ConcurrencyLimitLayer<Req> {
+    /// Creates a layer that handles each request under a permit of its key.
+    #[must_use]
+    pub fn new(group: WaitGroup, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
+        let source = Source { group, away: Away::FailClosed };
+        Self::of(Leased::of(RequestPermits { source, weight: None, limit: None }), key)
+    }
+}
+
+impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
+    /// Sets the weight of a request, with a closure from `&Req` to `u32`. Default: 1.
+    ///
+    /// A request with the weight 0 passes without a permit and without a call to the store.
+    #[must_use]
+    pub fn weight(mut self, weight: impl Cost<Req> + Send + Sync + 'static) -> Self {
+        self.provide.from.weight = Some(Arc::new(weight));
+        self
+    }
+
+    /// Sets the limit for a request, with a closure from `&Req` to `Option<u32>`. Default, and for `None`: the
+    /// limit of the WaitGroup.
+    ///
+    /// A limit of 0 refuses the request as [`Invalid`](crate::RefusalKind::Invalid).
+    #[must_use]
+    pub fn limit(mut self, limit: impl ChooseLimit<Req> + Send + Sync + 'static) -> Self {
+        self.provide.from.limit = Some(Arc::new(limit));
+        self
+    }
+
+    /// Sets what happens to requests while the store is unavailable. Default: [`StoreFailure::FailClosed`].
+    ///
+    /// With [`StoreFailure::LocalShare`], each process grants the limit divided by the number of replicas (at
+    /// least one permit). A request whose weight is above this share is refused as
+    /// [`StoreUnavailable`](crate::RefusalKind::StoreUnavailable).
+    #[must_use]
+    pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
+        let Source { group, away } = &mut self.provide.from.source;
+        *away = Away::new(on_store_failure, |replicas| group.local_share(replicas));
+        self
+    }
+}
+
+impl<Req> Provide<Req> for RequestPermits<Req> {
+    fn lease(&self, key: Extracted, request: &Req, max_wait: Option<Duration>) -> Acquiring<Lease> {
+        let weight = self.weight.as_ref().map_or(1, |weight| weight.cost(request));
+        if weight == 0 {
+            return Acquiring::Ready(Ok(None));
+        }
+        let limit = self.limit.as_ref().and_then(|limit| limit.limit(request));
+        acquire(&self.source, key, (weight, limit.unwrap_or(self.source.group.limit())), max_wait)
+    }
+}
+
+impl Acquire for Source {
+    /// The weight and the limit.
+    type Asked = (u32, u32);
+    type Granted = Lease;
+
+    fn decisions(&self) -> &Decisions {
+        &self.group.decisions
+    }
+
+    fn is_in_memory(&self) -> bool {
+        self.group.is_in_memory()
+    }
+
+    async fn acquire(
+        &self,
+        key: Key,
+        (weight, limit): (u32, u32),
+        max_wait: Option<Duration>,
+    ) -> Acquired<Lease> {
+        let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..self.group.wait });
+        let asked = self.group.acquire(key.clone(), weight, limit, wait).await;
+        let local = |(replicas, local): (Replicas, WaitGroup), outage| async move {
+            let share = (limit / replicas.most()).max(1);
+            let asked = local.acquire(key, weight, share, wait).await;
+            // A request that is too heavy for the share only is refused because of the outage.
+            asked.map_err(|refusal| if refusal.is_exceeds_limit() { outage } else { refusal })
+        };
+        let settled = self.away.settle(asked, local).await;
+        Ok(self.decisions().settle(settled)?.map(Permit::into_lease))
+    }
+}
+
+debug!(RequestPermits<Req>, source.group);

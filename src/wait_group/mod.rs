@@ -1,0 +1,396 @@
+#![doc = include_str!("page.md")]
+
+pub(crate) mod holders;
+mod id;
+pub(crate) mod layer;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::id::PermitId;
+pub use self::layer::*;
+
+use self::holders::Permits;
+use super::lease::setters::setters;
+use super::lease::{Ask, Holder, Lease, LeaseOptions, Leases, Snapshot, Wait, guard};
+use crate::error::Subject;
+use crate::store::Namespace;
+use crate::store::failure::Replicas;
+use crate::telemetry::{self, Decisions};
+use crate::{Error, Key, Store};
+
+/// A namespace of WaitGroups, one for each key. Cheap to clone. See the [module](crate::wait_group) for details.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed::{Store, WaitGroup};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let exports = WaitGroup::new(&Store::in_memory(), "exports", 10)?;
+/// let large = exports.add_n("acme", 8).await?; // weighs as much as eight small exports
+/// assert!(exports.try_add_n("acme", 3).await.unwrap_err().is_refused());
+///
+/// let premium = exports.with_limit(20)?; // the limit of another plan
+/// assert_eq!(premium.limit(), 20);
+/// let other = premium.add_n("acme", 3).await?;
+/// let hasty = exports.with_max_wait(Duration::from_millis(10));
+/// assert!(hasty.add("acme").await.unwrap_err().is_waited_too_long());
+///
+/// large.done_checked().await?; // an error if the permit was lost
+/// exports.close(); // this process shuts down
+/// assert!(premium.add("acme").await.unwrap_err().is_interrupted());
+/// assert!(other.done().await?); // permits stay valid
+/// # Ok(()) }
+/// ```
+///
+/// # Cancel safety
+///
+/// All methods are cancel safe. If the future is dropped, the waiter leaves the queue. A permit that was granted in
+/// the meantime is released in the background.
+#[derive(Clone, Debug)]
+pub struct WaitGroup {
+    leases: Leases<Permits>,
+    name: Arc<str>,
+    pub(crate) decisions: Decisions,
+    limit: u32,
+    pub(crate) wait: Wait,
+}
+
+impl WaitGroup {
+    /// Creates the WaitGroups of the namespace `name` in a store, with at most `limit` permits for each key.
+    ///
+    /// Waits have no time limit. Use the [`builder`](Self::builder) for other settings.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`WaitGroupBuilder::build`].
+    pub fn new(store: &Store, name: &str, limit: u32) -> Result<Self, Error> {
+        Self::builder(limit).build(store, name)
+    }
+
+    /// Returns a builder to change the settings. `limit`: the most permits for each key, at least 1.
+    pub fn builder(limit: u32) -> WaitGroupBuilder {
+        WaitGroupBuilder { limit, wait: Wait::FOR_EVER, options: LeaseOptions::default() }
+    }
+
+    /// Returns the same permits with another limit, for example the limit of a customer's plan.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if the limit is 0.
+    pub fn with_limit(&self, limit: u32) -> Result<Self, Error> {
+        Ok(Self { limit: check_limit(limit)?, ..self.clone() })
+    }
+
+    /// Returns the same permits with another [`max_wait`](WaitGroupBuilder::max_wait).
+    #[must_use]
+    pub fn with_max_wait(&self, max_wait: Duration) -> Self {
+        Self { wait: Wait { max_wait: Some(max_wait), ..self.wait }, ..self.clone() }
+    }
+
+    /// Acquires a permit. Waits until one is free.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`add_n`](Self::add_n).
+    pub async fn add(&self, key: impl Into<Key>) -> Result<Permit, Error> {
+        self.add_n(key, 1).await
+    }
+
+    /// Acquires a permit with the weight `n`. Waits until `n` is free.
+    ///
+    /// # Errors
+    ///
+    /// * [`is_refused`](Error::is_refused): the wait exceeded [`max_wait`](WaitGroupBuilder::max_wait), or the
+    ///   queue is full ([`max_waiters`](WaitGroupBuilder::max_waiters)).
+    /// * [`is_exceeds_limit`](Error::is_exceeds_limit): `n` is above the limit.
+    /// * [`is_invalid`](Error::is_invalid): `n` is 0.
+    /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
+    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
+    pub async fn add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
+        let added = self.acquire(key.into(), n, self.limit, Some(self.wait)).await;
+        self.decisions.admitted(added)
+    }
+
+    /// Acquires a permit if one is free and there are no waiters. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// [`is_refused`](Error::is_refused) if no permit is free or there are waiters. Otherwise the same as
+    /// [`add_n`](Self::add_n).
+    pub async fn try_add(&self, key: impl Into<Key>) -> Result<Permit, Error> {
+        self.try_add_n(key, 1).await
+    }
+
+    /// Acquires a permit with the weight `n` if it fits and there are no waiters. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`try_add`](Self::try_add).
+    pub async fn try_add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
+        let added = self.acquire(key.into(), n, self.limit, None).await;
+        self.decisions.admitted(added)
+    }
+
+    /// Waits until no permit is held and no caller waits for one. The store checks both in one step.
+    ///
+    /// # Errors
+    ///
+    /// * [`is_refused`](Error::is_refused): the wait exceeded [`max_wait`](WaitGroupBuilder::max_wait).
+    /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
+    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
+    pub async fn wait(&self, key: impl Into<Key>) -> Result<(), Error> {
+        let wait = Wait { max_waiters: u32::MAX, ..self.wait };
+        // A token that waits until no permit is held, and then holds nothing.
+        let ask = Ask::new((), Subject::Permit, "/idle".into(), 1, Some(wait));
+        let lease = self.leases.acquire(key.into(), ask).await?;
+        // This lease holds nothing, so its duration must not count as a hold time.
+        lease.state.give_up();
+        lease.settled();
+        Ok(())
+    }
+
+    /// Returns the sum of the weights of all permits that are held.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
+    pub async fn count(&self, key: impl Into<Key>) -> Result<u32, Error> {
+        Ok(u32::try_from(self.leases.admission.in_use(key.into()).await?).unwrap_or(u32::MAX))
+    }
+
+    /// Returns the permits of a key and the number of waiters. Changes nothing. [`Snapshot`] has an example.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
+    pub async fn inspect(&self, key: impl Into<Key>) -> Result<Snapshot, Error> {
+        self.leases.admission.look(key.into()).await
+    }
+
+    /// Takes a permit from its holder, as a release by the holder does: waiters that fit are woken and get it. Returns
+    /// whether the holder still held it.
+    ///
+    /// The holder is not asked. It learns that its permit is [lost](crate::LeaseHandle::lost) at its next renewal, a third
+    /// of its ttl later at most; without [`watchdog`](WaitGroupBuilder::watchdog) when the ttl ends.
+    ///
+    /// ```
+    /// use tower_distributed::{Store, WaitGroup};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let exports = WaitGroup::new(&Store::in_memory(), "exports", 1)?;
+    /// let stuck = exports.add("acme").await?;
+    /// let snapshot = exports.inspect("acme").await?;
+    /// assert!(exports.revoke("acme", &snapshot.holders()[0]).await?);
+    /// let _next = exports.try_add("acme").await?;
+    /// assert!(stuck.extend().await.unwrap_err().is_lost());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable): the permit may have been revoked.
+    pub async fn revoke(&self, key: impl Into<Key>, holder: &Holder) -> Result<bool, Error> {
+        self.leases.admission.revoke(key.into(), holder.whole_token()).await
+    }
+
+    /// Closes this value and its clones: pending and later calls that acquire or wait fail with an error that
+    /// [is interrupted](Error::is_interrupted). Calls of `try_add` fail once the store has answered. Permits stay valid.
+    pub fn close(&self) {
+        self.leases.close();
+    }
+
+    /// Returns the limit for calls through this value.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Releases a permit by its id, in any process. Returns whether the permit was still held.
+    ///
+    /// ```
+    /// use tower_distributed::wait_group::PermitId;
+    /// use tower_distributed::{Store, WaitGroup};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let exports = WaitGroup::new(&Store::in_memory(), "exports", 2)?;
+    /// let id = exports.add("acme").await?.into_id().to_string(); // send it with the job to another process
+    ///
+    /// let id: PermitId = id.parse()?;
+    /// assert!(exports.done(&id).await?);
+    /// assert!(!exports.done(&id).await?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// * [`is_invalid`](Error::is_invalid): the permit belongs to a WaitGroup with another name.
+    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the permit may or may not be released. It is safe to release a permit twice.
+    pub async fn done(&self, id: &PermitId) -> Result<bool, Error> {
+        if id.name != self.name {
+            let (name, own) = (&id.name, &self.name);
+            return Err(Error::invalid(format!(
+                "the permit must belong to the WaitGroup {own:?}, is one of {name:?}"
+            )));
+        }
+        // The permit may be of another process, as may be the next waiter.
+        self.leases.admission.revoke(id.key.clone(), id.token.as_bytes()).await
+    }
+
+    /// Returns the name of the namespace.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the permits of this name in the memory of this process, which replaces the store while it is unavailable,
+    /// and how many processes share the limit.
+    pub(crate) fn local_share(&self, replicas: NonZeroU32) -> (Replicas, Self) {
+        let leases = self.leases.local_share(&self.name, |store| Namespace::open(store, &self.name));
+        let limit = format!("wait_group {}", self.name);
+        let replicas = Replicas::of(&leases.admission.store, &limit, replicas);
+        (replicas, Self { leases, ..self.clone() })
+    }
+
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.leases.admission.store.is_in_memory()
+    }
+
+    /// Acquires a permit. Does not count a decision.
+    pub(crate) async fn acquire(
+        &self,
+        key: Key,
+        n: u32,
+        limit: u32,
+        wait: Option<Wait>,
+    ) -> Result<Permit, Error> {
+        check_limit(limit)?;
+        if n == 0 {
+            return Err(Error::invalid("the weight of a permit must be at least 1, is 0"));
+        }
+        if n > limit {
+            return Err(Error::exceeds_limit(n, limit));
+        }
+        let ask = Ask::new((), Subject::Permit, format!("/{n}/{limit}"), 0, wait);
+        let lease = self.leases.acquire(key, ask).await?;
+        Ok(Permit { lease, name: Arc::clone(&self.name) })
+    }
+}
+
+fn check_limit(limit: u32) -> Result<u32, Error> {
+    if limit == 0 {
+        return Err(Error::invalid("the limit must be at least 1, is 0"));
+    }
+    Ok(limit)
+}
+
+/// A permit of a [`WaitGroup`]. Dropping it releases the permit in the background.
+#[derive(Debug)]
+#[must_use = "a permit that is dropped is released"]
+pub struct Permit {
+    lease: Lease,
+    name: Arc<str>,
+}
+
+impl Permit {
+    /// Converts the permit into its id without releasing it. Another task or process can release it with
+    /// [`WaitGroup::done`].
+    ///
+    /// The permit is renewed once more, in the background, and not after that. So it expires after its ttl if it is
+    /// not released. To be sure that it was renewed, call [`extend`](Lease::extend) before.
+    #[must_use = "without its id, the permit is held until its ttl ends"]
+    pub fn into_id(self) -> PermitId {
+        let (key, token) = self.lease.into_token();
+        PermitId { name: self.name, key, token }
+    }
+
+    /// Converts the permit into its lease.
+    ///
+    /// ```
+    /// use tower_distributed::{Lease, Store, WaitGroup};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let exports = WaitGroup::new(&Store::in_memory(), "exports", 10)?;
+    /// let lease: Lease = exports.add("acme").await?.into_lease();
+    /// lease.release_checked().await?;
+    /// assert_eq!(exports.count("acme").await?, 0);
+    /// # Ok(()) }
+    /// ```
+    pub fn into_lease(self) -> Lease {
+        self.lease
+    }
+}
+
+guard!(Permit.lease, "the permit", done, done_checked);
+
+/// A builder for a [`WaitGroup`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed::{Store, WaitGroup};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let calls = WaitGroup::builder(1)
+///     .ttl(Duration::from_millis(50))
+///     .watchdog(false)                  // a call that takes longer than 50 ms goes on without a permit
+///     .max_wait(Duration::from_secs(5)) // `add` gives up after 5 s
+///     .max_waiters(100)                 // the 101st waiter is refused at once
+///     .build(&Store::in_memory(), "calls")?;
+///
+/// let slow = calls.add("acme").await?;
+/// let _next = calls.add("acme").await?; // after 50 ms
+/// assert!(!slow.is_held());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct WaitGroupBuilder {
+    limit: u32,
+    wait: Wait,
+    options: LeaseOptions,
+}
+
+setters! { WaitGroupBuilder:
+    /// Sets the ttl of a permit, 10 ms to 1 day. Default: 30 s.
+    ///
+    /// The permits of a crashed process expire after this time.
+    fn ttl(ttl: Duration) => options.ttl = ttl;
+
+    /// Sets whether a permit is renewed while it is held, every third of its ttl. Default: `true`.
+    fn watchdog(watchdog: bool) => options.watchdog = watchdog;
+
+    /// Sets how long [`add`](WaitGroup::add), [`add_n`](WaitGroup::add_n) and [`wait`](WaitGroup::wait) wait.
+    /// Default: no limit.
+    fn max_wait(max_wait: Duration) => wait.max_wait = Some(max_wait);
+
+    /// Sets the most waiters of a key. Further waiters are refused immediately. Default: no limit. 0 refuses every
+    /// call that would have to wait.
+    ///
+    /// Calls of [`wait`](WaitGroup::wait) do not count.
+    fn max_waiters(most: u32) => wait.max_waiters = most;
+}
+
+impl WaitGroupBuilder {
+    /// Builds the WaitGroups of the namespace `name` in a store. All users of the same store and name share them.
+    ///
+    /// If the processes use different limits, for example during a deployment, each call is decided by its own limit.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 of the characters `A-Z a-z 0-9 - _ . /`, if the
+    /// limit is 0, or if the ttl is out of range.
+    pub fn build(self, store: &Store, name: &str) -> Result<WaitGroup, Error> {
+        self.options.check()?;
+        let limit = check_limit(self.limit)?;
+        let namespace = Namespace::new(store, name)?;
+        let counts = telemetry::Leases::new("permit", name);
+        let leases = Leases::shared(store, name, || namespace, self.options, counts);
+        let decisions = Decisions::new("wait_group", name);
+        Ok(WaitGroup { leases, name: name.into(), decisions, limit, wait: self.wait })
+    }
+}
