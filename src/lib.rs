@@ -80,6 +80,8 @@
 //!
 //! | feature | default | |
 //! |---|---|---|
+//! | `rate-limit`, `concurrency-limit`, `mutex`, `rw-lock`, `single-flight`, `dedupe` | yes | each primitive with its layer: leave out what you do not use |
+//! | `operator` | yes | module [`operator`]; switches on all primitives |
 //! | `http` | yes | modules [`web`], [`extract`] and [`response`]: layers for HTTP in one line, key extractors, refusals as responses |
 //! | `axum` | | key extractors by axum's `MatchedPath`, `OriginalUri` and `ConnectInfo` |
 //! | `postcard` | yes | answers of single flights as serde values in the postcard format |
@@ -94,16 +96,20 @@
 //! | `rustls-webpki-roots` | | the same with Mozilla's root certificates |
 //! | `native-tls` | | `rediss://` URLs by the library of the operating system (on Linux OpenSSL; if `rustls` is on, that is used) |
 #![cfg_attr(docsrs, feature(doc_cfg))]
-#![cfg_attr(not(feature = "http"), allow(rustdoc::broken_intra_doc_links))]
+#![cfg_attr(not(all(feature = "http", feature = "operator")), allow(rustdoc::broken_intra_doc_links))]
+// Without some of the features, not all that they share is used.
+#![cfg_attr(not(feature = "operator"), allow(dead_code, unreachable_pub, unused_imports, unused_macros))]
 
 #[macro_use]
 mod debug;
 
+#[cfg(feature = "dedupe")]
 pub mod bloom_filter;
 mod clock;
 #[cfg(test)]
 #[cfg(feature = "postcard")]
 mod days;
+#[cfg(feature = "dedupe")]
 pub mod dedupe;
 mod error;
 pub mod extract;
@@ -115,18 +121,22 @@ pub mod guide;
 pub mod guarantees {}
 #[cfg(feature = "http")]
 mod http;
-#[cfg(feature = "http")]
+#[cfg(all(feature = "http", feature = "dedupe"))]
 mod idempotency;
 pub mod lease;
 mod middleware;
+#[cfg(feature = "mutex")]
 pub mod mutex;
+#[cfg(feature = "operator")]
 pub mod operator;
 #[doc = include_str!("docs/protocol.md")]
 pub mod protocol;
 mod random;
 #[cfg(feature = "http")]
 pub mod response;
+#[cfg(feature = "rw-lock")]
 pub mod rw_lock;
+#[cfg(feature = "single-flight")]
 pub mod single_flight;
 mod store;
 #[cfg(test)]
@@ -135,27 +145,38 @@ mod support;
 mod sync;
 #[doc = include_str!("docs/telemetry.md")]
 pub mod telemetry;
+#[cfg(feature = "rate-limit")]
 pub mod token_bucket;
+#[cfg(feature = "concurrency-limit")]
 pub mod wait_group;
 #[cfg(feature = "http")]
 pub mod web;
 #[doc = include_str!("docs/wire_format.md")]
 pub mod wire_format;
 
+#[cfg(feature = "dedupe")]
 pub use bloom_filter::BloomFilter;
 /// The version of `deadpool-redis` whose pools a [`Store`] is made of.
 #[cfg(feature = "pools")]
 pub use deadpool_redis;
+#[cfg(feature = "dedupe")]
 pub use dedupe::Dedupe;
+#[cfg(feature = "dedupe")]
 pub use dedupe::DedupeLayer;
 pub use error::Error;
 pub use lease::{Lease, LeaseHandle};
 pub use middleware::{AsError, Extracted, IntoKey, KeyExtractor, Layered, Refusal, RefusalKind, Reject};
+#[cfg(feature = "mutex")]
 pub use mutex::MutexLayer;
+#[cfg(feature = "mutex")]
 pub use mutex::{Mutex, MutexGuard};
+#[cfg(feature = "rw-lock")]
 pub use rw_lock::RwLock;
+#[cfg(feature = "rw-lock")]
 pub use rw_lock::RwLockLayer;
+#[cfg(feature = "single-flight")]
 pub use single_flight::SingleFlight;
+#[cfg(feature = "single-flight")]
 pub use single_flight::SingleFlightLayer;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 pub use store::Tls;
@@ -163,10 +184,15 @@ pub use store::{
     BreakerState, Credentials, IntoPool, Key, Ping, ProvideCredentials, Store, StoreBuilder, StoreFailure,
     StoreStats,
 };
+#[cfg(feature = "rate-limit")]
 pub use token_bucket::quota::{Quota, Quotas};
+#[cfg(feature = "rate-limit")]
 pub use token_bucket::{Admission, QuotaTable, RateLimitLayer};
+#[cfg(feature = "rate-limit")]
 pub use token_bucket::{TokenBucket, TokenBuckets};
+#[cfg(feature = "concurrency-limit")]
 pub use wait_group::ConcurrencyLimitLayer;
+#[cfg(feature = "concurrency-limit")]
 pub use wait_group::{Permit, WaitGroup};
 
 #[cfg(all(doctest, feature = "axum"))]

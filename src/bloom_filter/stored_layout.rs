@@ -46,7 +46,7 @@ pub(crate) fn read(fields: &mut Fields<'_>) -> Result<Result<u64, Mismatch>, Gar
 pub(crate) fn check_remember_for(span: Duration) -> Result<Duration, Error> {
     const SHORTEST: Duration = Duration::from_secs(1);
     const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
-    if (SHORTEST..=LONGEST).contains(&span) && span.subsec_nanos() % 1_000_000 == 0 {
+    if (SHORTEST..=LONGEST).contains(&span) && span.subsec_nanos().is_multiple_of(1_000_000) {
         return Ok(span);
     }
     Err(Error::invalid(format!("remember_for must be 1 s to 10 years, in whole milliseconds, is {span:?}")))

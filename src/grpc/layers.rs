@@ -1,15 +1,28 @@
 //! The layers, set up for gRPC.
 
-use http::{Request, Response};
+use http::Request;
+#[cfg(any(feature = "dedupe", feature = "rate-limit"))]
+use http::Response;
 
-use super::{IsHandled, Refuse, refuse};
+#[cfg(feature = "dedupe")]
+use super::IsHandled;
+use super::{Refuse, refuse};
 use crate::response::UntilBodyEnd;
+#[cfg(feature = "rate-limit")]
 use crate::token_bucket::layer::KeyExtractors;
-use crate::{
-    ConcurrencyLimitLayer, Dedupe, DedupeLayer, KeyExtractor, Mutex, MutexLayer, RateLimitLayer, RwLock,
-    RwLockLayer, TokenBucket, TokenBuckets, WaitGroup, web,
-};
+#[cfg(feature = "concurrency-limit")]
+use crate::{ConcurrencyLimitLayer, WaitGroup};
+#[cfg(feature = "dedupe")]
+use crate::{Dedupe, DedupeLayer};
+use crate::{KeyExtractor, web};
+#[cfg(feature = "mutex")]
+use crate::{Mutex, MutexLayer};
+#[cfg(feature = "rate-limit")]
+use crate::{RateLimitLayer, TokenBucket, TokenBuckets};
+#[cfg(feature = "rw-lock")]
+use crate::{RwLock, RwLockLayer};
 
+#[cfg(feature = "rate-limit")]
 /// A [`RateLimitLayer`] for gRPC: refusals are statuses. The handler gets the
 /// [`Decision`](crate::token_bucket::Decision) as an extension.
 ///
@@ -31,6 +44,7 @@ pub fn rate_limit<B, B2>(
     RateLimitLayer::new(bucket, key).on_admit(web::InsertDecision).reject_with(refuse())
 }
 
+#[cfg(feature = "rate-limit")]
 /// Several limits over different keys for gRPC: a call is charged to all of them or to none, in one step. As
 /// [`web::rate_limits`], with statuses.
 #[must_use]
@@ -44,6 +58,7 @@ where
     RateLimitLayer::all_of(limits, keys).on_admit(web::InsertDecision).reject_with(refuse())
 }
 
+#[cfg(feature = "concurrency-limit")]
 /// A [`ConcurrencyLimitLayer`] for gRPC: a permit is held to the end of the call, which for a streaming call is the end of
 /// its stream; refusals are statuses. The handler gets a [`LeaseHandle`](crate::LeaseHandle) as an extension.
 ///
@@ -65,6 +80,7 @@ pub fn concurrency_limit<B>(
     web::concurrency_limit(group, key).reject_with(refuse())
 }
 
+#[cfg(feature = "mutex")]
 /// A [`MutexLayer`] for gRPC: the lock is held to the end of the call, refusals are statuses. As [`concurrency_limit`].
 ///
 /// ```
@@ -85,6 +101,7 @@ pub fn mutex<B>(
     web::mutex(mutex, key).reject_with(refuse())
 }
 
+#[cfg(feature = "rw-lock")]
 /// A [`RwLockLayer`] for gRPC: locks are held to the end of the call, refusals are statuses. All calls write, unless
 /// [`access`](RwLockLayer::access) says which ones read:
 ///
@@ -107,6 +124,7 @@ pub fn rw_lock<B>(
     RwLockLayer::new(lock, key).hold(UntilBodyEnd::default()).on_lease(web::InsertLease).reject_with(refuse())
 }
 
+#[cfg(feature = "dedupe")]
 /// A [`DedupeLayer`] for gRPC: a call was handled where its response [has no error](IsHandled) in its head, refusals are
 /// statuses, duplicates are refused with `ALREADY_EXISTS`. The handler gets a [`LeaseHandle`](crate::LeaseHandle) of its
 /// claim as an extension.

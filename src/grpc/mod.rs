@@ -2,11 +2,21 @@
 
 mod layers;
 
-pub use self::layers::{concurrency_limit, dedupe, mutex, rate_limit, rate_limits, rw_lock};
+#[cfg(feature = "concurrency-limit")]
+pub use self::layers::concurrency_limit;
+#[cfg(feature = "dedupe")]
+pub use self::layers::dedupe;
+#[cfg(feature = "mutex")]
+pub use self::layers::mutex;
+#[cfg(feature = "rw-lock")]
+pub use self::layers::rw_lock;
+#[cfg(feature = "rate-limit")]
+pub use self::layers::{rate_limit, rate_limits};
 
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+#[cfg(feature = "dedupe")]
 use crate::dedupe::layer::IsSuccess;
 use crate::{Refusal, RefusalKind, Reject};
 
@@ -64,11 +74,13 @@ impl<B: Default, E> Reject<http::Response<B>, E> for Refuse {
     }
 }
 
+#[cfg(feature = "dedupe")]
 /// Decides for a [`DedupeLayer`](crate::DedupeLayer) whether an item was handled: the head of the response has no
 /// error status. This is where tonic puts the error of a unary call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IsHandled;
 
+#[cfg(feature = "dedupe")]
 impl<B, E> IsSuccess<http::Response<B>, E> for IsHandled {
     fn is_success(&self, outcome: &Result<http::Response<B>, E>) -> bool {
         outcome.as_ref().is_ok_and(|response| {

@@ -1,11 +1,13 @@
 //! Hop-by-hop header fields and `Content-Length`.
 
+use std::time::Duration;
+
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
     TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
-use crate::single_flight::http::shareable::items;
+use super::lists::items;
 
 /// Returns whether `Content-Length` is absent or equals `length`.
 pub(crate) fn has_length(headers: &HeaderMap, length: usize) -> bool {
@@ -32,4 +34,9 @@ pub(crate) fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
         headers.remove(name);
     }
     headers
+}
+
+/// Whole seconds, rounded up: nobody is told to come too early.
+pub(crate) fn seconds(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }

@@ -9,7 +9,7 @@ use http_body::Body;
 
 use crate::Error;
 use crate::error::Upload;
-use crate::response::{Reading, Taken};
+use crate::http::reading::{Reading, Taken};
 use crate::store::timer::within;
 
 /// The bounds of the request bodies of a layer.

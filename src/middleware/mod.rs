@@ -4,10 +4,12 @@ use futures_util::FutureExt as _;
 use tokio::task::coop::has_budget_remaining;
 
 pub(crate) mod away;
+mod cost;
 pub(crate) mod key;
 mod layered;
 mod reject;
 
+pub use self::cost::Cost;
 pub use self::key::{Extracted, IntoKey, KeyExtractor, KeyFn};
 pub use self::layered::Layered;
 pub(crate) use self::layered::{Middleware, give_up_ready, take_ready};

@@ -3,12 +3,16 @@
 mod refuse;
 
 pub use self::refuse::{Refuse, refuse};
-pub(crate) use crate::http::reading::{Reading, Taken};
 pub use crate::lease::http::{LeaseEnd, LeasedBody, UntilBodyEnd};
+#[cfg(feature = "single-flight")]
 pub use crate::single_flight::http::answer::{Answer, AnswerCodec};
+#[cfg(feature = "single-flight")]
 pub use crate::single_flight::http::flight_body::FlightBody;
+#[cfg(feature = "single-flight")]
 pub use crate::single_flight::http::responses::Responses;
+#[cfg(feature = "single-flight")]
 pub use crate::single_flight::http::shareable::is_shareable;
-pub(crate) use crate::single_flight::http::shareable::{arguments, items, list};
+#[cfg(feature = "rate-limit")]
 pub use crate::token_bucket::http::fields::RateLimitFields;
+#[cfg(feature = "rate-limit")]
 pub use crate::token_bucket::http::retry_after::RetryAfter;

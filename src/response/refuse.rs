@@ -5,8 +5,7 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
-use crate::token_bucket::Decision;
-use crate::token_bucket::http::fields::seconds;
+use crate::http::message::seconds;
 use crate::{Refusal, RefusalKind, Reject, random};
 
 /// Returns a [`Reject`] that converts refusals into HTTP responses. The body is a problem document (RFC 9457).
@@ -144,27 +143,22 @@ const REDUCED_CAPACITY: (&str, &str) = (
 /// refusal.
 fn problem(refusal: &Refusal, status: StatusCode) -> String {
     let reason = ("about:blank", status.canonical_reason().unwrap_or_default());
-    let ((kind, title), more) = match (refusal.kind(), refusal.decision()) {
-        (RefusalKind::RateLimited, Some(decision)) => (QUOTA_EXCEEDED, violated(decision)),
-        (RefusalKind::Locked | RefusalKind::Invalid | RefusalKind::LookUpFailed, _) => {
-            (reason, String::new())
+    let ((kind, title), more) = match refusal.kind() {
+        RefusalKind::RateLimited => (QUOTA_EXCEEDED, violated(refusal)),
+        // Programmers see what is wired wrongly.
+        RefusalKind::Invalid if cfg!(debug_assertions) && refusal.get_ref().is_no_extension() => {
+            (reason, detail(refusal))
         }
-        (RefusalKind::NoPermit, _) if status == StatusCode::TOO_MANY_REQUESTS => (reason, String::new()),
+        RefusalKind::Locked | RefusalKind::Invalid | RefusalKind::LookUpFailed => (reason, String::new()),
+        RefusalKind::NoPermit if status == StatusCode::TOO_MANY_REQUESTS => (reason, String::new()),
         // The text of an extractor of the service may be private.
-        (RefusalKind::BadRequest, _) if !refusal.get_ref().is_for_clients() => (reason, String::new()),
-        (RefusalKind::StoreUnavailable, _) => {
-            (reason, ",\"detail\":\"the limit cannot be checked\"".to_owned())
-        }
+        RefusalKind::BadRequest if !refusal.get_ref().is_for_clients() => (reason, String::new()),
+        RefusalKind::StoreUnavailable => (reason, ",\"detail\":\"the limit cannot be checked\"".to_owned()),
         // What of the service is overloaded does not concern its clients.
-        (RefusalKind::Overloaded, _) => (REDUCED_CAPACITY, String::new()),
-        (
-            RefusalKind::RateLimited
-            | RefusalKind::NoPermit
-            | RefusalKind::WaitedTooLong
-            | RefusalKind::LeaseLost
-            | RefusalKind::Closed,
-            _,
-        ) => (REDUCED_CAPACITY, detail(refusal)),
+        RefusalKind::Overloaded => (REDUCED_CAPACITY, String::new()),
+        RefusalKind::NoPermit | RefusalKind::WaitedTooLong | RefusalKind::LeaseLost | RefusalKind::Closed => {
+            (REDUCED_CAPACITY, detail(refusal))
+        }
         _ => (reason, detail(refusal)),
     };
     let mut problem = String::with_capacity(192);
@@ -187,11 +181,15 @@ fn detail(refusal: &Refusal) -> String {
     detail
 }
 
-fn violated(decision: &Decision) -> String {
+#[cfg_attr(not(feature = "rate-limit"), allow(unused_variables, unused_mut))]
+fn violated(refusal: &Refusal) -> String {
     let mut violated = String::with_capacity(64);
-    for balance in decision.state().balances().filter(|balance| balance.remaining() < decision.cost()) {
-        let before = if violated.is_empty() { ",\"violated-policies\":[\"" } else { ",\"" };
-        violated.extend([before, balance.name(), "\""]);
+    #[cfg(feature = "rate-limit")]
+    if let Some(decision) = refusal.decision() {
+        for balance in decision.state().balances().filter(|balance| balance.remaining() < decision.cost()) {
+            let before = if violated.is_empty() { ",\"violated-policies\":[\"" } else { ",\"" };
+            violated.extend([before, balance.name(), "\""]);
+        }
     }
     violated.push_str(if violated.is_empty() { ",\"violated-policies\":[]" } else { "]" });
     violated

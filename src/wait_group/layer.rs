@@ -7,10 +7,10 @@ use crate::lease::Wait;
 use crate::lease::layer::{
     Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, UntilResponse, acquire,
 };
+use crate::middleware::Cost;
 use crate::middleware::away::Away;
 use crate::store::failure::Replicas;
 use crate::telemetry::Decisions;
-use crate::token_bucket::layer::Cost;
 use crate::{AsError, Extracted, Key, KeyExtractor, Lease, Permit, StoreFailure, WaitGroup};
 use derive_where::derive_where;
 

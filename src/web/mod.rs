@@ -24,12 +24,26 @@
 //!
 //! They work around every service of [`http::Request`]s and [`http::Response`]s: of axum, hyper, reqwest, or your own.
 
+#[cfg(feature = "dedupe")]
 mod dedupe;
-mod layers;
+mod leased;
+#[cfg(feature = "rate-limit")]
+mod rate_limit;
+#[cfg(feature = "single-flight")]
+mod single_flight;
 
+#[cfg(feature = "dedupe")]
 pub use self::dedupe::{AcknowledgeDuplicates, Duplicate, IsHandled, MarkDuplicate, dedupe};
-pub use self::layers::{
-    ByMethod, InsertDecision, InsertLease, concurrency_limit, mutex, rate_limit, rate_limits, rw_lock,
-    single_flight,
-};
+pub use self::leased::InsertLease;
+#[cfg(feature = "concurrency-limit")]
+pub use self::leased::concurrency_limit;
+#[cfg(feature = "mutex")]
+pub use self::leased::mutex;
+#[cfg(feature = "rw-lock")]
+pub use self::leased::{ByMethod, rw_lock};
+#[cfg(feature = "rate-limit")]
+pub use self::rate_limit::{InsertDecision, rate_limit, rate_limits};
+#[cfg(feature = "single-flight")]
+pub use self::single_flight::single_flight;
+#[cfg(feature = "dedupe")]
 pub use crate::idempotency::{IdempotencyBuilder, IdempotencyLayer, IdempotencyService, idempotency};

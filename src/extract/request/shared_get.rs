@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::parameter::{cookie_name, field_name, split};
 use super::{Extractor, Path, path_and_query};
-use crate::response::{arguments, items, list};
+use crate::http::lists::{arguments, items, list};
 use crate::{Error, Extracted, Key, KeyExtractor};
 
 mod identity;

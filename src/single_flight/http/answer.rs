@@ -5,8 +5,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use http_body::Body;
 use tower::BoxError;
 
+use super::flight_body::FlightBody;
 use crate::http::message::{end_to_end, has_length};
-use crate::response::FlightBody;
 use crate::single_flight::Codec;
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use http::HeaderMap;
 use http::header::{AGE, DATE, EXPIRES, HeaderName};
 
-use super::shareable::directive;
+use crate::http::lists::directive;
 
 #[cfg(test)]
 mod tests;

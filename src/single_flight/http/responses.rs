@@ -10,13 +10,16 @@ use http::header::{AGE, LOCATION, VARY};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, response};
 use http_body::Body;
 
+use super::answer::Answer;
 use super::answer::Varied;
+use super::flight_body::FlightBody;
 use super::freshness::Freshness;
-use super::shareable::{is_for_all, items};
+use super::shareable::is_for_all;
+use super::shareable::is_shareable;
 use crate::extract::tells_scheme;
+use crate::http::lists::items;
 use crate::http::message::{end_to_end, has_length};
 use crate::http::reading::Reading;
-use crate::response::{Answer, FlightBody, is_shareable};
 use crate::single_flight::Share;
 use crate::single_flight::layer::{Capture, Captured};
 

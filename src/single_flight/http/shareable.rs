@@ -1,10 +1,11 @@
 //! Decides which responses may be shared with other requests.
 
 use http::header::{
-    CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, PROXY_AUTHENTICATE, SET_COOKIE, VARY,
-    WWW_AUTHENTICATE,
+    CONTENT_TYPE, HeaderMap, HeaderName, PROXY_AUTHENTICATE, SET_COOKIE, VARY, WWW_AUTHENTICATE,
 };
 use http::{HeaderValue, StatusCode, response};
+
+use crate::http::lists::{any_directive, items};
 
 #[cfg(test)]
 mod tests;
@@ -67,33 +68,4 @@ fn is_stream(content_type: &HeaderValue) -> bool {
     let essence = content_type.as_bytes().split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
     STREAMS.iter().any(|stream| essence.eq_ignore_ascii_case(stream))
         || essence.get(..GRPC.len()).is_some_and(|start| start.eq_ignore_ascii_case(GRPC))
-}
-
-/// Returns whether `Cache-Control` has one of these directives, with or without an argument.
-pub(crate) fn any_directive(headers: &HeaderMap, directives: &[&str]) -> bool {
-    directives.iter().any(|name| directive(headers, name).next().is_some())
-}
-
-/// Returns the argument of each occurrence of a `Cache-Control` directive. `None`: the directive has no argument.
-pub(crate) fn directive<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = Option<&'a [u8]>> {
-    headers.get_all(CACHE_CONTROL).iter().flat_map(move |value| arguments(value, name))
-}
-
-/// Returns the same for one line.
-pub(crate) fn arguments<'a>(value: &'a HeaderValue, name: &str) -> impl Iterator<Item = Option<&'a [u8]>> {
-    list(value).filter_map(move |item| {
-        let mut parts = item.splitn(2, |&byte| byte == b'=').map(<[u8]>::trim_ascii);
-        parts.next()?.eq_ignore_ascii_case(name.as_bytes()).then(|| parts.next())
-    })
-}
-
-/// Returns the items of a list field, from all its lines.
-pub(crate) fn items<'a>(headers: &'a HeaderMap, field: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
-    headers.get_all(field).iter().flat_map(list)
-}
-
-/// Returns the items of one line of a list field.
-pub(crate) fn list(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
-    let items = value.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
-    items.filter(|item| !item.is_empty())
 }

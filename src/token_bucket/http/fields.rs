@@ -1,7 +1,5 @@
 //! The RateLimit header fields.
 
-use std::time::Duration;
-
 use http::header::Entry;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
@@ -10,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
+use crate::http::message::seconds;
 use crate::token_bucket::Balance;
 use crate::token_bucket::layer::OnResponse;
 use crate::{Admission, Error, Key, RateLimitLayer};
@@ -220,11 +219,6 @@ impl<Req, B, R> RateLimitLayer<Req, Response<B>, R> {
 /// A hash of a key in base64, as byte sequences of RFC 9651 are written.
 fn partition(key: &Key) -> String {
     STANDARD.encode(&Sha256::digest(key.as_bytes())[..12])
-}
-
-/// Whole seconds, rounded up: nobody is told to come too early.
-pub(crate) fn seconds(duration: Duration) -> u64 {
-    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
 /// A field with an item for each quota: its name, a number, where there is one another, and `rest`.

@@ -10,8 +10,8 @@ use pin_project_lite::pin_project;
 use tokio::task::coop::consume_budget;
 use tower::Service;
 
-use super::layer::RateLimitLayer;
 use super::limiter;
+use super::settings::RateLimitLayer;
 use crate::middleware::away::Away;
 use crate::telemetry::Outcome;
 use crate::token_bucket::Decision;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tower::Service;
 
 use super::future::{ResponseFuture, State};
-use super::layer::RateLimitLayer;
 use super::quotas::ChosenQuotas;
+use super::settings::RateLimitLayer;
 use crate::middleware::{Middleware, give_up_ready, take_ready};
 use crate::telemetry::Outcome;
 use crate::{Extracted, Reject};

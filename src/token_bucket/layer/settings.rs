@@ -8,9 +8,10 @@ use tower_layer::Layer;
 
 use super::ban::{Ban, Bans};
 use super::future::Passing;
-use super::hooks::{BlockOnResponse, Cost, Hooks, OnAdmit, OnResponse};
+use super::hooks::{BlockOnResponse, Hooks, OnAdmit, OnResponse};
 use super::limiter::{Asking, KeyExtractors, Limiter, extract_all};
 use super::quotas::{ChooseQuotas, ChosenQuotas, DynQuotas, InTable, QuotaTable};
+use crate::middleware::Cost;
 use crate::middleware::Layered;
 use crate::middleware::away::Away;
 use crate::middleware::key::{DynKey, KeyFn};

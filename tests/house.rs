@@ -1,0 +1,141 @@
+//! The house: modules import only from modules below them, so that there is no circle.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// From the bottom up. Modules on one floor import nothing of each other, except for [`DOORS`].
+const FLOORS: &[&[&str]] = &[
+    &["clock", "debug", "error", "random", "sync"],
+    &["telemetry"],
+    &["store"],
+    &["middleware", "http"],
+    &["extract", "lease"],
+    &["bloom_filter", "dedupe", "mutex", "rw_lock", "single_flight", "token_bucket", "wait_group"],
+    &["response"],
+    &["idempotency", "operator"],
+    &["web"],
+    &["grpc"],
+    &["docs", "guide", "lib", "protocol", "wire_format"],
+];
+
+/// Features that are made of others: a filter remembers items, and an item may have an answer.
+const DOORS: &[(&str, &str)] = &[("dedupe", "bloom_filter"), ("dedupe", "single_flight")];
+
+/// Only these name the crate.
+const WHO_NAMES: &[(&str, &[&str])] = &[
+    ("redis::", &["src/store/"]),
+    ("deadpool_redis::", &["src/store/", "src/lib.rs"]),
+    ("tonic::", &["src/grpc/", "src/extract/request/client_ip/peer.rs"]),
+];
+
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The code of the library: without comments, and without tests.
+fn sources() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = Vec::new();
+    files(&root.join("src"), &mut found);
+    let name = |path: &PathBuf| path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+    let tests = ["tests", "agreement", "model", "simulation", "days", "set_back"];
+    let is_test = |name: &str| name.trim_end_matches(".rs").split('/').any(|part| tests.contains(&part));
+    let read = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let own = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let code = own.lines().filter(|line| !line.trim_start().starts_with("//"));
+        (name(&path), code.collect::<Vec<_>>().join("\n"))
+    };
+    found.into_iter().filter(|path| !is_test(&name(path))).map(read).collect()
+}
+
+/// The words at the top of `{…}`, or the word.
+fn heads(rest: &str) -> Vec<String> {
+    let word = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+    let Some(group) = rest.strip_prefix('{') else { return vec![word(rest)] };
+    let (mut heads, mut depth, mut at_start) = (Vec::new(), 0, true);
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => at_start = true,
+            c if at_start && !c.is_whitespace() => {
+                heads.push(word(&group[at..]));
+                at_start = false;
+            }
+            _ => {}
+        }
+    }
+    heads
+}
+
+/// Which module an item of the crate's root is from.
+fn exports(lib: &str) -> BTreeMap<String, String> {
+    let mut exports = BTreeMap::new();
+    for line in lib.split("pub use ").skip(1) {
+        let line = line.split(';').next().unwrap_or_default();
+        if let Some((path, _)) = line.split_once("::") {
+            let last = line.rsplit_once("::").map_or("", |(_, last)| last);
+            for name in heads(if line.contains('{') { &line[line.find('{').unwrap()..] } else { last }) {
+                exports.insert(name, path.trim().to_owned());
+            }
+        }
+    }
+    exports
+}
+
+#[test]
+fn imports_go_down() {
+    let sources = sources();
+    let lib = &sources.iter().find(|(name, _)| name == "src/lib.rs").expect("the root").1;
+    let exports = exports(lib);
+    let floor = |module: &str| {
+        let floor = FLOORS.iter().position(|floor| floor.contains(&module));
+        floor.unwrap_or_else(|| panic!("{module} has no floor: add it to FLOORS in tests/house.rs"))
+    };
+    let mut wrong = BTreeSet::new();
+    for (name, code) in &sources {
+        let module = name["src/".len()..].split(['/', '.']).next().unwrap();
+        for (at, _) in code.match_indices("crate::") {
+            for head in heads(&code[at + "crate::".len()..]) {
+                let from = exports.get(&head).map_or(&*head, |module| &**module);
+                let is_module = FLOORS.iter().any(|floor| floor.contains(&from));
+                let is_door = DOORS.contains(&(module, from));
+                if is_module && from != module && floor(from) >= floor(module) && !is_door {
+                    wrong.insert(format!("{name}: {module} imports {from}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "imports that go up:\n{}", wrong.into_iter().collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
+fn every_module_has_a_floor() {
+    for (name, _) in sources() {
+        let module = name["src/".len()..].split(['/', '.']).next().unwrap().to_owned();
+        assert!(FLOORS.iter().any(|floor| floor.contains(&&*module)), "{module} has no floor");
+    }
+}
+
+#[test]
+fn crates_are_named_where_they_belong() {
+    for (name, code) in sources() {
+        for (krate, places) in WHO_NAMES {
+            let names = code
+                .match_indices(krate)
+                .any(|(at, _)| !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':'));
+            let may = places.iter().any(|place| name.starts_with(place));
+            assert!(!names || may, "{name} names {krate}, which is for {places:?}");
+        }
+    }
+}
