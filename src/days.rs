@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use crate::operator::Operator;
 use crate::store::Clock;
-use crate::support::client::Client;
-use crate::support::redis_server::RedisServer;
 use crate::{Store, StoreBuilder};
+use support::client::Client;
+use support::redis_server::RedisServer;
 
 const BEGIN: i64 = 1_760_000_000_000_000;
 const HOUR: Duration = Duration::from_secs(3600);

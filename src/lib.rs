@@ -139,9 +139,6 @@ pub mod rw_lock;
 #[cfg(feature = "single-flight")]
 pub mod single_flight;
 mod store;
-#[cfg(test)]
-#[path = "../tests/support/mod.rs"]
-mod support;
 mod sync;
 #[doc = include_str!("docs/telemetry.md")]
 pub mod telemetry;

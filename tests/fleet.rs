@@ -5,8 +5,6 @@
 //! all that lies within it for certain: in every such span no more than `burst + rate·t` may be admitted.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod support;
-
 use std::time::Duration;
 
 use deadpool_redis::redis;

@@ -1,8 +1,6 @@
 //! The example `inspect` as a process, on a real Redis.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod support;
-
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::time::Duration;

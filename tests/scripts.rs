@@ -1,8 +1,6 @@
 //! Each script belongs to one operation, says in its header what it does, compiles, and has nothing that luacheck warns of.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;

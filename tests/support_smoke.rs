@@ -17,8 +17,6 @@ use support::redis_server::RedisServer;
 use support::sentinel::Sentinel;
 use support::slow_proxy::SlowProxy;
 
-mod support;
-
 const SOON: Duration = Duration::from_secs(10);
 /// For what must not happen: long enough for a local round trip a hundred times over.
 const SILENCE: Duration = Duration::from_millis(200);

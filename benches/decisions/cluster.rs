@@ -13,7 +13,7 @@ use tower_distributed::{Quota, Store, TokenBucket};
 use crate::common::Bench;
 use crate::common::report::{figure, note};
 use crate::common::stats::median;
-use crate::support::cluster::RedisCluster;
+use support::cluster::RedisCluster;
 
 const NAME: &str = "cluster-healthy-share";
 const SPAN: Duration = Duration::from_secs(2);

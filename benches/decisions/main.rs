@@ -37,9 +37,6 @@ mod memory;
 mod overload;
 mod several;
 mod single_caller;
-#[cfg(feature = "cluster")]
-#[path = "../../tests/support/mod.rs"]
-mod support;
 mod throughput;
 mod workload;
 

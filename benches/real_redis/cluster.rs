@@ -9,7 +9,7 @@ use crate::common::Bench;
 use crate::common::report::{Better, Versus};
 use crate::common::stats::median;
 use crate::drive::per_second;
-use crate::support::cluster::RedisCluster;
+use support::cluster::RedisCluster;
 
 const MANY: &str = "cluster-many-keys-vs-one-evalsha";
 const HOT: &str = "cluster-hot-key-vs-one-evalsha";

@@ -11,8 +11,8 @@ use tower_distributed::{Mutex, Store, StoreBuilder};
 use crate::common::Bench;
 use crate::common::report::figure;
 use crate::common::settings::seconds;
-use crate::support::eventually;
-use crate::support::sentinel::Sentinel;
+use support::eventually;
+use support::sentinel::Sentinel;
 
 const WITH: &str = "double-grants-with-wait";
 const WITHOUT: &str = "double-grants-without-wait";

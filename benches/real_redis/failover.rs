@@ -12,8 +12,8 @@ use tower_distributed::{Quota, Store, TokenBucket};
 use crate::common::Bench;
 use crate::common::report::{Better, Versus};
 use crate::common::stats::median;
-use crate::support::cluster::RedisCluster;
-use crate::support::sentinel::Sentinel;
+use support::cluster::RedisCluster;
+use support::sentinel::Sentinel;
 
 const CLUSTER: &str = "failover-recovery-vs-bare-cluster";
 const SENTINEL: &str = "failover-recovery-vs-bare-sentinel";

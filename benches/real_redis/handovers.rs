@@ -12,7 +12,7 @@ use crate::common::report::{Better, Versus, figure};
 use crate::common::settings::Settings;
 use crate::common::stats::{median, percentile};
 use crate::common::{self, Bench};
-use crate::support::cluster::RedisCluster;
+use support::cluster::RedisCluster;
 
 const RATE: &str = "cluster-handovers-vs-one-server";
 const WAKE: &str = "cluster-wake-p99-ms";

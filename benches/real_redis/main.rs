@@ -27,8 +27,6 @@ mod drive;
 mod failover;
 mod handovers;
 mod outage;
-#[path = "../../tests/support/mod.rs"]
-mod support;
 mod tls;
 
 use std::process::ExitCode;

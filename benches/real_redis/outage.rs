@@ -11,7 +11,7 @@ use crate::common::Bench;
 use crate::common::report::figure;
 use crate::common::settings::seconds;
 use crate::common::stats::{median, percentile};
-use crate::support::redis_server::RedisServer;
+use support::redis_server::RedisServer;
 
 const LATENCY: &str = "outage-p99-ms";
 const RECOVERY: &str = "recovery-ms";

@@ -9,7 +9,7 @@ use crate::drive::{Operation, drive};
 use crate::meter::{Meter, Reading};
 use crate::operations;
 use crate::replay::Recorder;
-use crate::support::cluster::RedisCluster;
+use support::cluster::RedisCluster;
 
 const DECISIONS: u64 = 200_000;
 const HANDOVERS: u64 = 20_000;

@@ -11,7 +11,7 @@ use crate::drive::drive;
 use crate::meter::Meter;
 use crate::operations::{KINDS, Kind, patient};
 use crate::replay::{Recorder, listen};
-use crate::support::eventually;
+use support::eventually;
 
 pub const CALLERS: u64 = 256;
 

@@ -26,8 +26,6 @@ mod meter;
 mod operations;
 mod replay;
 mod subscribers;
-#[path = "../../tests/support/mod.rs"]
-mod support;
 mod waiters;
 
 use std::process::ExitCode;

@@ -11,7 +11,7 @@ use crate::common::Bench;
 use crate::common::report::number;
 use crate::common::table::Table;
 use crate::meter::Meter;
-use crate::support::eventually;
+use support::eventually;
 
 const PROCESSES: [u64; 3] = [1, 100, 1000];
 /// Messages to one process, and to all.

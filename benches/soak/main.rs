@@ -23,8 +23,6 @@ mod gateway;
 mod judge;
 mod load;
 mod routes;
-#[path = "../../tests/support/mod.rs"]
-mod support;
 mod watch;
 
 use std::env;
@@ -36,10 +34,10 @@ use tokio::runtime::Runtime;
 use crate::child::{Child, Role};
 use crate::common::settings::{Settings, seconds};
 use crate::judge::Judged;
-use crate::support::cluster::RedisCluster;
-use crate::support::program::since_7_0;
-use crate::support::redis_server::RedisServer;
 use crate::watch::Watch;
+use support::cluster::RedisCluster;
+use support::program::since_7_0;
+use support::redis_server::RedisServer;
 
 const ONE: &str = "one-server";
 const CLUSTER: &str = "cluster";

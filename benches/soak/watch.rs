@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::cmd;
 
-use crate::support::client::Client;
-use crate::support::redis_server::RedisServer;
+use support::client::Client;
+use support::redis_server::RedisServer;
 
 /// The name of the connections that look.
 const NAME: &str = "watch";

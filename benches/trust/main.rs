@@ -16,8 +16,6 @@ mod common;
 mod mass_timeout;
 mod permits;
 mod queue;
-#[path = "../../tests/support/mod.rs"]
-mod support;
 
 use std::process::ExitCode;
 

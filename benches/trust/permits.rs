@@ -8,7 +8,7 @@ use tower_distributed::{Store, WaitGroup};
 
 use crate::common::Bench;
 use crate::common::report::{figure, note};
-use crate::support::clock_shim::ServerClock;
+use support::clock_shim::ServerClock;
 
 const LIMIT: u32 = 16;
 const TTL: Duration = Duration::from_secs(3600);

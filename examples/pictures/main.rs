@@ -19,8 +19,6 @@ mod mutex_timeline;
 mod outage;
 mod prefetch;
 mod single_flight;
-#[path = "../../tests/support/mod.rs"]
-mod support;
 mod token_level;
 
 use std::path::Path;

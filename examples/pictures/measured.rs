@@ -7,9 +7,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::canvas::Done;
-use crate::support::program::program;
-use crate::support::redis_server::RedisServer;
-use crate::support::supervised::Supervised;
+use support::program::program;
+use support::redis_server::RedisServer;
+use support::supervised::Supervised;
 
 const ROLE: &str = "TOWER_DISTRIBUTED_PICTURE_ROLE";
 /// Enough for all copies to start and connect.

@@ -8,7 +8,7 @@ use tower_distributed::{Quota, RateLimitLayer, Refusal, RefusalKind, Store, Stor
 
 use crate::canvas::{ACCENT, Align, Done, INK, MIST, MUTED, STEEL, page};
 use crate::measured::{note, on_server};
-use crate::support::proxy::FaultProxy;
+use support::proxy::FaultProxy;
 
 const RATE: u32 = 40;
 const EVERY: Duration = Duration::from_millis(20);

@@ -6,7 +6,7 @@ use tower_distributed::{Quota, Store, TokenBucket};
 
 use crate::canvas::{ACCENT, Align, Done, INK, STEEL, page};
 use crate::measured::{note, on_server};
-use crate::support::redis_server::RedisServer;
+use support::redis_server::RedisServer;
 
 const TASKS: usize = 8;
 const SECONDS: f64 = 2.0;

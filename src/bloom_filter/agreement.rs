@@ -13,8 +13,8 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::{BloomFilter, BloomFilterBuilder};
 use crate::store::Clock;
-use crate::support::redis_server::RedisServer;
 use crate::{Error, Store, StoreBuilder};
+use support::redis_server::RedisServer;
 
 /// A clock for the scripts that the test sets. Nothing expires, since Redis expires keys by its own clock.
 const CLOCK: &str = "

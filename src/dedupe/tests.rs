@@ -8,8 +8,8 @@ use tokio::runtime::{Builder, Runtime};
 use super::{Claim, Claimed, Dedupe};
 use crate::Store;
 use crate::store::background::without_a_thread;
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 const TTL: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(20);

@@ -37,9 +37,9 @@ use crate::lease::holder::Exclusive;
 use crate::rw_lock::holders::ReadWrite;
 use crate::single_flight::answer::{self, Flight};
 use crate::store::{Cell as _, Client, Clock, Namespace, Operation, Push, lock};
-use crate::support::redis_server::RedisServer;
 use crate::wait_group::holders::Permits;
 use crate::{Key, Store};
+use support::redis_server::RedisServer;
 
 pub(crate) use self::virtual_time::CLOCK;
 use self::virtual_time::Time;

@@ -10,9 +10,9 @@ use tokio::task::JoinHandle;
 use super::{Mutex, MutexGuard};
 use crate::lease::LONGEST_TURN;
 use crate::lease::tokens::Release;
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
 use crate::{Error, Store};
+use support::eventually;
+use support::redis_server::RedisServer;
 
 const LONG: Duration = Duration::from_secs(20);
 

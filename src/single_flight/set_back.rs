@@ -10,8 +10,8 @@ use crate::lease::agreement::CLOCK;
 use crate::lease::key_state::KeyState;
 use crate::lease::kind::Kind;
 use crate::store::{Clock, Namespace};
-use crate::support::redis_server::RedisServer;
 use crate::{Store, StoreBuilder};
+use support::redis_server::RedisServer;
 
 const NOON: i64 = 1_760_000_000_000_000;
 const TTL: Duration = Duration::from_millis(300);

@@ -24,8 +24,8 @@ use self::virtual_time::{VirtualTime, jump};
 use super::cancel::{Cancel, Rule};
 use super::{Decision, Reservation, TokenBucket};
 use crate::store::Clock;
-use crate::support::redis_server::RedisServer;
 use crate::{Error, Key, Quota, Quotas, Store};
+use support::redis_server::RedisServer;
 
 const SEQUENCES: usize = 5_000;
 const IN_STEP: usize = 250;

@@ -12,10 +12,10 @@ use crate::scene::{
     CALL, MACHINE, RECOVERY, connections, current_thread, is_free, is_served, long_locks, multi_thread,
     start_server, wide_bucket,
 };
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
-use crate::support::slow_proxy::SlowProxy;
-use crate::support::{eventually, eventually_blocking, within};
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
+use support::slow_proxy::SlowProxy;
+use support::{eventually, eventually_blocking, within};
 
 const LIMIT: Duration = Duration::from_secs(40);
 const URL: &str = "redis://127.0.0.1/";

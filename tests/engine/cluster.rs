@@ -10,9 +10,9 @@ use tokio::task::JoinHandle;
 use tower_distributed::{Store, StoreBuilder, TokenBucket};
 
 use crate::scene::{CALL, MACHINE, RECOVERY, is_served, wide_bucket};
-use crate::support::cluster::RedisCluster;
-use crate::support::eventually;
-use crate::support::program::since_7_0;
+use support::cluster::RedisCluster;
+use support::eventually;
+use support::program::since_7_0;
 
 /// For each master so many tasks. Those of a healthy one call with one key each, those of the ill one with many.
 const TASKS: usize = 8;

@@ -6,8 +6,8 @@ use crate::scene::{
     CALL, MACHINE, Outage, RECOVERY, current_thread, is_served, multi_thread, recovers, restart,
     start_server, wide_bucket,
 };
-use crate::support::redis_server::RedisServer;
-use crate::support::{eventually, eventually_blocking, within};
+use support::redis_server::RedisServer;
+use support::{eventually, eventually_blocking, within};
 
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
 

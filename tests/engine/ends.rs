@@ -9,7 +9,7 @@ use crate::scene::{
     MACHINE, RECOVERY, connections, current_thread, is_served, long_locks, multi_thread, start_server,
     wide_bucket,
 };
-use crate::support::{eventually_blocking, within};
+use support::{eventually_blocking, within};
 
 const LIMIT: Duration = Duration::from_secs(60);
 

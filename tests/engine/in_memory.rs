@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tower_distributed::{Mutex, Store};
 
 use crate::scene::{MACHINE, RECOVERY, current_thread, multi_thread};
-use crate::support::eventually;
+use support::eventually;
 
 const TTL: Duration = Duration::from_millis(600);
 

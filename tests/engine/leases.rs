@@ -5,8 +5,8 @@ use std::time::Duration;
 use tower_distributed::{Mutex, MutexGuard, Store};
 
 use crate::scene::{MACHINE, RECOVERY, current_thread, is_free, long_locks, multi_thread, start_server};
-use crate::support::redis_server::RedisServer;
-use crate::support::{eventually_blocking, within};
+use support::redis_server::RedisServer;
+use support::{eventually_blocking, within};
 
 const LIMIT: Duration = Duration::from_secs(40);
 const SHORT: Duration = Duration::from_millis(1200);

@@ -1,9 +1,6 @@
 //! The store engine: runtimes that do not depend on each other, outages, overload, and what they cost.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod scene;
 
 #[cfg(feature = "cluster")]

@@ -8,8 +8,8 @@ use tower_distributed::{Mutex, Quota, Store, TokenBucket};
 use crate::scene::{
     MACHINE, Outage, RECOVERY, is_free, is_served, long_locks, recovers, start_server, wide_bucket,
 };
-use crate::support::redis_server::RedisServer;
-use crate::support::{eventually_blocking, within};
+use support::redis_server::RedisServer;
+use support::{eventually_blocking, within};
 
 const LIMIT: Duration = Duration::from_secs(40);
 

@@ -10,8 +10,8 @@ use tower_distributed::{Mutex, RateLimitLayer, Store, StoreFailure, TokenBucket}
 use tower_layer::Layer;
 
 use crate::scene::{CALL, MACHINE, RECOVERY, is_served, wide_bucket};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 const CALLERS: usize = 256;
 const KILLS: usize = 6;

@@ -10,7 +10,7 @@ use tower_distributed::{Mutex, Quota, RateLimitLayer, RefusalKind, Store, StoreF
 use tower_layer::Layer;
 
 use crate::scene::{MACHINE, is_served, wide_bucket};
-use crate::support::redis_server::RedisServer;
+use support::redis_server::RedisServer;
 
 /// Far more than Redis decides within a time-out in a build without optimisation.
 const BURST: usize = 60_000;

@@ -16,10 +16,10 @@ use tower_distributed::{
 use tower_layer::Layer;
 
 use crate::scene::{CALL, MACHINE, RECOVERY, is_served, long_locks, wide_bucket};
-use crate::support::eventually;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
-use crate::support::slow_proxy::SlowProxy;
+use support::eventually;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
+use support::slow_proxy::SlowProxy;
 
 /// So slow that a burst is still in the queue when all of it has been asked for.
 const SLOW: Duration = Duration::from_millis(50);

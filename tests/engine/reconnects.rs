@@ -8,9 +8,9 @@ use tokio::net::TcpListener;
 use tower_distributed::{MutexGuard, Store};
 
 use crate::scene::{CALL, MACHINE, RECOVERY, is_served, long_locks, wide_bucket};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
-use crate::support::slow_proxy::SlowProxy;
+use support::eventually;
+use support::redis_server::RedisServer;
+use support::slow_proxy::SlowProxy;
 
 const STORES: usize = 20;
 

@@ -7,8 +7,8 @@ use tokio::sync::RwLock;
 use tower_distributed::token_bucket::Decision;
 use tower_distributed::{Error, Mutex, Quota, Store, TokenBucket};
 
-use crate::support::redis_server::RedisServer;
-use crate::support::{eventually, eventually_blocking};
+use support::redis_server::RedisServer;
+use support::{eventually, eventually_blocking};
 
 /// The limit for recovery after an outage and for detached releases.
 pub(crate) const RECOVERY: Duration = Duration::from_secs(5);

@@ -9,7 +9,7 @@ use tower_distributed::{
     RwLockLayer, Store, TokenBucket, WaitGroup,
 };
 
-use crate::support::redis_server::RedisServer;
+use support::redis_server::RedisServer;
 
 const PASSWORD: &str = "hunter2";
 

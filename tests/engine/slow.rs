@@ -6,8 +6,8 @@ use futures::future::join_all;
 use tower_distributed::{Key, Store};
 
 use crate::scene::{MACHINE, wide_bucket};
-use crate::support::redis_server::RedisServer;
-use crate::support::slow_proxy::SlowProxy;
+use support::redis_server::RedisServer;
+use support::slow_proxy::SlowProxy;
 
 const CALLERS: usize = 100;
 

@@ -5,8 +5,8 @@ use std::fs::read_to_string;
 use tower_distributed::{Store, StoreBuilder};
 
 use crate::scene::{MACHINE, RECOVERY, is_served, wide_bucket};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 /// The timers of the established connections to a port of this machine: 0: none, 2: the next probe.
 fn timers(port: u16) -> Vec<String> {

@@ -9,9 +9,9 @@ use tower_distributed::token_bucket::Decision;
 use tower_distributed::{Error, Store, TokenBucket};
 
 use crate::scene::{CALL, MACHINE, current_thread, is_served, multi_thread, start_server, wide_bucket};
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
-use crate::support::within;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
+use support::within;
 
 const LIMIT: Duration = Duration::from_secs(60);
 

@@ -11,10 +11,10 @@ use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
 use tower_layer::Layer;
 
 use crate::scene::{MACHINE, RECOVERY, scripts_run, settled_scripts};
-use crate::support::eventually;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
-use crate::support::slow_proxy::SlowProxy;
+use support::eventually;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
+use support::slow_proxy::SlowProxy;
 
 const LONG: Duration = Duration::from_secs(30);
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_distributed::{Quota, Quotas, Store, TokenBucket};
 
-use crate::support::redis_server::RedisServer;
+use support::redis_server::RedisServer;
 
 #[test]
 fn settings_are_checked_when_a_store_is_built() {

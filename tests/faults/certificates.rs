@@ -7,9 +7,9 @@ use rcgen::{
     KeyUsagePurpose, date_time_ymd,
 };
 
-use crate::support::ports::free_port;
-use crate::support::redis_server::RedisServer;
-use crate::support::scratch_dir::ScratchDir;
+use support::ports::free_port;
+use support::redis_server::RedisServer;
+use support::scratch_dir::ScratchDir;
 
 /// Signs certificates.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);

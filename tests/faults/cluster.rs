@@ -8,13 +8,13 @@ use deadpool_redis::Runtime;
 use deadpool_redis::cluster::Config;
 use tower_distributed::{BreakerState, Credentials, Quota, Store, TokenBucket};
 
-use crate::support::cluster::RedisCluster;
-use crate::support::eventually;
-use crate::support::program::since_7_0;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
-use crate::support::slot_move::SlotMove;
 use crate::woken::a_waiter_is_woken;
+use support::cluster::RedisCluster;
+use support::eventually;
+use support::program::since_7_0;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
+use support::slot_move::SlotMove;
 
 const SOON: Duration = Duration::from_secs(20);
 

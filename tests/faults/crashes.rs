@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tower_distributed::{Quota, Store, TokenBucket};
 
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 /// Callers that go on and on, on a few keys.
 struct Load {

@@ -13,10 +13,10 @@ use tower_distributed::{
     BloomFilter, Credentials, Error, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup,
 };
 
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
-use crate::support::scratch_dir::ScratchDir;
 use crate::woken::a_waiter_is_woken;
+use support::eventually;
+use support::redis_server::RedisServer;
+use support::scratch_dir::ScratchDir;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -112,10 +112,10 @@ async fn a_pool_has_credentials_of_its_own() {
 #[cfg(feature = "cluster")]
 #[tokio::test]
 async fn a_cluster_gets_new_credentials_when_the_old_ones_end() {
-    if !crate::support::program::since_7_0() {
+    if !support::program::since_7_0() {
         return;
     }
-    let cluster = crate::support::cluster::RedisCluster::start().await;
+    let cluster = support::cluster::RedisCluster::start().await;
     let set = |password: &str| cluster.nodes().iter().for_each(|node| set_password(node, password));
     set("first");
     let password = Arc::new(std::sync::Mutex::new("first"));

@@ -5,10 +5,10 @@ use std::time::Duration;
 use futures::future::join_all;
 use tower_distributed::{Mutex, MutexGuard, Store};
 
-use crate::support::cluster::RedisCluster;
-use crate::support::eventually;
-use crate::support::program::since_7_0;
-use crate::support::redis_server::RedisServer;
+use support::cluster::RedisCluster;
+use support::eventually;
+use support::program::since_7_0;
+use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(30);
 const LOCKS: usize = 16;

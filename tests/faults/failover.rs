@@ -6,9 +6,9 @@ use deadpool_redis::Runtime;
 use deadpool_redis::sentinel::{Config, SentinelServerType};
 use tower_distributed::{Mutex, Quota, Store, TokenBucket};
 
-use crate::support::eventually;
-use crate::support::program::since_7_0;
-use crate::support::sentinel::Sentinel;
+use support::eventually;
+use support::program::since_7_0;
+use support::sentinel::Sentinel;
 
 const SOON: Duration = Duration::from_secs(20);
 

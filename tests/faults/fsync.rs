@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tower_distributed::{Mutex, Store, StoreBuilder};
 
-use crate::support::eventually;
-use crate::support::program::with_waitaof;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::program::with_waitaof;
+use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
 

@@ -1,9 +1,6 @@
 //! What happens when Redis, or the way to it, fails.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod bad_input;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 mod certificates;

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use futures::poll;
 use tower_distributed::{Quota, Store, TokenBucket};
 
-use crate::support::eventually;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
 
 /// Short where it is to run out, long where it is not.
 const TIMEOUT: Duration = Duration::from_millis(300);

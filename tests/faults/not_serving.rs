@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tower_distributed::{Error, Quota, Store, TokenBucket};
 
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 /// Meets an outage whose text names `code`, and its end.
 async fn outage(server: &RedisServer, code: &str, begin: impl AsyncFn(), end: impl AsyncFn()) {

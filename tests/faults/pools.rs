@@ -3,7 +3,7 @@
 use deadpool_redis::{Config, Runtime, redis};
 use tower_distributed::{Quota, Store, TokenBucket};
 
-use crate::support::redis_server::RedisServer;
+use support::redis_server::RedisServer;
 
 #[tokio::test]
 async fn a_store_takes_nothing_away_from_a_pool_of_one() {

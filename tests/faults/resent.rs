@@ -5,9 +5,9 @@ use std::time::Duration;
 use futures::future::join_all;
 use tower_distributed::{BloomFilter, Error, Quota, Store, TokenBucket};
 
-use crate::support::eventually;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
 

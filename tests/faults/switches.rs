@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use tower_distributed::{Mutex, Quota, Store, TokenBucket};
 
-use crate::support::eventually;
-use crate::support::program::since_7_0;
-use crate::support::redis_server::RedisServer;
-use crate::support::sentinel::Sentinel;
+use support::eventually;
+use support::program::since_7_0;
+use support::redis_server::RedisServer;
+use support::sentinel::Sentinel;
 
 const SOON: Duration = Duration::from_secs(20);
 

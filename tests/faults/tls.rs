@@ -5,10 +5,10 @@ use std::time::Duration;
 use tower_distributed::{Error, Quota, Store, StoreBuilder, Tls, TokenBucket};
 
 use crate::certificates::{Authority, TlsServer};
-use crate::support::eventually;
-use crate::support::program::with_tls;
-use crate::support::redis_server::RedisServer;
 use crate::woken::a_waiter_is_woken;
+use support::eventually;
+use support::program::with_tls;
+use support::redis_server::RedisServer;
 
 const HOST: [&str; 2] = ["127.0.0.1", "localhost"];
 const SOON: Duration = Duration::from_secs(20);
@@ -101,12 +101,12 @@ async fn a_server_without_tls_is_suspected() {
 #[cfg(all(feature = "cluster", feature = "rustls"))]
 #[tokio::test]
 async fn a_cluster_works_over_tls() {
-    if !with_tls() || !crate::support::program::since_7_0() {
+    if !with_tls() || !support::program::since_7_0() {
         return;
     }
     let authority = Authority::new("ours");
     let more = format!("{DOES_NOT_ASK}\ncluster-enabled yes\ntls-cluster yes\ncluster-announce-ip 127.0.0.1");
-    let more = format!("{more}\ncluster-port {}", crate::support::ports::free_port());
+    let more = format!("{more}\ncluster-port {}", support::ports::free_port());
     let node = TlsServer::start(&authority, &authority.server(&HOST), &more).await;
     node.server.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     eventually("the cluster", SOON, async || {
@@ -121,9 +121,9 @@ async fn a_cluster_works_over_tls() {
 #[cfg(all(feature = "sentinel", feature = "rustls"))]
 #[tokio::test]
 async fn sentinel_works_over_tls() {
-    use crate::support::sentinel::Sentinel;
+    use support::sentinel::Sentinel;
 
-    if !with_tls() || !crate::support::program::since_7_0() {
+    if !with_tls() || !support::program::since_7_0() {
         return;
     }
     let authority = Authority::new("ours");

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tower_distributed::{Mutex, Store};
 
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
 

@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 
-use super::support::supervised::Supervised;
+use support::supervised::Supervised;
 
 /// Without these, Chromium looks for hosts of its vendor, and for a sandbox that root does not have.
 const ARGUMENTS: &[&str] = &[

@@ -2,9 +2,6 @@
 #![cfg(feature = "http")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod browser;
 mod page;
 mod page_in_browser;

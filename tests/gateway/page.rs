@@ -7,8 +7,8 @@ use reqwest::{Client, Response, StatusCode};
 use serde_json::Value;
 
 use super::process::Gateway;
-use super::support::eventually;
-use super::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
 /// From the request to the first event, in milliseconds.

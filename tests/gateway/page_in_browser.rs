@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::browser::{Browser, in_browser};
 use super::page::answered;
 use super::process::Gateway;
-use super::support::eventually;
-use super::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(30);
 /// Names of keys in WebDriver.

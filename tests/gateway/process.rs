@@ -1,6 +1,6 @@
 //! The `gateway` example as a process.
 
-use super::support::example::ServingExample;
+use support::example::ServingExample;
 
 /// A running gateway, which dies with this value.
 pub(crate) struct Gateway {

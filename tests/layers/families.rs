@@ -4,7 +4,7 @@ use tower_distributed::rw_lock::RwLockWriteGuard;
 use tower_distributed::{Mutex, MutexGuard, Permit, RwLock, Store, WaitGroup};
 
 use crate::stores::{SOON, Stores};
-use crate::support::eventually;
+use support::eventually;
 
 /// The family behind the concurrency limit.
 pub(crate) fn permits(store: &Store, limit: u32) -> WaitGroup {

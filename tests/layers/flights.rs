@@ -10,7 +10,7 @@ use tower_distributed::{Key, Refusal, RefusalKind, SingleFlight, SingleFlightLay
 
 use crate::probe::Probe;
 use crate::stores::{HOUR, SOON, Stores};
-use crate::support::eventually;
+use support::eventually;
 
 /// Text as it is.
 #[derive(Clone, Copy, Debug)]

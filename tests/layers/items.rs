@@ -4,7 +4,7 @@ use tower_distributed::dedupe::{Claim, Claimed, Dedupe};
 use tower_distributed::{BloomFilter, Refusal, RefusalKind, Store};
 
 use crate::stores::{SOON, Stores};
-use crate::support::eventually;
+use support::eventually;
 
 pub(crate) fn dedupe(store: &Store) -> Dedupe {
     Dedupe::builder()

@@ -5,9 +5,6 @@
 // Without features, there are fewer tests for what all share.
 #![cfg_attr(not(all(feature = "http", feature = "tonic")), allow(dead_code))]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod families;
 mod flights;
 mod items;

@@ -11,7 +11,7 @@ use tokio_test::task;
 use tower::Service;
 
 use crate::stores::SOON;
-use crate::support::eventually;
+use support::eventually;
 
 /// Echoes requests. It must be called on an instance that was polled ready, once for each time; a clone is not ready.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use tower_distributed::{Quota, Store, TokenBucket};
 
-use crate::support::redis_server::RedisServer;
+use support::redis_server::RedisServer;
 
 /// Within what time everything that is waited for comes about.
 pub(crate) const SOON: Duration = Duration::from_secs(10);

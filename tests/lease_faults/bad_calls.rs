@@ -6,9 +6,9 @@ use tokio::time::timeout;
 use tower_distributed::{Mutex, RwLock, Store, WaitGroup};
 
 use crate::kinds::{Family, IN_TIME, LONG, SOON, left, open};
-use crate::support::eventually;
-use crate::support::keys::keys_without_ttl;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::keys::keys_without_ttl;
+use support::redis_server::RedisServer;
 
 async fn stores() -> (RedisServer, [Store; 2]) {
     let server = RedisServer::start().await;

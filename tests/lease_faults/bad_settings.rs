@@ -5,7 +5,7 @@ use std::time::Duration;
 use tower_distributed::{Error, Mutex, RwLock, Store, WaitGroup};
 
 use crate::kinds::open;
-use crate::support::redis_server::RedisServer;
+use support::redis_server::RedisServer;
 
 fn is_told(error: &Error, parts: &[&str]) {
     let text = error.to_string();

@@ -7,8 +7,8 @@ use tokio::time::{Instant, timeout};
 use tower_distributed::Mutex;
 
 use crate::kinds::{LONG, SOON, open};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 /// Much less than what a lease of nobody would last.
 const AT_ONCE: Duration = Duration::from_secs(2);

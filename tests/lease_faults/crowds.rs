@@ -7,8 +7,8 @@ use futures::stream::{self, StreamExt as _};
 use tower_distributed::{Permit, WaitGroup};
 
 use crate::kinds::{LONG, open};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 const MANY: u64 = 30_000;
 const SOON: Duration = Duration::from_secs(60);

@@ -8,9 +8,9 @@ use tower_distributed::{Mutex, RwLock, Store, WaitGroup};
 
 use crate::kinds::{Family, LONG, SOON, Taken, open};
 use crate::polls::{Moment, Place, at_each_poll, drop_after, free};
-use crate::support::eventually;
-use crate::support::keys::keys_without_ttl;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::keys::keys_without_ttl;
+use support::redis_server::RedisServer;
 
 const IN_PROCESS: Place<'_> = Place { servers: &[], queues: false };
 

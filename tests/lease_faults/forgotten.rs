@@ -6,8 +6,8 @@ use std::time::Duration;
 use tower_distributed::WaitGroup;
 
 use crate::kinds::{Family, LONG, SOON, open};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 /// How long a waiter counts as alive, and how long it may take to touch its place again, ms.
 const ALIVE: i64 = 7_000 + 2_000;

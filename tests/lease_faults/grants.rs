@@ -6,8 +6,8 @@ use tokio::time::timeout;
 use tower_distributed::WaitGroup;
 
 use crate::kinds::{Family, LONG, SOON, open};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 /// A grant is for the time to live of whoever waits, not of whoever releases: else the first renewal makes it shorter
 /// than its holder believes, and two hold.

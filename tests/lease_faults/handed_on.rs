@@ -12,10 +12,10 @@ use tokio::time::{Instant, timeout};
 use tower_distributed::Store;
 
 use crate::kinds::{Family, IN_TIME, LONG, SOON, Taken, left, open};
-use crate::support::eventually;
-use crate::support::keys::keys_without_ttl;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::keys::keys_without_ttl;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
 
 /// So many wait in one process, and hand in what they get; those who meet an outage get nothing.
 async fn crowd(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tower_distributed::rw_lock::{RwLockReadGuard, RwLockWriteGuard};
 use tower_distributed::{Error, Lease, Mutex, MutexGuard, Permit, RwLock, Store, WaitGroup};
 
-use crate::support::redis_server::RedisServer;
+use support::redis_server::RedisServer;
 
 /// For what is bound to happen.
 pub(crate) const SOON: Duration = Duration::from_secs(20);

@@ -7,10 +7,10 @@ use tokio_test::{assert_pending, task};
 use tower_distributed::{Store, WaitGroup};
 
 use crate::kinds::{Family, LONG, SOON, left, open};
-use crate::support::eventually;
-use crate::support::keys::keys_without_ttl;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::keys::keys_without_ttl;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
 
 /// How long who is far waits for an answer: less than the 500 ms after which a line sends a copy in the background.
 const TIMEOUT: Duration = Duration::from_millis(250);

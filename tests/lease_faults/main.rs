@@ -1,9 +1,6 @@
 //! What becomes of leases when Redis, the way to it, or their holders fail.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod bad_calls;
 mod bad_settings;
 mod beside_a_line;

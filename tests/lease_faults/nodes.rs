@@ -6,9 +6,9 @@ use futures::future::join_all;
 use tower_distributed::{Mutex, Store};
 
 use crate::kinds::SOON;
-use crate::support::eventually;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
 
 pub(crate) struct Nodes {
     pub(crate) servers: Vec<RedisServer>,

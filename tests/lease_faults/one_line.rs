@@ -7,7 +7,7 @@ use futures::poll;
 use tower_distributed::{Mutex, Store};
 
 use crate::kinds::{LONG, open};
-use crate::support::redis_server::RedisServer;
+use support::redis_server::RedisServer;
 
 async fn served_in_order(store: &Store, each: [Mutex; 2]) {
     const WAITERS: usize = 60;

@@ -7,8 +7,8 @@ use futures::future::join_all;
 use tower_distributed::{Store, WaitGroup};
 
 use crate::kinds::{Family, SOON};
-use crate::support::cluster::RedisCluster;
-use crate::support::eventually;
+use support::cluster::RedisCluster;
+use support::eventually;
 
 /// More than the calls that withdraw waiters at once.
 const CROWD: u64 = 300;
@@ -18,7 +18,7 @@ const FEW: u64 = 20;
 /// it.
 #[tokio::test]
 async fn who_goes_away_is_withdrawn_though_another_master_stands_still() {
-    if !crate::support::program::since_7_0() {
+    if !support::program::since_7_0() {
         return;
     }
     let cluster = RedisCluster::start().await;

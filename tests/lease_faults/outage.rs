@@ -9,10 +9,10 @@ use tokio::task::JoinHandle;
 use tower_distributed::{Error, Mutex, Store, WaitGroup};
 
 use crate::kinds::{Family, LONG, SOON, left, open};
-use crate::support::eventually;
-use crate::support::keys::keys_without_ttl;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::keys::keys_without_ttl;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
 
 #[tokio::test]
 async fn an_outage_is_told_as_such() {

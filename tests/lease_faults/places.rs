@@ -6,8 +6,8 @@ use tokio::time::timeout;
 use tower_distributed::{Mutex, Store, WaitGroup};
 
 use crate::kinds::{Family, IN_TIME, LONG, SOON, open};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 /// The queue alone is gone, as where a server evicts keys: who waited in it asks anew.
 #[tokio::test]

@@ -6,8 +6,8 @@ use tokio_test::task;
 use tower_distributed::Error;
 
 use crate::kinds::{Family, IN_TIME, SOON, Taken, left};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 /// Where a family lives; no servers: in this process.
 #[derive(Clone, Copy)]

@@ -8,8 +8,8 @@ use tower_distributed::{Mutex, MutexGuard};
 
 use crate::kinds::{Family, LONG, SOON};
 use crate::nodes::Nodes;
-use crate::support::eventually;
-use crate::support::keys::keys_without_ttl;
+use support::eventually;
+use support::keys::keys_without_ttl;
 
 const HOUR: u64 = 3_600_000_000;
 

@@ -9,10 +9,10 @@ use tokio::time::{Instant, timeout};
 use tower_distributed::{Mutex, Store};
 
 use crate::kinds::SOON;
-use crate::support::eventually;
-use crate::support::keys::keys_without_ttl;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::keys::keys_without_ttl;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
 
 const NODES: usize = 5;
 /// So long that what goes away has been taken back, rather than run out.

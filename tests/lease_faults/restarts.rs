@@ -8,9 +8,9 @@ use futures::future::join_all;
 use tokio::time::{Instant, timeout};
 
 use crate::kinds::{Family, IN_TIME, SOON, open};
-use crate::support::eventually;
-use crate::support::keys::keys_without_ttl;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::keys::keys_without_ttl;
+use support::redis_server::RedisServer;
 
 const TTL: Duration = Duration::from_secs(6);
 const WAITERS: u64 = 4;

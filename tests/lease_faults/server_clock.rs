@@ -6,7 +6,7 @@ use std::time::Duration;
 use tower_distributed::Lease;
 
 use crate::kinds::{Family, SOON, open};
-use crate::support::redis_server::RedisServer;
+use support::redis_server::RedisServer;
 
 const TTL: Duration = Duration::from_secs(2);
 const BACK: Duration = Duration::from_secs(7200);

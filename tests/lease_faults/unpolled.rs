@@ -6,8 +6,8 @@ use futures::poll;
 use tower_distributed::Mutex;
 
 use crate::kinds::{Family, LONG, SOON, open};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 /// It asked for what was free.
 #[tokio::test]

@@ -7,10 +7,10 @@ use tokio_test::{assert_pending, task};
 use tower_distributed::Store;
 
 use crate::kinds::{Family, SOON, Taken, left, open};
-use crate::support::eventually;
-use crate::support::keys::keys_without_ttl;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::keys::keys_without_ttl;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
 
 /// Calls do not time out while it matters when answers come.
 const PATIENT: Duration = Duration::from_secs(30);

@@ -7,9 +7,9 @@ use tower_distributed::mutex::MutexBuilder;
 use tower_distributed::{Mutex, Store};
 
 use crate::kinds::{LONG, SOON, open};
-use crate::support::eventually;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
 
 fn named(value: &'static str) -> MutexBuilder {
     Mutex::builder().ttl(LONG).value_with(move || value.into())

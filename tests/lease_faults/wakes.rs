@@ -10,10 +10,10 @@ use tokio::time::{interval, sleep, timeout};
 use tower_distributed::Store;
 
 use crate::kinds::{Family, IN_TIME, LONG, SOON, open, subscribed};
-use crate::support::eventually;
-use crate::support::keys::keys_without_ttl;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::keys::keys_without_ttl;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
 
 fn pool(server: &RedisServer) -> Pool {
     Config::from_url(server.url()).create_pool(Some(Runtime::Tokio1)).unwrap()

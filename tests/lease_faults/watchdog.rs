@@ -7,8 +7,8 @@ use tokio::time::{Instant, timeout};
 use tower_distributed::{Mutex, Store};
 
 use crate::kinds::{Family, LONG, SOON, Taken, open};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 /// Renewed every third of it, and long enough for a machine that is busy.
 const TTL: Duration = Duration::from_millis(1500);

@@ -7,8 +7,8 @@ use tokio::time::timeout;
 use tower_distributed::{Error, Mutex, RwLock, WaitGroup};
 
 use crate::kinds::{Family, LONG, SOON, Taken, open};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 fn names_the_cause(error: &Error) -> bool {
     error.is_wrong_type() && error.is_unavailable() && error.to_string().contains("WRONGTYPE")

@@ -8,9 +8,9 @@ use tower_distributed::Store;
 
 use crate::judge::{Note, Verdict, judge};
 use crate::referee::{Referee, connect};
-use crate::support::eventually;
-use crate::support::processes::{Child, setting};
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::processes::{Child, setting};
+use support::redis_server::RedisServer;
 
 /// For what takes as long as it takes on a slow machine.
 pub(crate) const LONG: Duration = Duration::from_secs(180);

@@ -7,8 +7,8 @@ use tower_distributed::Mutex;
 
 use crate::fleet::{Fleet, LONG, store_of_role};
 use crate::referee::Referee;
-use crate::support::eventually;
-use crate::support::processes::{is_child, setting, tell};
+use support::eventually;
+use support::processes::{is_child, setting, tell};
 
 const NAME: &str = "shared-lock";
 const EACH: usize = 250;

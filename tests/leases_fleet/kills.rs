@@ -7,8 +7,8 @@ use tower_distributed::{Lease, Mutex, Store, WaitGroup};
 
 use crate::fleet::{Fleet, LONG, in_time, store_of_role};
 use crate::referee::Referee;
-use crate::support::eventually;
-use crate::support::processes::{is_child, setting, tell};
+use support::eventually;
+use support::processes::{is_child, setting, tell};
 
 const KILLS: usize = 50;
 /// How many at a time.

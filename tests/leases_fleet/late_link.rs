@@ -6,7 +6,7 @@ use futures::future;
 use tower_distributed::Mutex;
 
 use crate::fleet::{Fleet, in_time, store};
-use crate::support::slow_proxy::SlowProxy;
+use support::slow_proxy::SlowProxy;
 
 /// How late the answer comes to the first who asks; that to the second comes after as much again.
 const LATE: Duration = Duration::from_millis(400);

@@ -5,9 +5,6 @@
 //! anybody's clock, nor on how late a process is.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod fleet;
 mod judge;
 mod referee;

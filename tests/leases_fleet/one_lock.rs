@@ -7,8 +7,8 @@ use tower_distributed::Mutex;
 
 use crate::fleet::{Fleet, store_of_role};
 use crate::referee::Referee;
-use crate::support::processes::{is_child, setting, tell};
-use crate::support::size;
+use support::processes::{is_child, setting, tell};
+use support::size;
 
 const ROOM: &str = "room";
 const PROCESSES: u32 = 4;

@@ -6,8 +6,8 @@ use tower_distributed::WaitGroup;
 
 use crate::fleet::{Fleet, LONG, store_of_role};
 use crate::referee::Referee;
-use crate::support::processes::{is_child, setting, tell};
-use crate::support::{eventually, size};
+use support::processes::{is_child, setting, tell};
+use support::{eventually, size};
 
 const ROOM: &str = "room";
 const LIMIT: u32 = 5;

@@ -7,8 +7,8 @@ use tower_distributed::{Mutex, Store, WaitGroup};
 
 use crate::fleet::{Fleet, LONG, Player, store_of_role};
 use crate::referee::Referee;
-use crate::support::eventually;
-use crate::support::processes::{is_child, setting};
+use support::eventually;
+use support::processes::{is_child, setting};
 
 /// How long a grant stands until it is confirmed.
 const CLAIM: Duration = Duration::from_millis(1500);

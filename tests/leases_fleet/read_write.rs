@@ -7,8 +7,8 @@ use tower_distributed::{RwLock, Store};
 
 use crate::fleet::{Fleet, LONG, in_time, store_of_role};
 use crate::referee::{Referee, Visit};
-use crate::support::processes::{is_child, setting, tell};
-use crate::support::{eventually, size};
+use support::processes::{is_child, setting, tell};
+use support::{eventually, size};
 
 const ROOM: &str = "room";
 const PROCESSES: usize = 4;

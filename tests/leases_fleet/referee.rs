@@ -6,7 +6,7 @@ use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{self, AsyncConnectionConfig, Cmd, FromRedisValue, Script};
 use tower_distributed::{Lease, LeaseHandle};
 
-use crate::support::processes::setting;
+use support::processes::setting;
 
 /// Writes down a note with the time; returns how many of its kind there are.
 static NOTE: LazyLock<Script> = LazyLock::new(|| {

@@ -7,8 +7,8 @@ use tower_distributed::{Mutex, RwLock, Store, WaitGroup};
 
 use crate::fleet::{Fleet, store_of_role};
 use crate::referee::Referee;
-use crate::support::eventually;
-use crate::support::processes::{is_child, tell};
+use support::eventually;
+use support::processes::{is_child, tell};
 
 /// So long that it is not by this that anything is free again.
 const TTL: Duration = Duration::from_secs(600);

@@ -5,7 +5,7 @@ use tower_distributed::RwLock;
 
 use crate::fleet::{Fleet, LONG, Player, in_time};
 use crate::read_write::{READER, WRITER, locks};
-use crate::support::eventually;
+use support::eventually;
 
 const ROOM: &str = "room";
 const TASKS: usize = 8;

@@ -9,11 +9,11 @@ use axum::extract::Request;
 use axum::routing::get;
 use tower_distributed::{Quota, Store, TokenBucket, web};
 
-use crate::support::example::program_of;
-use crate::support::redis_server::RedisServer;
-use crate::support::scratch_dir::ScratchDir;
-use crate::support::supervised::Supervised;
-use crate::support::{eventually, eventually_blocking};
+use support::example::program_of;
+use support::redis_server::RedisServer;
+use support::scratch_dir::ScratchDir;
+use support::supervised::Supervised;
+use support::{eventually, eventually_blocking};
 
 const SOON: Duration = Duration::from_secs(30);
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tower_distributed::{BloomFilter, Store};
 
 use crate::referee::Referee;
-use crate::support::processes::{Child, setting};
-use crate::support::redis_server::RedisServer;
+use support::processes::{Child, setting};
+use support::redis_server::RedisServer;
 
 /// For what takes as long as it takes on a slow machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);

@@ -2,9 +2,6 @@
 #![cfg(feature = "http")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 #[allow(dead_code)]
 #[path = "../leases_fleet/referee.rs"]
 mod referee;

@@ -6,8 +6,8 @@ use futures::future::join_all;
 
 use crate::fleet::{Fleet, filter, store_of_role};
 use crate::referee::Referee;
-use crate::support::processes::{is_child, setting, tell};
-use crate::support::size;
+use support::processes::{is_child, setting, tell};
+use support::size;
 
 const PROCESSES: usize = 4;
 const CALLERS: usize = 64;

@@ -17,8 +17,8 @@ use crate::fleet::{CAPACITY, Fleet, LONG, filter, store_of_role};
 use crate::judge::judge;
 use crate::messages::Messages;
 use crate::referee::Referee;
-use crate::support::processes::{Child, is_child, setting};
-use crate::support::{eventually, size};
+use support::processes::{Child, is_child, setting};
+use support::{eventually, size};
 
 const TIMES: usize = 3;
 /// Deliveries that wait to be taken.

@@ -10,8 +10,8 @@ use tower_distributed::{Dedupe, DedupeLayer, Store};
 
 use crate::fleet::{Fleet, LONG, filter, store_of_role};
 use crate::referee::Referee;
-use crate::support::eventually;
-use crate::support::processes::{is_child, setting, tell};
+use support::eventually;
+use support::processes::{is_child, setting, tell};
 
 const STOPS: usize = 10;
 const TTL: Duration = Duration::from_millis(500);

@@ -9,8 +9,8 @@ use tower_distributed::Store;
 use tower_distributed::dedupe::{Claim, Claimed, Dedupe};
 
 use crate::scene::{LONG, SOON, claims, left, open, take};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 #[tokio::test]
 async fn in_memory() {

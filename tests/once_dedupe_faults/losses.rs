@@ -7,7 +7,7 @@ use tower_distributed::DedupeLayer;
 
 use crate::events::{listen, told};
 use crate::scene::{LONG, SOON, Scene, is_duplicate, take};
-use crate::support::eventually;
+use support::eventually;
 
 #[tokio::test]
 async fn flushed_scripts_are_never_noticed() {

@@ -2,9 +2,6 @@
 #![cfg(feature = "tracing")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod calls;
 mod dropped;
 mod events;

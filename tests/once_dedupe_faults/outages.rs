@@ -8,7 +8,7 @@ use tower_distributed::dedupe::Claimed;
 
 use crate::events::{listen, told};
 use crate::scene::{LONG, SOON, Scene, is_duplicate, open, take};
-use crate::support::eventually;
+use support::eventually;
 
 /// The reply is lost, so nobody knows; but it was executed.
 #[tokio::test]

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tower_distributed::dedupe::{Claim, Claimed, Dedupe};
 use tower_distributed::{BloomFilter, Store};
 
-use crate::support::eventually;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
 
 /// For what is bound to happen.
 pub(crate) const SOON: Duration = Duration::from_secs(20);

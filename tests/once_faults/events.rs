@@ -7,9 +7,9 @@ use tower_distributed::{SingleFlight, Store};
 
 use crate::flights::{call, ended, lead};
 use crate::places::{LONG, Place, SOON, open};
-use crate::support::eventually;
-use crate::support::seen::{Event, Seen, named};
 use crate::work::Work;
+use support::eventually;
+use support::seen::{Event, Seen, named};
 
 /// What never may be told.
 const SECRET: &str = "user-4711";

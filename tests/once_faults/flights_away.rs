@@ -10,9 +10,9 @@ use tower_distributed::{Error, SingleFlight};
 
 use crate::flights::{Outcome, builder, call, ended, flights, lead};
 use crate::places::{LONG, Place, SOON, open, subscribed};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
 use crate::work::Work;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 /// Within what a lost message may be made up for: some beats.
 const IN_TIME: Duration = Duration::from_secs(6);

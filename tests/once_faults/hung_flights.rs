@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::flights::{builder, call, ended, lead};
 use crate::places::{Place, SOON};
-use crate::support::eventually;
 use crate::work::Work;
+use support::eventually;
 
 const LONGEST: Duration = Duration::from_millis(300);
 

@@ -9,9 +9,9 @@ use tower_distributed::single_flight::{Postcard, SingleFlightBuilder};
 use tower_distributed::{SingleFlight, Store};
 
 use crate::places::open;
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
-use crate::support::slow_proxy::SlowProxy;
+use support::eventually;
+use support::redis_server::RedisServer;
+use support::slow_proxy::SlowProxy;
 
 const SOON: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(600);

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tower_distributed::Store;
 
-use crate::support::eventually;
-use crate::support::keys::keys_without_ttl;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::keys::keys_without_ttl;
+use support::redis_server::RedisServer;
 
 /// For what is bound to happen.
 pub(crate) const SOON: Duration = Duration::from_secs(20);

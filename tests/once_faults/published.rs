@@ -9,9 +9,9 @@ use tower_distributed::single_flight::Postcard;
 use tower_distributed::{SingleFlight, Store};
 
 use crate::places::{LONG, SOON, open};
-use crate::support::eventually;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
 
 fn keys(server: &RedisServer, part: &str) -> usize {
     server.query::<Vec<String>>(&["KEYS", &format!("td:*:flight:{part}")]).unwrap().len()

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 
 use crate::places::SOON;
-use crate::support::eventually;
+use support::eventually;
 
 #[derive(Clone)]
 pub(crate) struct Work(Arc<State>);

@@ -5,10 +5,10 @@ use std::time::Duration;
 use tower_distributed::Store;
 
 use crate::origin::Origin;
-use crate::support::eventually;
-use crate::support::keys::keys_without_ttl;
-use crate::support::processes::{Child, setting};
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::keys::keys_without_ttl;
+use support::processes::{Child, setting};
+use support::redis_server::RedisServer;
 
 /// For what takes as long as it takes on a slow machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);

@@ -5,9 +5,6 @@
 #![cfg(feature = "postcard")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod fleet;
 mod origin;
 

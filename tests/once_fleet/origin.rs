@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{self, AsyncConnectionConfig, Script};
 
-use crate::support::processes::setting;
+use support::processes::setting;
 
 /// Writes down a note about a key with the time; returns how many of its kind there are.
 static NOTE: LazyLock<Script> = LazyLock::new(|| {

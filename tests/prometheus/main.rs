@@ -2,9 +2,6 @@
 #![cfg(all(feature = "http", feature = "metrics", feature = "postcard"))]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod alerts;
 mod dashboard;
 mod expression;

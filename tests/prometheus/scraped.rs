@@ -6,9 +6,9 @@ use std::time::Duration;
 use reqwest::{Client, StatusCode};
 
 use crate::names::Names;
-use crate::support::eventually;
-use crate::support::example::ServingExample;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::example::ServingExample;
+use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
 

@@ -7,7 +7,7 @@ use futures::poll;
 use tower_distributed::{Quota, Store, TokenBucket};
 
 use crate::stores;
-use crate::support::eventually;
+use support::eventually;
 
 pub(crate) async fn a_crowd_on_one_key_gets_the_burst(store: &Store, name: &str) {
     let bucket = TokenBucket::new(store, name, Quota::per_hour(1).burst(500)).unwrap();

@@ -6,7 +6,7 @@ use tower_distributed::{BloomFilter, Dedupe};
 
 use crate::claims::{becomes_free, claims, is_duplicate, new, take};
 use crate::stores::{Place, SOON};
-use crate::support::eventually;
+use support::eventually;
 
 fn forever(filter: &BloomFilter) -> Dedupe {
     Dedupe::builder().remember_forever().build(filter).unwrap()

@@ -7,7 +7,7 @@ use tower_distributed::{BloomFilter, Store};
 
 use crate::keys::hostile;
 use crate::stores::{Place, SOON};
-use crate::support::eventually;
+use support::eventually;
 
 fn filter(store: &Store, name: &str) -> BloomFilter {
     BloomFilter::new(store, name, 1000, 1e-9).unwrap()
@@ -213,7 +213,7 @@ pub(crate) async fn nothing_but_the_filter_stays(place: &Place, name: &str) {
     let state = format!("{name}:0");
     if let Some(server) = place.server_of(&place.part(&state, "config")) {
         let stays = || {
-            let mut kept = crate::support::keys::keys_without_ttl(server);
+            let mut kept = support::keys::keys_without_ttl(server);
             kept.retain(|key| key.starts_with(&format!("{}:{{{name}:", place.prefix)));
             kept
         };

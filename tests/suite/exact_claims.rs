@@ -7,7 +7,7 @@ use tower_distributed::dedupe::{Claimed, Dedupe, ExactBuilder};
 use crate::claims::{becomes_free, is_duplicate, new, take};
 use crate::keys::hostile;
 use crate::stores::{Place, SOON};
-use crate::support::eventually;
+use support::eventually;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -139,7 +139,7 @@ pub(crate) async fn every_key_has_a_time_to_live(place: &Place, name: &str) {
     for state in [state, format!("{name}:layout")] {
         let server = place.server_of(&place.part(&state, "layout")).unwrap();
         let beginning = format!("{}:{{{state}}}:", place.prefix);
-        let mut kept = crate::support::keys::keys_without_ttl(server);
+        let mut kept = support::keys::keys_without_ttl(server);
         kept.retain(|key| key.starts_with(&beginning));
         assert_eq!(kept, [""; 0]);
         assert!(!server.query::<Vec<String>>(&["KEYS", &format!("{beginning}*")]).unwrap().is_empty());

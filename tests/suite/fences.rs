@@ -5,7 +5,7 @@ use std::time::Duration;
 use tower_distributed::{Mutex, RwLock};
 
 use crate::stores::{Place, SOON};
-use crate::support::eventually;
+use support::eventually;
 
 const SECOND: Duration = Duration::from_secs(1);
 const WEEK: i64 = 7 * 86_400_000;

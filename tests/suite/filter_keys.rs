@@ -5,8 +5,8 @@ use std::time::Duration;
 use tower_distributed::{BloomFilter, Error, Store};
 
 use crate::stores;
-use crate::support::keys::keys_without_ttl;
-use crate::support::redis_server::RedisServer;
+use support::keys::keys_without_ttl;
+use support::redis_server::RedisServer;
 
 fn server() -> &'static RedisServer {
     stores::SERVER.get().unwrap()

@@ -8,7 +8,7 @@ use tower_distributed::{BloomFilter, Store};
 
 use crate::keys::hostile;
 use crate::stores::SOON;
-use crate::support::eventually;
+use support::eventually;
 
 const SECOND: Duration = Duration::from_secs(1);
 

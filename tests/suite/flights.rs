@@ -24,7 +24,7 @@ use tower_distributed::SingleFlight;
 use tower_distributed::single_flight::{Postcard, SingleFlightBuilder};
 
 use crate::stores::{Place, SOON};
-use crate::support::eventually;
+use support::eventually;
 
 /// So long that it is not by this that anything ends.
 pub(crate) const LONG: Duration = Duration::from_secs(600);

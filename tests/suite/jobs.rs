@@ -10,8 +10,8 @@ use tower_distributed::mutex::MutexBuilder;
 use tower_distributed::{Mutex, Store};
 
 use crate::stores::Place;
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_secs(5);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tower_distributed::{Mutex, Quota, RwLock, Store, TokenBucket, WaitGroup};
 
-use crate::support::keys::keys_without_ttl;
-use crate::{stores, support};
+use crate::stores;
+use support::keys::keys_without_ttl;
 
 /// Keys that take care.
 pub(crate) fn hostile() -> Vec<Vec<u8>> {

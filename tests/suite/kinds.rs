@@ -6,7 +6,7 @@ use tower_distributed::rw_lock::RwLockWriteGuard;
 use tower_distributed::{Error, Key, Lease, Mutex, MutexGuard, Permit, RwLock, WaitGroup};
 
 use crate::stores::SOON;
-use crate::support::eventually;
+use support::eventually;
 
 /// Something of which one at a time holds a key.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use tower_distributed::{Key, Mutex, RwLock, WaitGroup};
 use crate::keys::hostile;
 use crate::kinds::{Family, each};
 use crate::stores::{Place, SOON};
-use crate::support::eventually;
+use support::eventually;
 
 pub(crate) async fn what_is_held_is_refused(place: &Place, name: &str) {
     for family in each!(place, name) {

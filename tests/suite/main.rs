@@ -3,9 +3,6 @@
 #![cfg(all(feature = "cluster", feature = "sentinel", feature = "json", feature = "postcard"))]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod buckets;
 mod callers;
 mod claimed_filters;
@@ -33,8 +30,8 @@ macro_rules! on_every_store {
         on_every_store! { @ in_memory(true) $($test as $name),* }
         on_every_store! { @ redis(true) $($test as $name),* }
         on_every_store! { @ polling(true) $($test as $name),* }
-        on_every_store! { @ cluster(crate::support::program::since_7_0()) $($test as $name),* }
-        on_every_store! { @ sentinel(crate::support::program::since_7_0()) $($test as $name),* }
+        on_every_store! { @ cluster(support::program::since_7_0()) $($test as $name),* }
+        on_every_store! { @ sentinel(support::program::since_7_0()) $($test as $name),* }
     };
     (@ $store:ident($can_run:expr) $($test:path as $name:ident),*) => {
         mod $store {

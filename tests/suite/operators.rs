@@ -12,9 +12,9 @@ use tower_distributed::{
 };
 
 use crate::stores::{Place, SOON, with_servers};
-use crate::support::eventually;
-use crate::support::program::since_7_0;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::program::since_7_0;
+use support::redis_server::RedisServer;
 
 async fn list(operator: &Operator, namespace: &str) -> Vec<Entry> {
     let (mut scan, mut entries) = (operator.scan_namespace(namespace).unwrap(), BTreeSet::new());
@@ -437,7 +437,7 @@ async fn a_cluster_is_listed_by_urls_and_by_a_pool() {
     if !since_7_0() {
         return;
     }
-    let cluster = crate::support::cluster::RedisCluster::start().await;
+    let cluster = support::cluster::RedisCluster::start().await;
     let store = Store::builder().timeout(SOON).cluster(cluster.urls()).unwrap();
     let bucket = TokenBucket::new(&store, "many", Quota::non_refilling(5)).unwrap();
     for chunk in (0..4000_u32).collect::<Vec<_>>().chunks(500) {
@@ -458,7 +458,7 @@ async fn a_cluster_is_listed_by_urls_and_by_a_pool() {
 }
 
 /// A hash tag of a slot that a node has.
-fn free_tag(cluster: &crate::support::cluster::RedisCluster, node: &RedisServer) -> String {
+fn free_tag(cluster: &support::cluster::RedisCluster, node: &RedisServer) -> String {
     let mut tags = (0..).map(|tag: u32| tag.to_string());
     tags.find(|tag| cluster.node_of(tag).port() == node.port()).unwrap()
 }

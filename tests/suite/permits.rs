@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tower_distributed::WaitGroup;
 
 use crate::stores::{Place, SOON};
-use crate::support::eventually;
+use support::eventually;
 
 pub(crate) async fn the_limit_is_never_exceeded(place: &Place, name: &str) {
     const LIMIT: u32 = 5;

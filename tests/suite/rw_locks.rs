@@ -10,7 +10,7 @@ use tower_distributed::RwLock;
 use tower_distributed::rw_lock::Prefer;
 
 use crate::stores::{Place, SOON};
-use crate::support::eventually;
+use support::eventually;
 
 pub(crate) async fn a_writer_is_never_beside_anybody(place: &Place, name: &str) {
     let lock = RwLock::new(place, name).unwrap();

@@ -7,7 +7,7 @@ use futures::poll;
 use tower_distributed::{Key, Quota, Store, TokenBucket, TokenBuckets};
 
 use crate::stores::SOON;
-use crate::support::eventually;
+use support::eventually;
 
 /// One limit per user, one per tenant, and one for all.
 fn limits(store: &Store, name: &str, bursts: [u32; 3]) -> ([TokenBucket; 3], TokenBuckets<3>) {

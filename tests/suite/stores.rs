@@ -11,11 +11,11 @@ use tokio::task::JoinHandle;
 use tower_distributed::operator::Operator;
 use tower_distributed::{Credentials, Store};
 
-use crate::support::cluster::RedisCluster;
-use crate::support::eventually;
-use crate::support::program::since_7_0;
-use crate::support::redis_server::RedisServer;
-use crate::support::sentinel::Sentinel;
+use support::cluster::RedisCluster;
+use support::eventually;
+use support::program::since_7_0;
+use support::redis_server::RedisServer;
+use support::sentinel::Sentinel;
 
 /// Within what time everything that is waited for comes about.
 pub(crate) const SOON: Duration = Duration::from_secs(20);

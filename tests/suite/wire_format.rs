@@ -15,8 +15,8 @@ use tower_distributed::{
 };
 
 use crate::stores::SOON;
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 const HOUR: i64 = 3_600_000_000;
 

@@ -11,7 +11,7 @@ use deadpool_redis::redis::{
     Cmd, FromRedisValue, Pipeline, RedisResult, Value, from_redis_value, parse_redis_value,
 };
 
-use super::resp;
+use crate::resp;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);

@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::redis_server::RedisServer;
-use super::scratch_dir::ScratchDir;
+use crate::redis_server::RedisServer;
+use crate::scratch_dir::ScratchDir;
 
 /// The clock of one server.
 pub struct ServerClock {

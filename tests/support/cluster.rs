@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use super::eventually;
-use super::ports::free_port;
-use super::redis_server::RedisServer;
+use crate::eventually;
+use crate::ports::free_port;
+use crate::redis_server::RedisServer;
 
 const MASTERS: usize = 3;
 const SLOTS: usize = 16_384;
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Three masters without replicas, each with a third of the slots. Needs Redis 7.0 (see
-/// [`since_7_0`](super::program::since_7_0)).
+/// [`since_7_0`](crate::program::since_7_0)).
 ///
 /// A cluster node accepts writes two seconds after its start at the earliest, so share a cluster if you can.
 pub struct RedisCluster {

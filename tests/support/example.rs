@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{ChildStdout, Stdio};
 
-use super::supervised::Supervised;
+use crate::supervised::Supervised;
 
 /// Returns the program of an example.
 pub fn program_of(name: &str) -> PathBuf {

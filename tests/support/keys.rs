@@ -2,8 +2,8 @@
 
 use deadpool_redis::redis;
 
-use super::client::Client;
-use super::redis_server::RedisServer;
+use crate::client::Client;
+use crate::redis_server::RedisServer;
 
 const PER_SCAN: u32 = 1_000;
 

@@ -1,11 +1,10 @@
-//! The harness of the integration tests: real Redis processes, faults between them and the tests, and copies of the
+//! The harness of the tests and benches: real Redis processes, faults between them and the tests, and copies of the
 //! test process.
 //!
 //! Nothing here relies on fixed sleeps: code that waits uses [`eventually`] and waits for an observable condition.
 //! A started process ends when its handle is dropped, and also when the test process is killed: see [`supervised`].
 
-// Every test binary compiles all of this and uses only a part of it.
-#![allow(dead_code, unreachable_pub, missing_docs, missing_debug_implementations)]
+#![allow(missing_docs, missing_debug_implementations, clippy::return_self_not_must_use)]
 // A harness that cannot do its work can only panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::must_use_candidate)]
 
@@ -27,7 +26,6 @@ pub mod proxy;
 pub mod redis_server;
 pub mod resp;
 pub mod scratch_dir;
-#[cfg(all(feature = "tracing", feature = "metrics"))]
 pub mod seen;
 pub mod sentinel;
 pub mod slot_move;

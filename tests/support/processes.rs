@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::eventually;
-use super::supervised::Supervised;
+use crate::eventually;
+use crate::supervised::Supervised;
 
 const ROLE: &str = "TOWER_DISTRIBUTED_ROLE";
 /// Marks the lines of a role among the output of the test runner.

@@ -12,7 +12,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::resp;
+use crate::resp;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use deadpool_redis::redis::{self, FromRedisValue, RedisResult, Value};
 
-use super::client::Client;
-use super::eventually;
-use super::ports::free_port;
-use super::program::program;
-use super::scratch_dir::ScratchDir;
-use super::supervised::Supervised;
+use crate::client::Client;
+use crate::eventually;
+use crate::ports::free_port;
+use crate::program::program;
+use crate::scratch_dir::ScratchDir;
+use crate::supervised::Supervised;
 
 const CONFIG_FILE: &str = "redis.conf";
 const LOG_FILE: &str = "redis.log";

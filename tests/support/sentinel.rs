@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use deadpool_redis::redis::{RedisResult, Value};
 
-use super::eventually;
-use super::redis_server::RedisServer;
+use crate::eventually;
+use crate::redis_server::RedisServer;
 
 const SERVICE: &str = "tower";
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A master, its replica, and one sentinel that can decide on a failover alone. Needs Redis 7.0 (see
-/// [`since_7_0`](super::program::since_7_0)).
+/// [`since_7_0`](crate::program::since_7_0)).
 pub struct Sentinel {
     sentinel: Member,
     servers: [Member; 2],

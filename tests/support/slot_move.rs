@@ -1,7 +1,7 @@
 //! A slot of a Cluster that moves from one node to another.
 
-use super::cluster::RedisCluster;
-use super::redis_server::RedisServer;
+use crate::cluster::RedisCluster;
+use crate::redis_server::RedisServer;
 
 /// A slot on its way. Until the end, keys of it may be at either node.
 pub struct SlotMove<'a> {

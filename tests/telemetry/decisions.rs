@@ -11,9 +11,9 @@ use tower_distributed::{
 };
 
 use crate::seen::{assert_no_secrets, decisions, events, listen};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
 use crate::{KEY, SOON};
+use support::eventually;
+use support::redis_server::RedisServer;
 
 fn key(_: &u8) -> &'static str {
     KEY

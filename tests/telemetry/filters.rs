@@ -7,7 +7,7 @@ use tower_distributed::dedupe::{Claimed, Dedupe, FilterFull};
 use tower_distributed::{BloomFilter, DedupeLayer, Store};
 
 use crate::seen::{decisions, events, listen, value};
-use crate::support::redis_server::RedisServer;
+use support::redis_server::RedisServer;
 
 const CAPACITY: u64 = 400;
 

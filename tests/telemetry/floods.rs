@@ -8,7 +8,7 @@ use tower_distributed::{Quota, RateLimitLayer, Store, StoreFailure, TokenBucket}
 
 use crate::KEY;
 use crate::seen::{assert_no_secrets, decisions, events, listen, value};
-use crate::support::redis_server::RedisServer;
+use support::redis_server::RedisServer;
 
 #[tokio::test]
 async fn refusals_for_want_of_room_are_all_counted_and_told_at_most_once_a_second() {

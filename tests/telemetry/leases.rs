@@ -5,9 +5,9 @@ use std::time::Duration;
 use tower_distributed::{Mutex, Store};
 
 use crate::seen::{assert_no_secrets, listen, value};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
 use crate::{KEY, SOON};
+use support::eventually;
+use support::redis_server::RedisServer;
 
 fn counted(what: &str, namespace: &str) -> f64 {
     value(&format!("tower_distributed_leases_{what}"), &[("kind", "mutex"), ("namespace", namespace)])

@@ -2,9 +2,6 @@
 #![cfg(all(feature = "tracing", feature = "metrics"))]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod decisions;
 mod filters;
 mod floods;

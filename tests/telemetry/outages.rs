@@ -5,9 +5,9 @@ use std::time::Duration;
 use tower_distributed::{Quota, Store, TokenBucket, WaitGroup};
 
 use crate::seen::{assert_no_secrets, events, listen, touched, value};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
 use crate::{KEY, PASSWORD, SOON};
+use support::eventually;
+use support::redis_server::RedisServer;
 
 fn add_user(server: &RedisServer) {
     server.cli(&["ACL", "SETUSER", "user", "on", &format!(">{PASSWORD}"), "~*", "&*", "+@all"]);

@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
-pub(crate) use crate::support::seen::Event;
-use crate::support::seen::{Seen, named};
 use crate::{KEY, PASSWORD};
+pub(crate) use support::seen::Event;
+use support::seen::{Seen, named};
 
 static SEEN: LazyLock<Seen> = LazyLock::new(|| {
     let seen = Seen::default();

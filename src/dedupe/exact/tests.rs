@@ -11,9 +11,9 @@ use super::layout::{Digest, Layout};
 use crate::dedupe::{Claim, Claimed, Dedupe};
 use crate::lease::agreement::CLOCK;
 use crate::store::{Cell as _, Clock};
-use crate::support::client::Client;
-use crate::support::redis_server::RedisServer;
 use crate::{Store, StoreBuilder};
+use support::client::Client;
+use support::redis_server::RedisServer;
 
 const BEGIN: i64 = 1_760_000_000_000_000;
 const MINUTE: i64 = 60_000_000;

@@ -20,8 +20,8 @@ use crate::lease::token::Token;
 use crate::rw_lock::holders::ReadWrite;
 use crate::single_flight::answer::Flight;
 use crate::store::Clock;
-use crate::support::redis_server::RedisServer;
 use crate::wait_group::holders::Permits;
+use support::redis_server::RedisServer;
 
 const SECOND: i64 = 1_000_000;
 const HOUR: i64 = 3_600 * SECOND;

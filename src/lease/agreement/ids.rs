@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::store::{Link, News};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
 use crate::{Store, WaitGroup};
+use support::eventually;
+use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
 

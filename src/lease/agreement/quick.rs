@@ -8,9 +8,9 @@ use crate::dedupe::Claimed;
 use crate::lease::holder::Exclusive;
 use crate::lease::key_state::{Standing, Terms};
 use crate::lease::operations::{AcquireRelease, Verb, What};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
 use crate::{BloomFilter, Dedupe, Mutex, RwLock, SingleFlight, Store, WaitGroup};
+use support::eventually;
+use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(10);
 const DAY: Duration = Duration::from_secs(86_400);

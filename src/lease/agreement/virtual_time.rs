@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use super::{Side, Tried};
-use crate::support::client::Client;
-use crate::support::redis_server::RedisServer;
 use crate::{Store, StoreBuilder};
+use support::client::Client;
+use support::redis_server::RedisServer;
 
 /// Replaces the clock and `redis.call` in scripts: the test sets the time, keys expire by that time, and published
 /// messages are recorded.

@@ -9,9 +9,9 @@ use futures::future::join_all;
 
 use super::virtual_time::VirtualTime;
 use crate::store::Clock;
-use crate::support::redis_server::RedisServer;
 use crate::token_bucket::TokenBucket;
 use crate::{Quota, Store, TokenBuckets};
+use support::redis_server::RedisServer;
 
 const NOW: i64 = 1_760_000_000_000_000;
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::virtual_time::VirtualTime;
 use crate::store::Clock;
-use crate::support::redis_server::RedisServer;
 use crate::token_bucket::{Reservation, TokenBucket};
 use crate::{Quota, Quotas, Store};
+use support::redis_server::RedisServer;
 
 const START: i64 = 1_760_000_000_000_000;
 const TENTH: i64 = 100_000;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::virtual_time::VirtualTime;
 use crate::store::Clock;
-use crate::support::redis_server::RedisServer;
 use crate::token_bucket::TokenBucket;
 use crate::{Quota, Quotas, Store, TokenBuckets};
+use support::redis_server::RedisServer;
 
 const NOON: i64 = 1_760_000_000_000_000;
 const BACK: i64 = 7_200_000_000;

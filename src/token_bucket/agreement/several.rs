@@ -11,12 +11,12 @@ use super::runs::eval;
 use super::virtual_time::{VirtualTime, jump};
 use super::{quota_sets, seed};
 use crate::store::{Cell as _, Fields, Operation};
-use crate::support::redis_server::RedisServer;
 use crate::token_bucket::adjust::Adjust;
 use crate::token_bucket::operations::Reserve;
 use crate::token_bucket::several::{Buckets, CancelAll, ReserveAll, Terms};
 use crate::token_bucket::state::{Ask, Bucket};
 use crate::{Quotas, Store, TokenBucket};
+use support::redis_server::RedisServer;
 
 const SEQUENCES: usize = 150;
 const STEPS: usize = 30;

@@ -7,11 +7,11 @@ use rand::RngExt as _;
 use rand::rngs::StdRng;
 use smallvec::smallvec;
 
-use crate::support::client::Client;
-use crate::support::redis_server::RedisServer;
 use crate::token_bucket::quota::Tokens;
 use crate::token_bucket::state::{Bucket, Level, Moment};
 use crate::{Store, StoreBuilder};
+use support::client::Client;
+use support::redis_server::RedisServer;
 
 /// Replaces `lua/lib/clock.lua`. It removes the expiry from every SET, and lists each written key, value and
 /// expiry.

@@ -6,7 +6,6 @@ use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::store::{Cell as _, Operation};
-use crate::support::redis_server::RedisServer;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::agreement::seed;
 use crate::token_bucket::ahead::{Prefetch, Prefetched};
@@ -14,6 +13,7 @@ use crate::token_bucket::cancel::{Cancel, Rule};
 use crate::token_bucket::operations::Reserve;
 use crate::token_bucket::state::{Ask, Bucket};
 use crate::{Quota, Quotas, Store};
+use support::redis_server::RedisServer;
 
 async fn on(server: &RedisServer, quota: Quota) -> TokenBucket {
     TokenBucket::new(&Store::redis(&server.url()).unwrap(), "local", quota).unwrap()
@@ -125,7 +125,7 @@ async fn what_is_not_used_is_given_back() {
     for _ in 0..40 {
         used += join_all((0..50).map(|_| local.allow("k"))).await.len() as i64;
     }
-    crate::support::eventually("unused tokens are given back", Duration::from_secs(20), async || {
+    support::eventually("unused tokens are given back", Duration::from_secs(20), async || {
         let left = i64::from(bucket.peek("k").await.unwrap().remaining());
         // Not given back: the share that a thread took, and the tokens that came back meanwhile.
         left >= 100_000 - used - 100

@@ -6,13 +6,13 @@ use std::time::Duration;
 use super::history::now;
 use super::site::{Link, Scene, Servers};
 use super::worker::TTL;
-use crate::support::clock_shim::ServerClock;
-use crate::support::cluster::RedisCluster;
-use crate::support::eventually;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
-use crate::support::sentinel::Sentinel;
-use crate::support::slot_move::SlotMove;
+use support::clock_shim::ServerClock;
+use support::cluster::RedisCluster;
+use support::eventually;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
+use support::sentinel::Sentinel;
+use support::slot_move::SlotMove;
 
 const SOON: Duration = Duration::from_secs(40);
 /// Faults last for more and for less than the ttl of a lease, in turns.

@@ -19,7 +19,7 @@ use fault::Fault;
 use history::{History, Primitive, now};
 use verdict::{HEADER, Row, summary};
 
-use crate::support::program::since_7_0;
+use support::program::since_7_0;
 
 /// No call takes longer: 1 s for its turn, 500 ms each to be sent and to connect, and four times that for the reply, as long as
 /// earlier replies arrive. A worker that is stopped stands still for 1.5 s more.

@@ -7,16 +7,16 @@ use tower_distributed::{Store, StoreBuilder};
 
 use super::history::{Event, History, Primitive, Record, Tail, now};
 use super::worker::{Primitives, ROLE, TTL, namespace};
-use crate::support::clock_shim::ServerClock;
-use crate::support::cluster::RedisCluster;
-use crate::support::eventually;
-use crate::support::keys::keys_without_ttl;
-use crate::support::processes::{Child, setting};
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
-use crate::support::scratch_dir::ScratchDir;
-use crate::support::sentinel::Sentinel;
-use crate::support::slow_proxy::SlowProxy;
+use support::clock_shim::ServerClock;
+use support::cluster::RedisCluster;
+use support::eventually;
+use support::keys::keys_without_ttl;
+use support::processes::{Child, setting};
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
+use support::scratch_dir::ScratchDir;
+use support::sentinel::Sentinel;
+use support::slow_proxy::SlowProxy;
 
 const WORKERS: usize = 2;
 /// For each part of a call: waiting to be sent, connecting, and waiting for the reply.

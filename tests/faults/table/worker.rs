@@ -15,7 +15,7 @@ use tower_distributed::{
 
 use super::history::{Event, Journal, Primitive, now};
 use super::site;
-use crate::support::processes::{is_child, setting, tell};
+use support::processes::{is_child, setting, tell};
 
 pub(crate) const ROLE: &str = "table::worker::role_worker";
 pub(crate) const TTL: Duration = Duration::from_secs(1);

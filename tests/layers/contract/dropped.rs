@@ -6,7 +6,7 @@ use tower::{Service as _, ServiceExt as _};
 use super::subjects::{Refusing, State, Subject, for_all_subjects, on_subjects};
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores};
-use crate::support::eventually;
+use support::eventually;
 
 on_subjects!([ConcurrencyLimit Mutex RwLock SingleFlight]: before_the_first_poll);
 on_subjects!(refusing: after_each_number_of_polls, while_the_service_works);

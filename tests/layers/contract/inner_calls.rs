@@ -12,9 +12,9 @@ use super::subjects::{
 };
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores};
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
-use crate::support::{eventually, spend_budget};
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
+use support::{eventually, spend_budget};
 
 on_subjects!(refusing: errors_of_calls_are_passed_on, a_task_whose_budget_is_spent_is_served_too);
 on_subjects!([RateLimit SeveralLimits ConcurrencyLimit Mutex RwLock Dedupe Duplicates]:

@@ -12,7 +12,7 @@ use tower_test::mock;
 use super::subjects::{RateLimit, Refusing, Subject, for_all_subjects, on_subjects};
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores, away};
-use crate::support::eventually;
+use support::eventually;
 
 on_subjects!(all:
     the_ready_instance_is_called,

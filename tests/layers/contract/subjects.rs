@@ -13,7 +13,7 @@ use crate::families::{locks, mutexes, permits};
 use crate::flights::{build, builder, by_name};
 use crate::items::{claim, dedupe, handled, is_handled};
 use crate::stores::{HOUR, SOON, Stores, at_most};
-use crate::support::eventually;
+use support::eventually;
 
 /// The service around which a layer is, and the layer's own.
 pub(crate) type Service = BoxCloneService<String, String, BoxError>;

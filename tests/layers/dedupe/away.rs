@@ -11,8 +11,8 @@ use tower_distributed::{Dedupe, DedupeLayer, LeaseHandle, RefusalKind, Store, St
 use crate::items::{by_name, dedupe, kind};
 use crate::probe::Probe;
 use crate::stores::{SOON, away};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 #[tokio::test]
 async fn refuse_is_the_default() {

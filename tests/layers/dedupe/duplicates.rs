@@ -11,7 +11,7 @@ use tower_distributed::{DedupeLayer, LeaseHandle, RefusalKind};
 use crate::items::{becomes_free, by_name, claim, dedupe, handled, is_handled, kind};
 use crate::probe::Probe;
 use crate::stores::{HOUR, SOON, Stores, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(
     they_are_refused,

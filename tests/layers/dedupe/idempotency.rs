@@ -19,7 +19,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::net::{Answer, client, serve};
 use crate::stores::{SOON, Stores, away, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(
     the_same_request_gets_the_same_response,

@@ -9,7 +9,7 @@ use tower_distributed::{DedupeLayer, LeaseHandle, RefusalKind};
 use crate::items::{becomes_free, by_name, dedupe, is_handled, kind};
 use crate::probe::Probe;
 use crate::stores::{Stores, on_each_store};
-use crate::support::redis_server::RedisServer;
+use support::redis_server::RedisServer;
 
 on_each_store!(
     an_error_gives_it_back,

@@ -8,7 +8,7 @@ use tower_distributed::{ConcurrencyLimitLayer, LeaseHandle, Refusal, RefusalKind
 use crate::families::{locks, on_each_layer, permits};
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores, away, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(
     each_key_is_limited_by_itself,

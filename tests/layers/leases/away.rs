@@ -14,8 +14,8 @@ use tower_distributed::{
 use crate::families::{locks, mutexes, permits};
 use crate::probe::Probe;
 use crate::stores::{SOON, away};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 type Service = BoxCloneService<u32, u32, BoxError>;
 type Call = task::Spawn<tower::util::Oneshot<Service, u32>>;

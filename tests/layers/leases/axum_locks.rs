@@ -13,7 +13,7 @@ use tower_distributed::web::rw_lock;
 use crate::families::locks;
 use crate::net::{client, serve};
 use crate::stores::{SOON, Stores, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(
     handlers_see_their_fences,

@@ -17,7 +17,7 @@ use tower_distributed::web::concurrency_limit;
 use crate::families::permits;
 use crate::net::{client, get, serve};
 use crate::stores::{SOON, Stores, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(
     routes_share_the_permits,

@@ -8,7 +8,7 @@ use tower_distributed::{ConcurrencyLimitLayer, RwLockLayer};
 use crate::families::{Other, becomes_free, by_name, is_free, locks, on_each_layer, permits};
 use crate::probe::Probe;
 use crate::stores::{HOUR, SOON, Stores, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(in_line_for_a_permit, in_line_for_a_lock, when_its_turn_has_come,);
 

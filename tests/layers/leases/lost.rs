@@ -19,7 +19,7 @@ use tower_test::mock;
 use crate::families::by_name;
 use crate::leases::bodies::{Frames, Slow, data, reads, slow};
 use crate::probe::Probe;
-use crate::support::redis_server::RedisServer;
+use support::redis_server::RedisServer;
 
 /// Renewed three times a second.
 const TTL: Duration = Duration::from_secs(1);

@@ -15,7 +15,7 @@ use tower_distributed::response::{LeaseEnd, LeasedBody, UntilBodyEnd};
 use crate::families::{becomes_free, by_name, is_free, on_each_layer};
 use crate::leases::bodies::{answers, data, reads, responds, slow};
 use crate::stores::{HOUR, SOON, Stores, on_each_store};
-use crate::support::eventually_blocking;
+use support::eventually_blocking;
 
 on_each_store!(released_by_itself, released_while_its_runtime_stands_still, until_the_head_of_an_upgrade);
 

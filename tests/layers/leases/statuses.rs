@@ -13,7 +13,7 @@ use tower_distributed::{RwLock, Store, WaitGroup};
 use crate::families::{Other, locks, permits};
 use crate::net::{Answer, get, serve};
 use crate::stores::{Stores, away, on_each_store};
-use crate::support::redis_server::RedisServer;
+use support::redis_server::RedisServer;
 
 on_each_store!(permits_that_are_not_to_be_had, locks_that_are_held, what_can_never_be, those_that_are_closed);
 

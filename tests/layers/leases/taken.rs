@@ -9,7 +9,7 @@ use tower_distributed::{Lease, LeaseHandle};
 
 use crate::families::{becomes_free, is_free, on_each_layer};
 use crate::stores::{SOON, Stores, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(
     held_until_the_taker_drops_it,

@@ -18,7 +18,7 @@ use tower_distributed::{ConcurrencyLimitLayer, RwLockLayer, grpc};
 use crate::families::{Other, becomes_free, locks, permits};
 use crate::net::listen;
 use crate::stores::{SOON, Stores, away, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(
     no_permit_is_resource_exhausted,

@@ -11,8 +11,8 @@ use tower_distributed::{
 
 use crate::probe::Probe;
 use crate::stores::{SOON, at_most, away};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 fn everything(_: &u32) -> &'static str {
     "everything"

@@ -9,7 +9,7 @@ use tower_test::{assert_request_eq, mock};
 
 use crate::probe::Probe;
 use crate::stores::{HOUR, SOON, Stores, at_most, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(overlapping_calls_of_one_key_are_of_ready_instances);
 

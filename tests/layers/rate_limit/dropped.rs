@@ -10,9 +10,9 @@ use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
 
 use crate::probe::Probe;
 use crate::stores::{HOUR, SOON, Stores, at_most, on_each_store};
-use crate::support::eventually;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
 
 on_each_store!(
     before_the_first_poll,

@@ -10,7 +10,7 @@ use tower_distributed::{Key, RateLimitLayer, Refusal};
 
 use crate::probe::Probe;
 use crate::stores::{HOUR, SOON, Stores, at_most, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(
     requests_and_responses_are_shown_the_decision,

@@ -7,9 +7,9 @@ use tower_distributed::{RateLimitLayer, Refusal, Store};
 
 use crate::probe::Probe;
 use crate::stores::{SOON, at_most};
-use crate::support::eventually;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
 
 fn everything(_: &u32) -> &'static str {
     "everything"

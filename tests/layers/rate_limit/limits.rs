@@ -11,7 +11,7 @@ use tower_distributed::{Quota, QuotaTable, Quotas, RateLimitLayer, Store, TokenB
 
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores, at_most, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(
     what_a_response_cost_is_charged_after_it,

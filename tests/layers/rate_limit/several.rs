@@ -13,7 +13,7 @@ use tower_distributed::{
 
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores, away, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(
     a_request_is_charged_to_all_limits_or_none,

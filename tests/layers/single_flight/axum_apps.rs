@@ -20,8 +20,8 @@ use tower_distributed::{LeaseHandle, SingleFlight, Store};
 use crate::net::{client, get, serve};
 use crate::single_flight::messages::Apps;
 use crate::stores::{HOUR, SOON, Stores, on_each_store};
-use crate::support::eventually;
 use crate::upstream::Upstream;
+use support::eventually;
 
 on_each_store!(
     routes_share_a_layer_and_each_has_its_answers,

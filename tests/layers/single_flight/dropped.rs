@@ -12,7 +12,7 @@ use tower_test::mock;
 use crate::flights::{becomes_free, build, builder, by_name, layer};
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(
     the_only_one_at_any_time,

@@ -26,7 +26,7 @@ use tower_distributed::{SingleFlight, SingleFlightLayer, Store, grpc};
 
 use crate::net::listen;
 use crate::stores::{HOUR, SOON, Stores, away, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(
     a_server_passes_calls,

@@ -16,7 +16,7 @@ use tower_distributed::{RateLimitLayer, RwLock, SingleFlight, SingleFlightLayer,
 
 use crate::net::{get, serve};
 use crate::stores::{HOUR, SOON, Stores, at_most, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(
     a_rate_limit_outside_charges_each,

@@ -11,7 +11,7 @@ use tower_distributed::{RefusalKind, SingleFlightLayer};
 use crate::flights::{Text, becomes_free, build, builder, by_name, kind, layer, moody};
 use crate::probe::Probe;
 use crate::stores::{HOUR, SOON, Stores, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(
     an_error_is_its_callers_own,

@@ -11,7 +11,7 @@ use tower_distributed::{SingleFlightLayer, Store};
 use crate::flights::{becomes_free, build, builder, by_name, layer, moody};
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(
     a_follower_never_calls_its_own,

@@ -10,8 +10,8 @@ use tower_distributed::{LeaseHandle, Refusal, RefusalKind, SingleFlightLayer, St
 use crate::flights::{build, builder, by_name, kind};
 use crate::probe::Probe;
 use crate::stores::{SOON, away};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 #[tokio::test]
 async fn an_outage_refuses_where_the_flight_says_so() {

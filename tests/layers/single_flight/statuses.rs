@@ -17,7 +17,7 @@ use tower_distributed::{SingleFlight, Store};
 
 use crate::net::{Answer, get, serve};
 use crate::stores::{SOON, Stores, away, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(who_waited_too_long);
 

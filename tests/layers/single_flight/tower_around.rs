@@ -22,8 +22,8 @@ use tower_http::trace::TraceLayer;
 
 use crate::net::{get, serve};
 use crate::stores::{HOUR, SOON, Stores, on_each_store};
-use crate::support::eventually;
 use crate::upstream::{Again, Upstream, hyper_client};
+use support::eventually;
 
 on_each_store!(
     in_and_around_buffer,

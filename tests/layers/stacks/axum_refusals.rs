@@ -12,8 +12,8 @@ use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
 
 use crate::net::{Answer, get, serve};
 use crate::stores::{SOON, Stores, at_most, on_each_store};
-use crate::support::eventually;
-use crate::support::redis_server::RedisServer;
+use support::eventually;
+use support::redis_server::RedisServer;
 
 on_each_store!(
     allowed_responses_and_refusals_carry_the_fields,

@@ -16,8 +16,8 @@ use tower_http::trace::TraceLayer;
 
 use crate::net::{get, serve};
 use crate::stores::{HOUR, SOON, Stores, at_most, on_each_store};
-use crate::support::eventually;
 use crate::upstream::{Again, Upstream, hyper_client};
+use support::eventually;
 
 on_each_store!(
     in_buffer,

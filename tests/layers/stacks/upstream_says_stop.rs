@@ -16,7 +16,7 @@ use tower_distributed::{RateLimitLayer, Refusal, TokenBucket};
 
 use crate::net::{client, serve};
 use crate::stores::{SOON, Stores, at_most, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(
     a_closure_reads_reqwest_responses,

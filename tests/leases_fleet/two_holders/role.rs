@@ -13,7 +13,7 @@ use super::clock::Clock;
 use super::locks::{Guard, Kind, Locks, span};
 use crate::fleet::store_of_role;
 use crate::referee::connect;
-use crate::support::processes::{is_child, setting, tell};
+use support::processes::{is_child, setting, tell};
 
 const TASKS: usize = 12;
 /// Of each kind.

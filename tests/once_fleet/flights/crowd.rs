@@ -8,7 +8,7 @@ use futures::future::join_all;
 use super::flights;
 use crate::fleet::{Fleet, LONG, store_of_role};
 use crate::origin::{Origin, hex};
-use crate::support::processes::{is_child, setting, tell};
+use support::processes::{is_child, setting, tell};
 
 const PROCESSES: usize = 4;
 const TASKS: usize = 64;

@@ -8,8 +8,8 @@ use futures::future::join_all;
 use super::flights;
 use crate::fleet::{Fleet, LONG, in_time, store_of_role};
 use crate::origin::{Origin, hex};
-use crate::support::eventually;
-use crate::support::processes::{Child, is_child, setting, tell};
+use support::eventually;
+use support::processes::{Child, is_child, setting, tell};
 
 const KILLS: usize = 50;
 /// How many at a time.

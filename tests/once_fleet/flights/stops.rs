@@ -7,8 +7,8 @@ use futures::future::join_all;
 use super::flights;
 use crate::fleet::{Fleet, LONG, in_time, store_of_role};
 use crate::origin::{Origin, hex};
-use crate::support::eventually;
-use crate::support::processes::{is_child, setting, tell};
+use support::eventually;
+use support::processes::{is_child, setting, tell};
 
 const STOPS: usize = 20;
 const TTL: Duration = Duration::from_millis(500);

@@ -8,7 +8,7 @@ use tower_distributed::single_flight::{Codec, Json, Postcard, SingleFlightBuilde
 
 use super::{LONG, Origin, all_differ, all_ended, begin, begin_run, builder, ended, several, visible};
 use crate::stores::{Place, SOON};
-use crate::support::eventually;
+use support::eventually;
 
 /// Writes nothing.
 struct Mute;

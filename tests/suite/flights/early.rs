@@ -7,7 +7,7 @@ use tower_distributed::single_flight::SingleFlightBuilder;
 
 use super::{Origin, begin_run, builder, ended, forgets_meanwhile, refreshing, several};
 use crate::stores::{Place, SOON};
-use crate::support::eventually;
+use support::eventually;
 
 /// A run is begun early about so much before the end, in the mean, as a hundred runs take.
 const RUN: Duration = Duration::from_millis(300);

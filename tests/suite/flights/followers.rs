@@ -7,7 +7,7 @@ use tower_distributed::single_flight::RunError;
 
 use super::{Origin, begin, begin_run, builder, ended, several};
 use crate::stores::{Place, SOON};
-use crate::support::eventually;
+use support::eventually;
 
 const SHORT: Duration = Duration::from_millis(700);
 

@@ -8,7 +8,7 @@ use tower_distributed::{Error, Mutex, SingleFlight};
 use super::{Origin, all_differ, all_ended, begin, begin_run, builder, ended, several, visible};
 use crate::keys::hostile;
 use crate::stores::{Place, SOON};
-use crate::support::eventually;
+use support::eventually;
 
 pub(crate) async fn callers_of_a_process_share_one_run(place: &Place, name: &str) {
     let (flight, origin) = (SingleFlight::<u64>::new(place, name).unwrap(), Origin::shut());

@@ -7,7 +7,7 @@ use tower_distributed::single_flight::{Postcard, SingleFlightBuilder};
 
 use super::{Origin, begin, begin_run, builder, ended, forgets_meanwhile, refreshing, several};
 use crate::stores::{Place, SOON};
-use crate::support::eventually;
+use support::eventually;
 
 const LIFE: Duration = Duration::from_millis(50);
 

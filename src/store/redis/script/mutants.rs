@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{env, fs};
 
-use crate::support::redis_server::RedisServer;
-use crate::support::scratch_dir::ScratchDir;
+use support::redis_server::RedisServer;
+use support::scratch_dir::ScratchDir;
 
 /// Names a piece of the scripts, and the file with its mutant: `lib/queue=/tmp/queue.lua`.
 const VARIABLE: &str = "TOWER_DISTRIBUTED_LUA_MUTANT";

@@ -16,7 +16,7 @@ use tower_distributed::{SingleFlight, Store};
 
 use super::origin::Origin;
 use crate::stores::{HOUR, SOON, Stores, on_each_store};
-use crate::support::eventually;
+use support::eventually;
 
 on_each_store!(
     a_stale_answer_is_for_those_who_ask_alike,

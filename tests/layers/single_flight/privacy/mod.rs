@@ -22,7 +22,7 @@ use self::origin::{Origin, never};
 use self::users::{Tally, ask, rng, seed};
 use crate::net::serve;
 use crate::stores::{SOON, Stores, on_each_store};
-use crate::support::size;
+use support::size;
 
 on_each_store!(
     users_of_two_gateways,
