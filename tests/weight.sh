@@ -32,7 +32,7 @@ lines_of() { while read -r file; do own "$file"; done | count //; }
 
 echo "| folder | code lines |"
 echo "|---|---|"
-for folder in src/*/ src/primitive/*/ src/store/redis/; do
+for folder in src/*/ src/store/redis/; do
   printf '| %s | %s |\n' "$folder" "$(library "$folder" | lines_of)"
 done
 for folder in lua/*/; do

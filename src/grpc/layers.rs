@@ -62,6 +62,9 @@ where
 /// A [`ConcurrencyLimitLayer`] for gRPC: a permit is held to the end of the call, which for a streaming call is the end of
 /// its stream; refusals are statuses. The handler gets a [`LeaseHandle`](crate::LeaseHandle) as an extension.
 ///
+/// A stream that is silent for 60 s goes on without its permit, which the event `body_outlived_lease` reports: see
+/// [`UntilBodyEnd::idle_timeout`].
+///
 /// ```
 /// use tower_distributed::{ConcurrencyLimitLayer, Store, WaitGroup, extract, grpc};
 ///

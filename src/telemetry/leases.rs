@@ -5,8 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::emit::{Fields, emit, series as event_series};
 use super::names::{Event, LEASES_HELD, LEASES_LOST, LEASES_RENEWED};
+use super::often::Often;
 use super::series::Series;
 use super::throttle::Throttle;
+#[cfg(feature = "http")]
+use crate::Error;
 
 static LOST: Throttle = Throttle::new();
 
@@ -21,6 +24,7 @@ struct Inner {
     held: Series,
     lost: Series,
     renewed: Series,
+    outlived: Often,
 }
 
 /// Counts the start, the renewals, the loss and the end of one lease.
@@ -40,7 +44,8 @@ impl Leases {
         let (held, lost, renewed) = (series(&LEASES_HELD), series(&LEASES_LOST), series(&LEASES_RENEWED));
         let is_told = !matches!(&*kind, "flight" | "claim");
         let told = is_told.then(|| event_series(Event::LeaseLost, "namespace", &namespace));
-        Self(Some(Arc::new(Inner { namespace, told, held, lost, renewed })))
+        let outlived = Often::new(&namespace, Event::BodyOutlivedLease);
+        Self(Some(Arc::new(Inner { namespace, told, held, lost, renewed, outlived })))
     }
 
     pub(crate) fn lease(&self) -> LeaseCounts {
@@ -77,6 +82,14 @@ impl LeaseCounts {
                     emit(Event::LeaseLost, fields, format_args!("{text}"));
                 }
             }
+        });
+    }
+
+    /// A response body goes on without the lease.
+    #[cfg(feature = "http")]
+    pub(crate) fn outlived(&self, why: &Error) {
+        self.count(|leases| {
+            leases.outlived.tell(format_args!("{why}: its lease is released, and the body goes on"))
         });
     }
 

@@ -39,6 +39,8 @@ named! {
         Overloaded = "overloaded",
         /// A lease ended before it was released.
         LeaseLost = "lease_lost",
+        /// A response body went on without its lease.
+        BodyOutlivedLease = "body_outlived_lease",
         /// A layer or a single flight continued without the store.
         Degraded = "degraded",
         /// An answer was not shared with other processes: it is too large, or cannot be encoded.

@@ -20,6 +20,7 @@ const EVENTS: [&str; 25] = [
     "subscription_back",
     "overloaded",
     "lease_lost",
+    "body_outlived_lease",
     "degraded",
     "answer_too_large",
     "answer_not_encodable",
@@ -34,6 +35,7 @@ const EVENTS: [&str; 25] = [
     "filter_nearly_full",
     "filter_full",
     "peer_missing",
+    "extension_missing",
     "forwarding_header_untrusted",
 ];
 

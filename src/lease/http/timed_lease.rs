@@ -90,9 +90,12 @@ impl Shared {
             return;
         }
         let Some(error) = self.end(&state, now) else { return self.schedule(&mut state, timers) };
-        state.exceeded = Some(error);
+        state.exceeded = Some(error.clone());
         let (lease, waker) = (state.lease.take(), state.waker.take());
         drop(state);
+        if let Some(lease) = lease.as_ref().filter(|_| !self.aborts()) {
+            lease.state.counts.outlived(&error);
+        }
         drop(lease);
         if let Some(waker) = waker {
             waker.wake();
