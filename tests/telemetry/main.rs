@@ -8,6 +8,7 @@ mod floods;
 mod leases;
 mod outages;
 mod seen;
+mod wiring;
 
 use std::time::Duration;
 

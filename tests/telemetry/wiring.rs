@@ -1,0 +1,61 @@
+//! What is wired wrongly is told: a missing extension, and a stream that outlives its permit.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use support::eventually;
+use tower::{Layer as _, ServiceExt as _, service_fn};
+use tower_distributed::extract::extension;
+use tower_distributed::response::UntilBodyEnd;
+use tower_distributed::{Quota, Store, TokenBucket, WaitGroup, web};
+
+use crate::SOON;
+use crate::seen::{events, listen, value};
+
+struct User(u64);
+
+fn counted(event: &str, namespace: &str) -> f64 {
+    value("tower_distributed_events_total", &[("event", event), ("namespace", namespace)])
+}
+
+#[tokio::test]
+async fn a_missing_extension_is_named_by_an_event_and_to_programmers() {
+    listen();
+    let bucket = TokenBucket::new(&Store::in_memory(), "wiring", Quota::per_second(5)).unwrap();
+    let limit = web::rate_limit(bucket, extension(|user: &User| user.0));
+    let service =
+        limit.layer(service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+    let refused = service.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+    assert_eq!(refused.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    let problem = refused.into_body().collect().await.unwrap().to_bytes();
+    let problem = String::from_utf8_lossy(&problem);
+    assert!(problem.contains("no extension") && problem.contains("wiring::User"), "{problem}");
+
+    assert_eq!(counted("extension_missing", "wiring"), 1.0);
+    let told = events(&[("event", "extension_missing"), ("namespace", "wiring")]);
+    assert_eq!(told.len(), 1, "{told:?}");
+
+    let mut request = Request::new(Body::empty());
+    request.extensions_mut().insert(User(7));
+    assert_eq!(service.oneshot(request).await.unwrap().status(), StatusCode::OK);
+    assert_eq!(counted("extension_missing", "wiring"), 1.0);
+}
+
+#[tokio::test]
+async fn a_body_that_outlives_its_permit_is_told() {
+    listen();
+    let streams = WaitGroup::new(&Store::in_memory(), "silent", 1).unwrap();
+    let hold = UntilBodyEnd::default().idle_timeout(Duration::from_millis(20)).unwrap();
+    let limit = web::concurrency_limit(streams.clone(), |_: &Request<Body>| "all").hold(hold);
+    let service = limit.layer(service_fn(async |_: Request<Body>| {
+        let silent = futures::stream::pending::<Result<Bytes, Infallible>>();
+        Ok::<_, Infallible>(Response::new(Body::from_stream(silent)))
+    }));
+    let _open = service.oneshot(Request::new(Body::empty())).await.unwrap();
+    eventually("the event", SOON, async || counted("body_outlived_lease", "silent") > 0.0).await;
+    eventually("the permit is free", SOON, async || streams.count("all").await.unwrap() == 0).await;
+    assert_eq!(events(&[("event", "body_outlived_lease"), ("namespace", "silent")]).len(), 1);
+}
