@@ -1,6 +1,7 @@
 //! Names of keys in Redis, taken apart: the inverse of [`KeySpace`](super::key::KeySpace).
 
-use super::key::{Key, LONGEST, check_name};
+use super::key::names::LONGEST;
+use super::key::{Key, check_name};
 
 /// The key in a name in Redis.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

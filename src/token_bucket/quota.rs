@@ -1,18 +1,17 @@
 //! Rate limits: [`Quota`] describes one limit, [`Quotas`] is a checked set of one to eight quotas.
 
 mod equal;
+mod quotas;
 #[cfg(test)]
 mod tests;
 mod text;
 
 use std::fmt;
-use std::num::NonZeroU32;
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
+pub use self::quotas::Quotas;
 use crate::Error;
 
 /// At most `rate` tokens per period on average, and at most `burst` tokens at once.
@@ -271,198 +270,5 @@ impl Deref for Pace {
 
     fn deref(&self) -> &Tokens {
         &self.tokens
-    }
-}
-
-/// One to eight quotas that apply together, for example `10/s` and `1000/h`.
-///
-/// A request must fit all of them. They are checked and charged together: if one quota refuses a request, none is
-/// charged. Equal quotas share one value, however they were made, so the store sends calls under equal quotas in
-/// one batch. Comparing and cloning quotas is cheap.
-///
-/// ```
-/// use tower_distributed::{Quota, Quotas};
-///
-/// let free = Quotas::new([Quota::per_second(10), Quota::per_hour(1000).burst(100)])?;
-/// assert!(Quotas::new([Quota::per_second(0)]).is_err_and(|error| error.is_invalid()));
-/// # Ok::<(), tower_distributed::Error>(())
-/// ```
-#[derive(Clone)]
-pub struct Quotas(Arc<Set>);
-
-struct Set {
-    limits: SmallVec<[Limit; 1]>,
-    /// The smallest burst.
-    burst: i64,
-    /// The value of the policy header field.
-    #[cfg(feature = "http")]
-    policy: OnceLock<http::HeaderValue>,
-    /// The share of one process, for the given number of processes.
-    share: OnceLock<(NonZeroU32, Quotas)>,
-}
-
-impl Set {
-    fn of(limits: SmallVec<[Limit; 1]>) -> Self {
-        let burst = limits.iter().map(|limit| limit.burst).min().unwrap_or(0);
-        Self {
-            limits,
-            burst,
-            #[cfg(feature = "http")]
-            policy: OnceLock::new(),
-            share: OnceLock::new(),
-        }
-    }
-}
-
-impl Quotas {
-    /// Checks one to eight quotas.
-    ///
-    /// # Errors
-    ///
-    /// [`is_invalid`](Error::is_invalid) in these cases:
-    ///
-    /// * a quota could admit nothing: its rate, period or burst is 0;
-    /// * a quota would take more than 35 years to refill;
-    /// * a name is not valid in a header field, or two quotas have the same name;
-    /// * there are no quotas, or more than eight.
-    pub fn new(quotas: impl IntoIterator<Item = Quota>) -> Result<Self, Error> {
-        let quotas: SmallVec<[Quota; 2]> = quotas.into_iter().collect();
-        let of = quotas.len();
-        if !(1..=8).contains(&of) {
-            return Err(Error::invalid(format!("the number of quotas must be 1 to 8, is {of}")));
-        }
-        let limits: SmallVec<[Limit; 1]> = quotas
-            .into_iter()
-            .enumerate()
-            .map(|(position, quota)| quota.check(position, of))
-            .collect::<Result<_, _>>()?;
-        for (position, limit) in limits.iter().enumerate() {
-            if limits[..position].iter().any(|other| other.name == limit.name) {
-                return Err(Error::invalid(format!("two quotas have the same name {:?}", limit.name)));
-            }
-        }
-        Ok(Self(equal::set(limits)))
-    }
-
-    /// Joins the quotas of several limits into one set. The new name of a quota is the name of its limit. If the
-    /// quota has a name, or is one of several quotas of the limit, the new name is `limit.name`.
-    pub(crate) fn joined<'a>(limits: impl Iterator<Item = (&'a str, &'a Self)>) -> Self {
-        let limits = limits.flat_map(|(limit, quotas)| {
-            let is_unnamed = quotas.limits().len() == 1 && *quotas.limits()[0].name == *DEFAULT_NAME;
-            quotas.limits().iter().map(move |quota| {
-                let name = if is_unnamed { limit.into() } else { format!("{limit}.{}", quota.name).into() };
-                Limit { name, pace: quota.pace }
-            })
-        });
-        Self(equal::set(limits.collect()))
-    }
-
-    /// The quotas with these numbers, which a store has stored. `None` if no quota has them.
-    pub(crate) fn stored(tokens: impl IntoIterator<Item = Tokens>) -> Option<Self> {
-        let is_quota = |tokens: &Tokens| {
-            let Tokens { burst, num, den } = *tokens;
-            let span = i128::from(burst) * i128::from(num);
-            (1..=u32::MAX.into()).contains(&burst)
-                && num >= 0
-                && (1..=1 << 20).contains(&den)
-                && span <= i128::from(MAX_SPAN) * i128::from(den)
-        };
-        let tokens: SmallVec<[Tokens; 2]> = tokens.into_iter().collect();
-        let of = tokens.len();
-        if of == 0 || !tokens.iter().all(is_quota) {
-            return None;
-        }
-        let limit =
-            |(position, tokens)| Limit { name: Quota::default_name(position, of), pace: Pace::of(tokens) };
-        Some(Self(equal::set(tokens.into_iter().enumerate().map(limit).collect())))
-    }
-
-    /// The quotas at the given positions.
-    pub(crate) fn part(&self, places: std::ops::Range<usize>) -> Self {
-        let limits = self.limits()[places].iter();
-        Self(equal::set(limits.map(|limit| Limit { name: limit.name.clone(), pace: limit.pace }).collect()))
-    }
-
-    /// Returns the largest cost that can be admitted: the smallest burst.
-    #[must_use]
-    pub fn max_cost(&self) -> u32 {
-        u32::try_from(self.0.burst).unwrap_or(u32::MAX)
-    }
-
-    pub(crate) fn limits(&self) -> &[Limit] {
-        &self.0.limits
-    }
-
-    /// The value of the policy header field, written at first use.
-    #[cfg(feature = "http")]
-    pub(crate) fn policy(&self, write: impl FnOnce() -> http::HeaderValue) -> &http::HeaderValue {
-        self.0.policy.get_or_init(write)
-    }
-
-    /// Identifies a set of quotas without reading its contents.
-    pub(crate) fn id(&self) -> usize {
-        Arc::as_ptr(&self.0).addr()
-    }
-
-    /// Equal quotas with a separate reference count.
-    pub(crate) fn copy(&self) -> Self {
-        let limit = |limit: &Limit| Limit { name: limit.name.clone(), pace: limit.pace };
-        Self(Arc::new(Set::of(self.limits().iter().map(limit).collect())))
-    }
-
-    /// The share of one of `parts` processes that cannot communicate.
-    pub(crate) fn share(&self, parts: NonZeroU32) -> Self {
-        let (of, share) = self.0.share.get_or_init(|| (parts, self.divided(parts)));
-        // A layer always uses the same number of parts, so one cached share is enough.
-        if *of == parts { share.clone() } else { self.divided(parts) }
-    }
-
-    fn divided(&self, parts: NonZeroU32) -> Self {
-        let parts = i64::from(parts.get());
-        let limits = self.limits().iter().map(|limit| {
-            let burst = (limit.burst / parts).max(1);
-            // At least one token per bucket, and at most 35 years to refill.
-            let num = limit.num.saturating_mul(parts).min((MAX_SPAN / burst).saturating_mul(limit.den));
-            Limit::new(limit.name.clone(), burst, num, limit.den)
-        });
-        Self(equal::set(limits.collect()))
-    }
-}
-
-impl TryFrom<Quota> for Quotas {
-    type Error = Error;
-
-    fn try_from(quota: Quota) -> Result<Self, Error> {
-        Self::new([quota])
-    }
-}
-
-impl<const N: usize> TryFrom<[Quota; N]> for Quotas {
-    type Error = Error;
-
-    fn try_from(quotas: [Quota; N]) -> Result<Self, Error> {
-        Self::new(quotas)
-    }
-}
-
-impl TryFrom<Vec<Quota>> for Quotas {
-    type Error = Error;
-
-    fn try_from(quotas: Vec<Quota>) -> Result<Self, Error> {
-        Self::new(quotas)
-    }
-}
-
-impl PartialEq for Quotas {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.limits() == other.limits()
-    }
-}
-
-impl Eq for Quotas {}
-
-impl fmt::Debug for Quotas {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.limits().iter()).finish()
     }
 }

@@ -8,6 +8,7 @@ mod limiter;
 mod quotas;
 mod service;
 mod settings;
+mod settle;
 
 pub use self::admission::Admission;
 pub use self::ban::Ban;

@@ -6,7 +6,8 @@ use std::sync::{Arc, LazyLock, Mutex, Weak};
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use super::{Limit, Set};
+use super::Limit;
+use super::quotas::Set;
 use crate::store::lock;
 
 #[derive(Default)]

@@ -1,0 +1,127 @@
+//! What a layer does with a request, by its settings.
+
+use std::time::Duration;
+
+use super::future::Passing;
+use super::limiter::{Asking, Limiter, extract_all};
+use super::quotas::ChosenQuotas;
+use super::settings::{RateLimitLayer, Settings};
+use crate::middleware::away::Away;
+use crate::telemetry::Outcome;
+use crate::token_bucket::Decision;
+use crate::{Admission, Error, Extracted, Key, Quotas, Refusal, Reject};
+
+impl Settings {
+    /// Starts the decision on a request.
+    pub(super) fn acquire(&self, quotas: Option<&Quotas>, key: Key, cost: u32) -> Asking {
+        self.limiter.acquire(quotas, key, cost, !self.shadow)
+    }
+
+    /// The outcome that a request is counted as.
+    pub(super) fn counted(&self, outcome: Outcome, may_pass: bool) -> Outcome {
+        if self.shadow && !may_pass { Outcome::Shadowed } else { outcome }
+    }
+
+    /// Counts a request whose extractor failed. Returns whether it passes.
+    pub(super) fn passes_without_key(&self, error: &Error) -> bool {
+        self.limiter.decisions().count(self.counted(Outcome::of_error(error), false));
+        self.shadow
+    }
+
+    /// Blocks a key, in the background.
+    pub(super) fn block(&self, key: Key, duration: Duration) {
+        if let Away::LocalShare(local) = &self.on_store_failure {
+            local.block(key.clone(), duration);
+        }
+        self.limiter.block(key, duration);
+    }
+
+    /// Charges the additional cost of a request, in the background.
+    pub(super) fn charge(&self, decision: &Decision, by_share: bool, tokens: u32) {
+        let limiter = match &self.on_store_failure {
+            Away::LocalShare(local) if by_share => local,
+            _ => &self.limiter,
+        };
+        limiter.charge(decision, tokens);
+    }
+}
+
+impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
+    /// Whether requests cost different numbers of tokens.
+    pub(super) fn is_weighted(&self) -> bool {
+        self.cost.is_some() || !self.hooks.cost_of_response.is_empty()
+    }
+
+    /// The cost of a request in tokens.
+    pub(super) fn cost_of(&self, request: &Req) -> u32 {
+        self.cost.as_ref().map_or(1, |cost| cost.cost(request))
+    }
+
+    pub(super) fn key_of(&self, request: &Req) -> Extracted {
+        match (&self.settings.limiter, &*self.keys) {
+            (Limiter::One(_), [key]) => key.extract(request),
+            (_, keys) => extract_all(keys, request),
+        }
+    }
+
+    pub(super) fn quotas_of(&self, request: &Req) -> ChosenQuotas {
+        let quotas = self.quotas.iter().rev();
+        quotas.fold(ChosenQuotas::Ready(None), |chosen, earlier| chosen.or(|| earlier.quotas(request)))
+    }
+
+    /// Turns a refusal into a response or an error, with the fields of the layer.
+    pub(super) fn refuse<E>(&self, refusal: Refusal) -> Result<Res, R::Error>
+    where
+        R: Reject<Res, E>,
+    {
+        let Some(fields) = &self.hooks.fields else { return self.reject.reject(refusal) };
+        let refused = refusal.clone();
+        let mut response = self.reject.reject(refusal)?;
+        if let (Some(decision), Some(key)) = (refused.decision(), refused.key()) {
+            let admission = Admission { decision, key, is_weighted: self.is_weighted() };
+            fields.on_response(&admission, &mut response);
+        }
+        Ok(response)
+    }
+
+    /// Counts the outcome of a request and calls the hooks. Returns the refusal, unless the request passes.
+    pub(super) fn settle(
+        &self,
+        decided: Result<Option<Decision>, Error>,
+        outcome: Outcome,
+        key: Key,
+        request: &mut Req,
+    ) -> Result<Passing, Refusal> {
+        let decided = match decided {
+            Ok(Some(refused)) if !refused.is_admitted() => {
+                self.refused(request, &key, &refused);
+                Err(Refusal::from(refused))
+            }
+            decided => decided.map_err(Refusal::from),
+        };
+        let settings = &self.settings;
+        settings.limiter.decisions().count(settings.counted(outcome, decided.is_ok()));
+        match decided {
+            Ok(Some(mut decision)) => {
+                decision.key = Some(key);
+                self.hooks.on_admit.iter().for_each(|hook| hook.on_admit(&decision, request));
+                Ok(Passing::Admitted { decision, by_share: outcome == Outcome::LocalShare })
+            }
+            Err(refusal) if !settings.shadow => Err(refusal.of(key)),
+            Ok(None) | Err(_) => Ok(Passing::Undecided(key)),
+        }
+    }
+
+    /// Calls the hooks for a refused request, and counts the refusal for a ban.
+    fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
+        let by = self.settings.limiter.refused(key, decision);
+        let (limit, key) = by.as_ref().map_or((0, key), |(limit, key)| (*limit, key));
+        self.hooks.on_refused.iter().for_each(|hook| hook(request, key, decision));
+        if let Some(bans) = &self.settings.ban
+            && !self.settings.shadow
+            && limit == 0
+        {
+            bans.refused(self.settings.limiter.first(), key, decision);
+        }
+    }
+}
