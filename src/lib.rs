@@ -157,24 +157,16 @@ pub use bloom_filter::BloomFilter;
 #[cfg(feature = "pools")]
 pub use deadpool_redis;
 #[cfg(feature = "dedupe")]
-pub use dedupe::Dedupe;
-#[cfg(feature = "dedupe")]
-pub use dedupe::DedupeLayer;
+pub use dedupe::{Dedupe, DedupeLayer};
 pub use error::Error;
 pub use lease::{Lease, LeaseHandle};
 pub use middleware::{AsError, Extracted, IntoKey, KeyExtractor, Layered, Refusal, RefusalKind, Reject};
 #[cfg(feature = "mutex")]
-pub use mutex::MutexLayer;
-#[cfg(feature = "mutex")]
-pub use mutex::{Mutex, MutexGuard};
+pub use mutex::{Mutex, MutexGuard, MutexLayer};
 #[cfg(feature = "rw-lock")]
-pub use rw_lock::RwLock;
-#[cfg(feature = "rw-lock")]
-pub use rw_lock::RwLockLayer;
+pub use rw_lock::{RwLock, RwLockLayer};
 #[cfg(feature = "single-flight")]
-pub use single_flight::SingleFlight;
-#[cfg(feature = "single-flight")]
-pub use single_flight::SingleFlightLayer;
+pub use single_flight::{SingleFlight, SingleFlightLayer};
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 pub use store::Tls;
 pub use store::{
@@ -184,13 +176,9 @@ pub use store::{
 #[cfg(feature = "rate-limit")]
 pub use token_bucket::quota::{Quota, Quotas};
 #[cfg(feature = "rate-limit")]
-pub use token_bucket::{Admission, QuotaTable, RateLimitLayer};
-#[cfg(feature = "rate-limit")]
-pub use token_bucket::{TokenBucket, TokenBuckets};
+pub use token_bucket::{Admission, QuotaTable, RateLimitLayer, TokenBucket, TokenBuckets};
 #[cfg(feature = "concurrency-limit")]
-pub use wait_group::ConcurrencyLimitLayer;
-#[cfg(feature = "concurrency-limit")]
-pub use wait_group::{Permit, WaitGroup};
+pub use wait_group::{ConcurrencyLimitLayer, Permit, WaitGroup};
 
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../README.md")]

@@ -17,11 +17,10 @@ use super::outcome::Outcome as _;
 use super::state::LeaseHandle;
 use super::tokens::{Effect, Event, Grant, Release, unexpected};
 use super::validity::{Anchor, Validity};
-use crate::clock;
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::store::lock;
 use crate::store::timer::until;
-use crate::{Error, Key};
+use crate::{Error, Key, clock};
 
 /// The options of one acquire.
 #[derive(Clone, Debug)]

@@ -10,10 +10,9 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::state::LeaseHandle;
-use crate::clock;
 use crate::store::background::Background;
 use crate::store::timer::sleep_until;
-use crate::{Error, Key};
+use crate::{Error, Key, clock};
 
 /// A permit or lock that this process holds for a limited time. See the [module](crate::lease).
 ///

@@ -21,11 +21,10 @@ use super::state::LeaseHandle;
 use super::token;
 use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
 use super::validity::Anchor;
-use crate::clock;
 use crate::error::{Busy, Why};
 use crate::store::background::Background;
 use crate::store::{Ids, News, PeriodicTask, Recipient, Signal, lock};
-use crate::{Error, Key};
+use crate::{Error, Key, clock};
 
 /// The waiters and leases of this process.
 pub(crate) struct Local<K> {

@@ -12,11 +12,10 @@ use super::options::Holding;
 use super::token;
 use super::tokens::{Grant, Release};
 use super::validity::Validity;
-use crate::Key;
-use crate::clock;
 use crate::store::lock;
 use crate::store::timer::sleep_until;
 use crate::telemetry::LeaseCounts;
+use crate::{Key, clock};
 
 /// How often [`LeaseHandle::lost`] checks whether the host was suspended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

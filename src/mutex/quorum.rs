@@ -13,7 +13,6 @@ use tokio::task::unconstrained;
 use tokio::time::Instant;
 
 use super::builder::Settings;
-use crate::clock;
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::lease::holder::Exclusive;
 use crate::lease::key_state::{Standing, Was};
@@ -23,7 +22,7 @@ use crate::lease::{Anchor, Ask, Holding, Keeper, Lease, LeaseHandle, Leases, Val
 use crate::store::background::Background;
 use crate::store::timer::within;
 use crate::store::{Link, PeriodicTask, Scheduler, Signal, check_exact, lock};
-use crate::{Error, Key, Store, random};
+use crate::{Error, Key, Store, clock, random};
 
 pub(super) struct Quorum {
     /// The leases on each server. The first also provides the ids, the options and the `closed` flag of the quorum.

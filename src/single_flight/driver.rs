@@ -12,16 +12,14 @@ use tokio::time::Instant;
 use super::answer::{Asker, Entry, Found};
 use super::builder::Unpublished;
 use super::core::{Call, Core, Landed, Work};
-use super::early;
-use super::local_cache;
 use super::table::Baton;
 use super::verdict::{Judged, Pass, Verdict};
-use crate::clock;
+use super::{early, local_cache};
 use crate::error::Subject;
 use crate::lease::{Ask, Got, Wait, micros};
 use crate::store::timer::{sleep, until};
 use crate::telemetry::{Event, Outcome, tell};
-use crate::{Error, Key, Lease};
+use crate::{Error, Key, Lease, clock};
 
 /// How a run begins.
 enum Boarding<T, E> {

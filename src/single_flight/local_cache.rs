@@ -7,9 +7,8 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use tokio::time::Instant;
 
-use crate::clock;
 use crate::store::{Link, Listener, Notifier};
-use crate::{Error, Key};
+use crate::{Error, Key, clock};
 
 /// How many bytes an entry counts besides its answer and its key.
 const OVERHEAD: u64 = 256;

@@ -47,12 +47,11 @@ use self::operations::{Peek, Reserve, Reset};
 use self::returning::Returning;
 use self::state::Ask;
 pub(crate) use self::state::Bucket;
-use crate::clock;
 use crate::store::failure::Replicas;
 use crate::store::{Client, Namespace, OperationFuture};
 use crate::telemetry::{Decisions, Outcome};
 use crate::token_bucket::quota::{MAX_SPAN, Quotas};
-use crate::{Error, Key, Quota, Store};
+use crate::{Error, Key, Quota, Store, clock};
 
 /// A namespace of token buckets, one per key.
 ///

@@ -10,12 +10,10 @@ use http::header::{AGE, LOCATION, VARY};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, response};
 use http_body::Body;
 
-use super::answer::Answer;
-use super::answer::Varied;
+use super::answer::{Answer, Varied};
 use super::flight_body::FlightBody;
 use super::freshness::Freshness;
-use super::shareable::is_for_all;
-use super::shareable::is_shareable;
+use super::shareable::{is_for_all, is_shareable};
 use crate::extract::tells_scheme;
 use crate::http::lists::items;
 use crate::http::message::{end_to_end, has_length};

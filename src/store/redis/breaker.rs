@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::Error;
 use crate::error::{Cause, Outage};
-use crate::random;
 use crate::store::BreakerState;
 use crate::store::in_memory::lock;
 use crate::telemetry::Server;
+use crate::{Error, random};
 
 /// The number of failures in a row that open the breaker.
 const FAILURES: u32 = 3;

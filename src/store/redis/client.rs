@@ -12,11 +12,10 @@ use std::task::Waker;
 use tokio::runtime::Handle;
 
 use super::batch::{Batch, Item, Phase};
-use super::budget;
 use super::flusher::{Inline, QueueRef};
 use super::future::{Queued, RedisFuture, Sending, Step};
 use super::send_queue::{Padded, RuntimeQueues, SendQueue};
-use super::{Loaded, RedisStore, ended};
+use super::{Loaded, RedisStore, budget, ended};
 use crate::store::in_memory::lock;
 use crate::store::key::Key;
 use crate::store::namespace::Namespace;

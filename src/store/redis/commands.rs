@@ -6,11 +6,10 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::RedisStore;
 use super::call::{Failed, IDLE};
-use super::failure;
 use super::link::Link;
 use super::runtime::{Route, RuntimeLinks};
+use super::{RedisStore, failure};
 use crate::Error;
 use crate::error::Outage;
 use crate::store::ping::Ping;

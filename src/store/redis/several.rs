@@ -8,10 +8,9 @@ use futures_util::stream::FuturesUnordered;
 use redis::ConnectionInfo;
 use tokio::time::timeout;
 
-use super::endpoint::Access;
-use super::endpoint::Endpoint;
 #[cfg(feature = "cluster")]
 use super::endpoint::is_tls;
+use super::endpoint::{Access, Endpoint};
 use crate::Error;
 use crate::error::Outage;
 

@@ -10,10 +10,9 @@ use super::ban::{Ban, Bans};
 use super::hooks::{BlockOnResponse, Hooks, OnAdmit, OnResponse};
 use super::limiter::{KeyExtractors, Limiter};
 use super::quotas::{ChooseQuotas, DynQuotas, InTable, QuotaTable};
-use crate::middleware::Cost;
-use crate::middleware::Layered;
 use crate::middleware::away::Away;
 use crate::middleware::key::{DynKey, KeyFn};
+use crate::middleware::{Cost, Layered};
 use crate::token_bucket::Decision;
 use crate::{AsError, Error, Key, KeyExtractor, StoreFailure, TokenBucket, TokenBuckets};
 

@@ -28,9 +28,8 @@ use self::near::Near;
 use super::TokenBucket;
 use super::decision::{BucketState, Decision};
 use super::state::Ask;
-use crate::Key;
-use crate::clock;
 use crate::token_bucket::quota::Quotas;
+use crate::{Key, clock};
 
 /// The local state of one bucket and its clones. Cloning is cheap.
 #[derive(Clone, Default)]

@@ -12,7 +12,6 @@ use tokio::time::Instant;
 
 use super::step::{Buckets, Decided, ReserveAll};
 use super::{Keys, Several, Together};
-use crate::clock;
 use crate::store::{Cells, Client, Operation as _, parts, timer};
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::acquire::{Decide, Decides};
@@ -20,7 +19,7 @@ use crate::token_bucket::decision::Decision;
 use crate::token_bucket::local::{Answer, Asked};
 use crate::token_bucket::quota::Quotas;
 use crate::token_bucket::state::{Ask, Bucket};
-use crate::{Error, Key};
+use crate::{Error, Key, clock};
 
 impl Several {
     /// Asks each limit for `cost` tokens. `key` combines the keys of the limits.
