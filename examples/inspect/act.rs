@@ -2,7 +2,8 @@
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
-use tower_distributed::operator::{Entry, Holder, Kind, Operator, State};
+use tower_distributed::lease::Holder;
+use tower_distributed::operator::{Entry, Kind, Operator, State};
 
 use crate::arguments::{Arguments, Verb};
 use crate::{Failure, show, told};

@@ -5,7 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use tower_distributed::Error;
-use tower_distributed::operator::{Entry, FlightState, Holder, Snapshot, State};
+use tower_distributed::lease::{Holder, Snapshot};
+use tower_distributed::operator::{Entry, FlightState, State};
 
 /// The longest name of a namespace, the longest key, and the most holders, unless all is shown. A row then has at most 100
 /// characters.

@@ -4,7 +4,12 @@
 //! Nothing here relies on fixed sleeps: code that waits uses [`eventually`] and waits for an observable condition.
 //! A started process ends when its handle is dropped, and also when the test process is killed: see [`supervised`].
 
-#![allow(missing_docs, missing_debug_implementations, clippy::return_self_not_must_use)]
+#![allow(
+    missing_docs,
+    missing_debug_implementations,
+    clippy::new_without_default,
+    clippy::return_self_not_must_use
+)]
 // A harness that cannot do its work can only panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::must_use_candidate)]
 

@@ -15,6 +15,7 @@ use tower_distributed::{Quota, Store, TokenBucket, WaitGroup, web};
 use crate::SOON;
 use crate::seen::{events, listen, value};
 
+#[derive(Clone)]
 struct User(u64);
 
 fn counted(event: &str, namespace: &str) -> f64 {
