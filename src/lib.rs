@@ -89,7 +89,7 @@
 //! | `serde` | | [`Quota`] and [`Quotas`] as text, such as `100/min, burst 20` |
 //! | `tonic` | | module `grpc`: layers for gRPC in one line, refusals as statuses |
 //! | `tracing`, `metrics` | | events and metrics of outages, decisions, leases and load: [all of them](telemetry) |
-//! | `pools` | yes | stores on pools of `deadpool-redis`: [`Store::from`](Store#impl-From<Pool>-for-Store), [`StoreBuilder::pool`] |
+//! | `pools` | yes | stores on pools of `deadpool-redis`: `Store::from`, [`StoreBuilder::pool`] |
 //! | `cluster` | | a Redis Cluster, by URLs or a `deadpool_redis::cluster::Pool` |
 //! | `sentinel` | | the master that Redis Sentinel names, by URLs or a `deadpool_redis::sentinel::Pool` |
 //! | `rustls` | | `rediss://` URLs by rustls, with the root certificates of the operating system |
@@ -106,8 +106,7 @@ mod debug;
 #[cfg(feature = "dedupe")]
 pub mod bloom_filter;
 mod clock;
-#[cfg(test)]
-#[cfg(feature = "postcard")]
+#[cfg(all(test, feature = "operator", feature = "postcard"))]
 mod days;
 #[cfg(feature = "dedupe")]
 pub mod dedupe;

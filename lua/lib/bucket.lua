@@ -145,7 +145,7 @@ local function on_tables()
     return whole + carry, part - carry * den[q]
   end
 
-  -- The level of a quota that is new to a state; see src/primitive/token_bucket/change.rs.
+  -- The level of a quota that is new to a state; see src/token_bucket/change.rs.
   local function take_over(s, q)
     local interval, from, best = num[q] / den[q], nil, nil
     if num[q] == 0 then interval = math.huge end

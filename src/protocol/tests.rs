@@ -148,10 +148,10 @@ fn each_test_that_the_page_names_exists() {
 #[test]
 fn a_test_that_does_not_exist_is_not_found() {
     for name in [
-        "primitive::lease::agreement::nobody_agrees",
-        "primitive::lease::agreement::agree",
-        "primitive::lease::nothing",
-        "primitive::lease::model::flaws::tests::no_tombstones",
+        "lease::agreement::nobody_agrees",
+        "lease::agreement::agree",
+        "lease::nothing",
+        "lease::model::flaws::tests::no_tombstones",
         "lease_faults::validity::an_answer",
         "lease_faults::nothing",
         "suite::keys::hostile_keys",

@@ -12,6 +12,13 @@ pub(crate) struct Names(Mutex<HashMap<Name, Weak<dyn Any + Send + Sync>>>);
 
 type Name = (TypeId, Box<str>);
 
+/// Drops the names of values that nobody uses any more.
+fn prune(names: &mut HashMap<Name, Weak<dyn Any + Send + Sync>>) {
+    names.retain(|_, known| known.strong_count() > 0);
+    let few = 2 * names.len();
+    names.shrink_to(few);
+}
+
 impl Names {
     pub(super) fn get<T: Send + Sync + 'static>(&self, name: &str, make: impl FnOnce() -> Arc<T>) -> Arc<T> {
         let mut names = lock(&self.0);
@@ -22,9 +29,7 @@ impl Names {
             return known;
         }
         if names.len() == names.capacity() {
-            names.retain(|_, known| known.strong_count() > 0);
-            let few = 2 * names.len();
-            names.shrink_to(few);
+            prune(&mut names);
         }
         let made = make();
         let shared: Weak<T> = Arc::downgrade(&made);
@@ -34,9 +39,9 @@ impl Names {
 
     /// Returns the names of the values of a type.
     pub(super) fn of_type<T: 'static>(&self) -> Vec<String> {
-        let names = lock(&self.0);
-        let of_type =
-            names.iter().filter(|((id, _), known)| *id == TypeId::of::<T>() && known.strong_count() > 0);
+        let mut names = lock(&self.0);
+        prune(&mut names);
+        let of_type = names.iter().filter(|((id, _), _)| *id == TypeId::of::<T>());
         of_type.map(|((_, name), _)| name.to_string()).collect()
     }
 

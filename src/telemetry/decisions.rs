@@ -11,7 +11,8 @@ use crate::Error;
 
 static DEGRADED: Throttle = Throttle::new();
 
-/// Counts the decisions of a primitive and its layers in a namespace, never by key. `None` if nothing is told. Cheap to clone.
+/// Counts the decisions of a primitive and its layers in a namespace, never by key. `None` if nothing is told. Cheap to
+/// clone.
 #[derive(Clone)]
 pub(crate) struct Decisions(Option<Arc<Inner>>);
 
@@ -76,10 +77,15 @@ impl Decisions {
     pub(crate) fn extracted<T>(&self, key: Result<T, Error>) -> Result<T, Error> {
         key.inspect_err(|error| {
             self.count(Outcome::of_error(error));
-            if let Some(inner) = self.0.as_ref().filter(|_| error.is_no_extension()) {
-                inner.extension_missing.tell(error);
-            }
+            self.tell_unextracted(error);
         })
+    }
+
+    /// Reports a key that could not be extracted, if a layer that inserts an extension is missing.
+    pub(crate) fn tell_unextracted(&self, error: &Error) {
+        if let Some(inner) = self.0.as_ref().filter(|_| error.is_no_extension()) {
+            inner.extension_missing.tell(error);
+        }
     }
 }
 

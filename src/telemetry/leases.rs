@@ -24,7 +24,8 @@ struct Inner {
     held: Series,
     lost: Series,
     renewed: Series,
-    outlived: Often,
+    /// Likewise: they hold no body.
+    outlived: Option<Often>,
 }
 
 /// Counts the start, the renewals, the loss and the end of one lease.
@@ -44,7 +45,7 @@ impl Leases {
         let (held, lost, renewed) = (series(&LEASES_HELD), series(&LEASES_LOST), series(&LEASES_RENEWED));
         let is_told = !matches!(&*kind, "flight" | "claim");
         let told = is_told.then(|| event_series(Event::LeaseLost, "namespace", &namespace));
-        let outlived = Often::new(&namespace, Event::BodyOutlivedLease);
+        let outlived = is_told.then(|| Often::new(&namespace, Event::BodyOutlivedLease));
         Self(Some(Arc::new(Inner { namespace, told, held, lost, renewed, outlived })))
     }
 
@@ -89,7 +90,9 @@ impl LeaseCounts {
     #[cfg(feature = "http")]
     pub(crate) fn outlived(&self, why: &Error) {
         self.count(|leases| {
-            leases.outlived.tell(format_args!("{why}: its lease is released, and the body goes on"))
+            if let Some(outlived) = &leases.outlived {
+                outlived.tell(format_args!("{why}: its lease is released, and the body goes on"));
+            }
         });
     }
 

@@ -7,7 +7,7 @@ use crate::lease::Wait;
 use crate::lease::layer::{
     Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, UntilResponse, acquire,
 };
-use crate::middleware::Cost;
+pub use crate::middleware::Cost;
 use crate::middleware::away::Away;
 use crate::store::failure::Replicas;
 use crate::telemetry::Decisions;

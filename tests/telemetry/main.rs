@@ -2,13 +2,13 @@
 #![cfg(all(feature = "tracing", feature = "metrics"))]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod configuration;
 mod decisions;
 mod filters;
 mod floods;
 mod leases;
 mod outages;
 mod seen;
-mod wiring;
 
 use std::time::Duration;
 

@@ -93,12 +93,13 @@ impl Shared {
         state.exceeded = Some(error.clone());
         let (lease, waker) = (state.lease.take(), state.waker.take());
         drop(state);
-        if let Some(lease) = lease.as_ref().filter(|_| !self.aborts()) {
-            lease.state.counts.outlived(&error);
-        }
+        let told = lease.as_deref().filter(|_| !self.aborts()).cloned();
         drop(lease);
         if let Some(waker) = waker {
             waker.wake();
+        }
+        if let Some(lease) = told {
+            lease.state.counts.outlived(&error);
         }
     }
 

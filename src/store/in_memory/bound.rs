@@ -27,7 +27,8 @@ struct Search {
     failed: Option<i64>,
 }
 
-/// The number of cells that a search looks at, not counting the rest of the last shard.
+/// The number of cells that a search looks at, not counting the rest of the last shard, which has a 256th of the cells of its
+/// namespace.
 const CELLS_PER_SEARCH: usize = 1024;
 
 /// The pause after a search that found nothing, in µs. A search costs 100 times as much as a refusal.

@@ -168,7 +168,9 @@ impl<C: Cell> Sweep for Cells<C> {
             };
             visit.cells += guard.len();
             let expired = guard.sweep(now);
-            guard.shrink();
+            if matches!(by, By::Sweeper) {
+                guard.shrink();
+            }
             drop(guard);
             visit.expired += expired.len();
             if let Some(bound) = &self.shared.bound {

@@ -30,13 +30,13 @@ pub(super) struct Checks {
 
 impl Checks {
     /// Whether this step is checked. A check reads two more clocks (90 ns), which costs as much as a whole step. So
-    /// only the first 8 steps in 10 ms and then every 256th are checked.
+    /// only the first 2 steps in 10 ms and then every 256th are checked.
     fn is_due(&mut self, now: i64) -> bool {
         if now.abs_diff(self.since) > 10_000 {
             *self = Self { since: now, steps: 0 };
         }
         self.steps = self.steps.wrapping_add(1);
-        self.steps <= 8 || self.steps.is_multiple_of(256)
+        self.steps <= 2 || self.steps.is_multiple_of(256)
     }
 }
 
@@ -73,8 +73,8 @@ impl Clock {
     /// expired by then is not live for any caller of the same clock.
     ///
     /// A paused clock stands still or is set, and is never between two reads of the system's clock. So one check
-    /// finds it. The first 8 steps on a shard in a window of 10 ms are checked, by the caller's clock. So a paused
-    /// clock is missed only if it was paused within 10 ms of 8 other steps on the same shard, and fewer than 256
+    /// finds it. The first 2 steps on a shard in a window of 10 ms are checked, by the caller's clock. So a paused
+    /// clock is missed only if it was paused within 10 ms of 2 other steps on the same shard, and fewer than 256
     /// further steps on the shard used it.
     pub(super) fn of_sweep(&self, seen: i64) -> i64 {
         match self {
@@ -117,8 +117,8 @@ mod tests {
     #[test]
     fn few_of_many_steps_are_checked() {
         let mut checks = Checks::default();
-        assert!((0..8).all(|now| checks.is_due(now)));
-        assert!(!(8..255).any(|now| checks.is_due(now)));
+        assert!((0..2).all(|now| checks.is_due(now)));
+        assert!(!(2..255).any(|now| checks.is_due(now)));
         assert!(checks.is_due(255));
         assert!(checks.is_due(1_000_000), "after a pause");
     }

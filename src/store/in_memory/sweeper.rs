@@ -1,7 +1,7 @@
 //! The sweeper: one task per store drops expired state on the background thread.
 //!
 //! In each round it visits all namespaces that have cells. It locks one shard at a time, for as long as it takes to
-//! look through it: 0.1 % of the cells of the namespace. Between rounds it rests for at least 100 times the
+//! look through it: 0.4 % of the cells of the namespace. Between rounds it rests for at least 100 times the
 //! duration of a round, and longer while nothing changes. It ends when nothing is stored; the next cell starts it
 //! again.
 

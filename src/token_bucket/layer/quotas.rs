@@ -88,6 +88,12 @@ impl<F: Future<Output = Option<Quotas>> + Send + 'static> From<Pin<Box<F>>> for 
     }
 }
 
+impl From<BoxFuture<'static, Option<Quotas>>> for ChosenQuotas {
+    fn from(quotas: BoxFuture<'static, Option<Quotas>>) -> Self {
+        Self::Pending(quotas)
+    }
+}
+
 debug!(ChosenQuotas);
 
 /// Quotas by name, for example of a route or a method. Cloning is cheap.
@@ -139,7 +145,7 @@ impl QuotaTable {
 }
 
 /// Returns the name and the quotas of the row of a request, if it is in a row.
-pub(super) type Row<Req> = Arc<dyn Fn(&Req) -> Option<(Key, Quotas)> + Send + Sync>;
+pub(super) type Row<Req> = Arc<dyn Fn(&Req) -> Result<Option<(Key, Quotas)>, Error> + Send + Sync>;
 
 impl QuotaTable {
     /// Combines the table with a closure that names the row of a request.
@@ -148,9 +154,8 @@ impl QuotaTable {
         N: for<'a> KeyFn<&'a Req> + Send + Sync + 'static,
     {
         Arc::new(move |request| {
-            let name = name(request).into_key().ok()??;
-            let quotas = self.0.get(&name)?.clone();
-            Some((name, quotas))
+            let Some(name) = name(request).into_key()? else { return Ok(None) };
+            Ok(self.0.get(&name).cloned().map(|quotas| (name, quotas)))
         })
     }
 }
@@ -163,7 +168,10 @@ pub(super) struct InTable<Req> {
 
 impl<Req> KeyExtractor<Req> for InTable<Req> {
     fn extract(&self, request: &Req) -> Extracted {
-        let row = (self.row)(request);
+        let row = match (self.row)(request) {
+            Ok(row) => row,
+            Err(error) => return Extracted::Ready(Err(error)),
+        };
         // Each row has its own bucket. No key of a request outside of the table can equal one of a row, regardless
         // of the keys that clients choose.
         self.key.extract(request).map(|key| match row {

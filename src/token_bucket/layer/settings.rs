@@ -493,7 +493,9 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// Gives each row of a table its own limit, by a closure from `&Req` to the name of a row: for example a route,
     /// or a gRPC method.
     ///
-    /// A key has one bucket for each row. Requests that are in no row use the other [`quotas`](Self::quotas).
+    /// A key has one bucket for each row. Requests that are in no row use the [`quotas`](Self::quotas) that were set before.
+    /// Quotas that are set after the table come first, also for requests in a row: set those that apply to every request
+    /// before it. If the closure fails, the request is refused.
     ///
     /// ```
     /// # use tower_distributed::{Quota, QuotaTable, RateLimitLayer, Store, TokenBucket};
@@ -516,7 +518,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         if let Some(first) = Arc::make_mut(&mut self.keys).first_mut() {
             *first = Arc::new(InTable { row: Arc::clone(&row), key: Arc::clone(first) });
         }
-        self.quotas(move |request: &Req| Some(row(request)?.1))
+        self.quotas(move |request: &Req| Some(row(request).ok()??.1))
     }
 
     /// Returns refusals as responses, by a closure from [`Refusal`] to the response, or another

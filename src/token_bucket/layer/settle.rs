@@ -24,7 +24,9 @@ impl Settings {
 
     /// Counts a request whose extractor failed. Returns whether it passes.
     pub(super) fn passes_without_key(&self, error: &Error) -> bool {
-        self.limiter.decisions().count(self.counted(Outcome::of_error(error), false));
+        let decisions = self.limiter.decisions();
+        decisions.tell_unextracted(error);
+        decisions.count(self.counted(Outcome::of_error(error), false));
         self.shadow
     }
 

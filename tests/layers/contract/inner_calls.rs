@@ -56,31 +56,33 @@ async fn a_task_whose_budget_is_spent_is_served_too<T: Refusing>(stores: Stores)
 
 #[tokio::test]
 async fn while_redis_is_silent_nothing_arrives() {
-    async fn check<T: Refusing>(store: &Store, proxy: &FaultProxy) {
+    async fn check<T: Refusing>(store: &Store, proxy: &FaultProxy, name: &str) {
+        // Some subjects share a bucket.
+        let [warm_up, ann] = ["warm-up", "ann"].map(|key| format!("{key} {name}:1"));
         let (inner, mut handle) = mock::pair::<String, String>();
         let mut service = T::around(&T::layer(store), inner);
-        let warm_up = tokio::spawn(service.ready().await.unwrap().call("warm-up:1".into()));
-        assert_request_eq!(handle, "warm-up:1").send_response("hello".into());
-        warm_up.await.unwrap().unwrap();
+        let warmed_up = tokio::spawn(service.ready().await.unwrap().call(warm_up.clone()));
+        assert_request_eq!(handle, warm_up).send_response("hello".into());
+        warmed_up.await.unwrap().unwrap();
 
         proxy.stall();
-        let mut call = task::spawn(service.ready().await.unwrap().call("ann:1".into()));
+        let mut call = task::spawn(service.ready().await.unwrap().call(ann.clone()));
         assert_pending!(call.poll());
         assert_pending!(handle.poll_request());
         proxy.heal();
         eventually("the decision", SOON, async || call.is_woken()).await;
         assert_pending!(handle.poll_request());
         let call = tokio::spawn(call.into_inner());
-        assert_request_eq!(handle, "ann:1").send_response("hello".into());
+        assert_request_eq!(handle, ann).send_response("hello".into());
         assert_eq!(call.await.unwrap().unwrap(), "hello");
     }
     let redis = RedisServer::start().await;
     let proxy = FaultProxy::start(redis.port()).await;
     let store = Store::builder().timeout(Duration::from_secs(60)).redis(&proxy.url()).unwrap();
-    check::<RateLimit>(&store, &proxy).await;
-    check::<SeveralLimits>(&store, &proxy).await;
-    check::<ConcurrencyLimit>(&store, &proxy).await;
-    check::<Mutex>(&store, &proxy).await;
-    check::<RwLock>(&store, &proxy).await;
-    check::<Dedupe>(&store, &proxy).await;
+    check::<RateLimit>(&store, &proxy, "RateLimit").await;
+    check::<SeveralLimits>(&store, &proxy, "SeveralLimits").await;
+    check::<ConcurrencyLimit>(&store, &proxy, "ConcurrencyLimit").await;
+    check::<Mutex>(&store, &proxy, "Mutex").await;
+    check::<RwLock>(&store, &proxy, "RwLock").await;
+    check::<Dedupe>(&store, &proxy, "Dedupe").await;
 }

@@ -63,7 +63,8 @@ pub(crate) trait Subject {
             + Send
             + 'static,
     {
-        boxed(layer.layer(boxed(inner)))
+        // As it is: futures of combinators panic if they are polled again.
+        BoxCloneService::new(layer.layer(boxed(inner)))
     }
 
     async fn state(stores: &Stores, key: &str) -> State;

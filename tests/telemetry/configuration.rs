@@ -1,4 +1,4 @@
-//! What is wired wrongly is told: a missing extension, and a stream that outlives its permit.
+//! Mistakes of configuration are reported: a missing extension, and a stream that outlives its permit.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -33,7 +33,7 @@ async fn a_missing_extension_is_named_by_an_event_and_to_programmers() {
     assert_eq!(refused.status(), StatusCode::INTERNAL_SERVER_ERROR);
     let problem = refused.into_body().collect().await.unwrap().to_bytes();
     let problem = String::from_utf8_lossy(&problem);
-    assert!(problem.contains("no extension") && problem.contains("wiring::User"), "{problem}");
+    assert!(problem.contains("no extension") && problem.contains("configuration::User"), "{problem}");
 
     assert_eq!(counted("extension_missing", "wiring"), 1.0);
     let told = events(&[("event", "extension_missing"), ("namespace", "wiring")]);

@@ -1,11 +1,11 @@
-//! The house: modules import only from modules below them, so that there is no circle.
+//! Modules import only from modules below them, so that there is no circle.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// From the bottom up. Modules on one floor import nothing of each other, except for [`DOORS`].
-const FLOORS: &[&[&str]] = &[
+/// From the bottom up. Modules on one level import nothing of each other, except for [`EXCEPTIONS`].
+const LEVELS: &[&[&str]] = &[
     &["clock", "debug", "error", "random", "sync"],
     &["telemetry"],
     &["store"],
@@ -20,10 +20,10 @@ const FLOORS: &[&[&str]] = &[
 ];
 
 /// Features that are made of others: a filter remembers items, and an item may have an answer.
-const DOORS: &[(&str, &str)] = &[("dedupe", "bloom_filter"), ("dedupe", "single_flight")];
+const EXCEPTIONS: &[(&str, &str)] = &[("dedupe", "bloom_filter"), ("dedupe", "single_flight")];
 
 /// Only these name the crate.
-const WHO_NAMES: &[(&str, &[&str])] = &[
+const NAMED_ONLY_IN: &[(&str, &[&str])] = &[
     ("redis::", &["src/store/"]),
     ("deadpool_redis::", &["src/store/", "src/lib.rs"]),
     ("tonic::", &["src/grpc/", "src/extract/request/client_ip/peer.rs"]),
@@ -98,9 +98,9 @@ fn imports_go_down() {
     let sources = sources();
     let lib = &sources.iter().find(|(name, _)| name == "src/lib.rs").expect("the root").1;
     let exports = exports(lib);
-    let floor = |module: &str| {
-        let floor = FLOORS.iter().position(|floor| floor.contains(&module));
-        floor.unwrap_or_else(|| panic!("{module} has no floor: add it to FLOORS in tests/house.rs"))
+    let level = |module: &str| {
+        let level = LEVELS.iter().position(|level| level.contains(&module));
+        level.unwrap_or_else(|| panic!("{module} has no level: add it to LEVELS in tests/modules.rs"))
     };
     let mut wrong = BTreeSet::new();
     for (name, code) in &sources {
@@ -108,9 +108,9 @@ fn imports_go_down() {
         for (at, _) in code.match_indices("crate::") {
             for head in heads(&code[at + "crate::".len()..]) {
                 let from = exports.get(&head).map_or(&*head, |module| &**module);
-                let is_module = FLOORS.iter().any(|floor| floor.contains(&from));
-                let is_door = DOORS.contains(&(module, from));
-                if is_module && from != module && floor(from) >= floor(module) && !is_door {
+                let is_module = LEVELS.iter().any(|level| level.contains(&from));
+                let is_exception = EXCEPTIONS.contains(&(module, from));
+                if is_module && from != module && level(from) >= level(module) && !is_exception {
                     wrong.insert(format!("{name}: {module} imports {from}"));
                 }
             }
@@ -120,17 +120,17 @@ fn imports_go_down() {
 }
 
 #[test]
-fn every_module_has_a_floor() {
+fn every_module_has_a_level() {
     for (name, _) in sources() {
         let module = name["src/".len()..].split(['/', '.']).next().unwrap().to_owned();
-        assert!(FLOORS.iter().any(|floor| floor.contains(&&*module)), "{module} has no floor");
+        assert!(LEVELS.iter().any(|level| level.contains(&&*module)), "{module} has no level");
     }
 }
 
 #[test]
 fn crates_are_named_where_they_belong() {
     for (name, code) in sources() {
-        for (krate, places) in WHO_NAMES {
+        for (krate, places) in NAMED_ONLY_IN {
             let names = code
                 .match_indices(krate)
                 .any(|(at, _)| !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':'));
