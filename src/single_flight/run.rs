@@ -15,7 +15,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, yield_now};
 
 use crate::Error;
 use crate::error::Cause;
@@ -137,10 +137,26 @@ impl Run {
         }
     }
 
+    /// Takes the state, unless the run is being spawned.
+    fn end(&self) -> State {
+        let mut state = lock(&self.state);
+        match *state {
+            State::Polled { spawns } => State::Polled { spawns },
+            _ => std::mem::replace(&mut *state, State::Ended),
+        }
+    }
+
     /// Returns why the run sent no outcome. Resumes its panic.
     async fn why_gone(&self) -> Error {
-        let state = std::mem::replace(&mut *lock(&self.state), State::Ended);
-        if let State::Spawned(task) = state
+        let task = loop {
+            match self.end() {
+                State::Spawned(task) => break Some(task),
+                // Another thread is spawning it.
+                State::Polled { .. } => yield_now().await,
+                State::Idle(_) | State::Ended => break None,
+            }
+        };
+        if let Some(task) = task
             && let Err(error) = task.await
             && error.is_panic()
         {
@@ -152,4 +168,23 @@ impl Run {
 
 pub(super) fn gone() -> Error {
     Error::unavailable(Cause::Ended, "the runtime that ran the flight was shut down")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::AssertUnwindSafe;
+
+    use tokio_test::{assert_pending, task};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_of_a_task_that_is_being_spawned_is_resumed() {
+        let run = Run::new(Box::pin(async {})).unwrap();
+        *lock(&run.state) = State::Polled { spawns: true };
+        let mut gone = task::spawn(AssertUnwindSafe(run.why_gone()).catch_unwind());
+        assert_pending!(gone.poll());
+        *lock(&run.state) = State::Spawned(tokio::spawn(async { panic!("out of order") }));
+        assert!(gone.await.is_err());
+    }
 }

@@ -19,7 +19,7 @@ use crate::seen::{events, listen, value};
 struct User(u64);
 
 fn counted(event: &str, namespace: &str) -> f64 {
-    value("tower_distributed_events_total", &[("event", event), ("namespace", namespace)])
+    value("tower_distributed_events_total", &[("namespace", namespace), ("event", event)])
 }
 
 #[tokio::test]
