@@ -106,7 +106,8 @@ mod debug;
 #[cfg(feature = "dedupe")]
 pub mod bloom_filter;
 mod clock;
-#[cfg(all(test, feature = "operator", feature = "postcard"))]
+#[cfg(test)]
+#[cfg(all(feature = "operator", feature = "postcard"))]
 mod days;
 #[cfg(feature = "dedupe")]
 pub mod dedupe;
