@@ -153,7 +153,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         self
     }
 
-    /// Sets the quotas of a request, by a closure from `&Req` to [`Quotas`], an `Option` of them, or a boxed future of
+    /// Sets the quotas of a request, by a closure from `&Req` to [`Quotas`](crate::Quotas), an `Option` of them, or a boxed future of
     /// an `Option` of them. Default, and for `None`: the quotas of the bucket.
     ///
     /// If this is called more than once, or with [`quota_table`](Self::quota_table), what was set later is asked first;
@@ -521,8 +521,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         self.quotas(move |request: &Req| Some(row(request).ok()??.1))
     }
 
-    /// Returns refusals as responses, by a closure from [`Refusal`] to the response, or another
-    /// [`Reject`]. The error type of the service is then that of the inner service. For HTTP, use
+    /// Returns refusals as responses, by a closure from [`Refusal`](crate::Refusal) to the response, or another
+    /// [`Reject`](crate::Reject). The error type of the service is then that of the inner service. For HTTP, use
     /// `response::refuse()`; for gRPC, `grpc::refuse()`.
     #[must_use]
     pub fn reject_with<R2>(self, reject: R2) -> RateLimitLayer<Req, Res, R2> {
