@@ -22,7 +22,6 @@ use crate::{RateLimitLayer, TokenBucket, TokenBuckets};
 #[cfg(feature = "rw-lock")]
 use crate::{RwLock, RwLockLayer};
 
-#[cfg(feature = "rate-limit")]
 /// A [`RateLimitLayer`] for gRPC: refusals are statuses. The handler gets the
 /// [`Decision`](crate::token_bucket::Decision) as an extension.
 ///
@@ -36,6 +35,7 @@ use crate::{RwLock, RwLockLayer};
 /// let server = tonic::transport::Server::builder().layer(limit);
 /// # Ok(()) }
 /// ```
+#[cfg(feature = "rate-limit")]
 #[must_use]
 pub fn rate_limit<B, B2>(
     bucket: TokenBucket,
@@ -44,9 +44,9 @@ pub fn rate_limit<B, B2>(
     RateLimitLayer::new(bucket, key).on_admit(web::InsertDecision).reject_with(refuse())
 }
 
-#[cfg(feature = "rate-limit")]
 /// Several limits over different keys for gRPC: a call is charged to all of them or to none, in one step. As
 /// [`web::rate_limits`], with statuses.
+#[cfg(feature = "rate-limit")]
 #[must_use]
 pub fn rate_limits<B, B2, K, const N: usize>(
     limits: TokenBuckets<N>,
@@ -58,7 +58,6 @@ where
     RateLimitLayer::all_of(limits, keys).on_admit(web::InsertDecision).reject_with(refuse())
 }
 
-#[cfg(feature = "concurrency-limit")]
 /// A [`ConcurrencyLimitLayer`] for gRPC: a permit is held to the end of the call, which for a streaming call is the end of
 /// its stream; refusals are statuses. The handler gets a [`LeaseHandle`](crate::LeaseHandle) as an extension.
 ///
@@ -75,6 +74,7 @@ where
 /// let server = tonic::transport::Server::builder().layer(limit);
 /// # Ok(()) }
 /// ```
+#[cfg(feature = "concurrency-limit")]
 #[must_use]
 pub fn concurrency_limit<B>(
     group: WaitGroup,
@@ -83,7 +83,6 @@ pub fn concurrency_limit<B>(
     web::concurrency_limit(group, key).reject_with(refuse())
 }
 
-#[cfg(feature = "mutex")]
 /// A [`MutexLayer`] for gRPC: the lock is held to the end of the call, refusals are statuses. As [`concurrency_limit`].
 ///
 /// ```
@@ -96,6 +95,7 @@ pub fn concurrency_limit<B>(
 /// let server = tonic::transport::Server::builder().layer(lock);
 /// # Ok(()) }
 /// ```
+#[cfg(feature = "mutex")]
 #[must_use]
 pub fn mutex<B>(
     mutex: Mutex,
@@ -104,7 +104,6 @@ pub fn mutex<B>(
     web::mutex(mutex, key).reject_with(refuse())
 }
 
-#[cfg(feature = "rw-lock")]
 /// A [`RwLockLayer`] for gRPC: locks are held to the end of the call, refusals are statuses. All calls write, unless
 /// [`access`](RwLockLayer::access) says which ones read:
 ///
@@ -119,6 +118,7 @@ pub fn mutex<B>(
 /// let server = tonic::transport::Server::builder().layer(layer);
 /// # Ok(()) }
 /// ```
+#[cfg(feature = "rw-lock")]
 #[must_use]
 pub fn rw_lock<B>(
     lock: RwLock,
@@ -127,7 +127,6 @@ pub fn rw_lock<B>(
     RwLockLayer::new(lock, key).hold(UntilBodyEnd::default()).on_lease(web::InsertLease).reject_with(refuse())
 }
 
-#[cfg(feature = "dedupe")]
 /// A [`DedupeLayer`] for gRPC: a call was handled where its response [has no error](IsHandled) in its head, refusals are
 /// statuses, duplicates are refused with `ALREADY_EXISTS`. The handler gets a [`LeaseHandle`](crate::LeaseHandle) of its
 /// claim as an extension.
@@ -142,6 +141,7 @@ pub fn rw_lock<B>(
 /// # let _: DedupeLayer<http::Request<tonic::body::Body>, http::Response<tonic::body::Body>, std::convert::Infallible, _> = once.clone();
 /// # Ok(()) }
 /// ```
+#[cfg(feature = "dedupe")]
 #[must_use]
 pub fn dedupe<B, B2, E>(
     dedupe: Dedupe,

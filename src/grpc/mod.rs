@@ -74,9 +74,9 @@ impl<B: Default, E> Reject<http::Response<B>, E> for Refuse {
     }
 }
 
-#[cfg(feature = "dedupe")]
 /// Decides for a [`DedupeLayer`](crate::DedupeLayer) whether an item was handled: the head of the response has no
 /// error status. This is where tonic puts the error of a unary call.
+#[cfg(feature = "dedupe")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IsHandled;
 

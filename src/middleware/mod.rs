@@ -1,4 +1,4 @@
-//! The tower tier: each primitive as a `Layer` and a `Service`.
+//! What all layers share: key extractors, refusals, the cost of a request, their service and its readiness.
 
 use futures_util::FutureExt as _;
 use tokio::task::coop::has_budget_remaining;

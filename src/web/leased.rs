@@ -18,7 +18,6 @@ use crate::{Mutex, MutexLayer};
 #[cfg(feature = "rw-lock")]
 use crate::{RwLock, RwLockLayer};
 
-#[cfg(feature = "concurrency-limit")]
 /// A [`ConcurrencyLimitLayer`] for HTTP: permits are held to the end of the response body, refusals are responses.
 ///
 /// A body that makes no progress for 60 s gives its permit back: see [`UntilBodyEnd`], which sets other limits. The
@@ -35,6 +34,7 @@ use crate::{RwLock, RwLockLayer};
 /// let app: Router = Router::new().route("/export", get(async || "all of it")).layer(limit);
 /// # Ok(()) }
 /// ```
+#[cfg(feature = "concurrency-limit")]
 #[must_use]
 pub fn concurrency_limit<B>(
     group: WaitGroup,
@@ -46,7 +46,6 @@ pub fn concurrency_limit<B>(
         .reject_with(refuse())
 }
 
-#[cfg(feature = "rw-lock")]
 /// A [`RwLockLayer`] for HTTP: GET, HEAD and OPTIONS read, all else writes; locks are held to the end of the response
 /// body, the handler gets a [`LeaseHandle`] and a [`LeaseSlot`] as extensions, refusals are responses.
 ///
@@ -67,6 +66,7 @@ pub fn concurrency_limit<B>(
 /// let app: Router = Router::new().route("/document/{id}", get(async || "text").put(write)).layer(lock);
 /// # Ok(()) }
 /// ```
+#[cfg(feature = "rw-lock")]
 #[must_use]
 pub fn rw_lock<B>(
     lock: RwLock,
@@ -79,7 +79,6 @@ pub fn rw_lock<B>(
         .reject_with(refuse())
 }
 
-#[cfg(feature = "mutex")]
 /// A [`MutexLayer`] for HTTP: locks are held to the end of the response body, the handler gets a [`LeaseHandle`] and a
 /// [`LeaseSlot`] as extensions, refusals are responses. Bodies are as of [`rw_lock`].
 ///
@@ -93,6 +92,7 @@ pub fn rw_lock<B>(
 ///     Router::new().route("/bill/{user}", post(async || "billed")).layer(web::mutex(bills, extract::path()));
 /// # Ok(()) }
 /// ```
+#[cfg(feature = "mutex")]
 #[must_use]
 pub fn mutex<B>(
     mutex: Mutex,
@@ -101,8 +101,8 @@ pub fn mutex<B>(
     MutexLayer::new(mutex, key).hold(UntilBodyEnd::default()).on_lease(InsertLease).reject_with(refuse())
 }
 
-#[cfg(feature = "rw-lock")]
 /// GET, HEAD and OPTIONS read, all else writes.
+#[cfg(feature = "rw-lock")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByMethod;
 
