@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::emit::{Fields, emit, series as event_series};
 use super::names::{Event, LEASES_HELD, LEASES_LOST, LEASES_RENEWED};
+#[cfg(feature = "http")]
 use super::often::Often;
 use super::series::Series;
 use super::throttle::Throttle;
@@ -25,6 +26,7 @@ struct Inner {
     lost: Series,
     renewed: Series,
     /// Likewise: they hold no body.
+    #[cfg(feature = "http")]
     outlived: Option<Often>,
 }
 
@@ -45,8 +47,17 @@ impl Leases {
         let (held, lost, renewed) = (series(&LEASES_HELD), series(&LEASES_LOST), series(&LEASES_RENEWED));
         let is_told = !matches!(&*kind, "flight" | "claim");
         let told = is_told.then(|| event_series(Event::LeaseLost, "namespace", &namespace));
+        #[cfg(feature = "http")]
         let outlived = is_told.then(|| Often::new(&namespace, Event::BodyOutlivedLease));
-        Self(Some(Arc::new(Inner { namespace, told, held, lost, renewed, outlived })))
+        Self(Some(Arc::new(Inner {
+            namespace,
+            told,
+            held,
+            lost,
+            renewed,
+            #[cfg(feature = "http")]
+            outlived,
+        })))
     }
 
     pub(crate) fn lease(&self) -> LeaseCounts {
