@@ -18,8 +18,8 @@ use super::state::LeaseHandle;
 use super::tokens::{Effect, Event, Grant, Release, unexpected};
 use super::validity::{Anchor, Validity};
 use crate::error::{Busy, Cause, Subject, Why};
-use crate::store::lock;
 use crate::store::timer::until;
+use crate::sync::lock;
 use crate::{Error, Key, clock};
 
 /// The options of one acquire.

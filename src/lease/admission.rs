@@ -20,7 +20,8 @@ use super::perform::Local;
 use super::snapshot::Look;
 use super::state::LeaseState;
 use super::tokens::{Event, Release, Rules, Tokens, unexpected};
-use crate::store::{Client, Namespace, PeriodicTask, lock};
+use crate::store::{Client, Namespace, PeriodicTask};
+use crate::sync::lock;
 use crate::{Error, Key, Store, clock};
 
 /// How long a grant to a waiter lasts until it is confirmed.

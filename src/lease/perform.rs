@@ -23,7 +23,8 @@ use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, 
 use super::validity::Anchor;
 use crate::error::{Busy, Why};
 use crate::store::background::Background;
-use crate::store::{Ids, News, PeriodicTask, Recipient, Signal, lock};
+use crate::store::{Ids, News, PeriodicTask, Recipient, Signal};
+use crate::sync::lock;
 use crate::{Error, Key, clock};
 
 /// The waiters and leases of this process.

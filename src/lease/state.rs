@@ -12,8 +12,8 @@ use super::options::Holding;
 use super::token;
 use super::tokens::{Grant, Release};
 use super::validity::Validity;
-use crate::store::lock;
 use crate::store::timer::sleep_until;
+use crate::sync::lock;
 use crate::telemetry::LeaseCounts;
 use crate::{Key, clock};
 

@@ -21,7 +21,8 @@ use crate::lease::tokens::{Effect, Event, Grant, Now, Party, Release, Renewed, R
 use crate::lease::{Anchor, Ask, Holding, Keeper, Lease, LeaseHandle, Leases, Validity, micros, rules};
 use crate::store::background::Background;
 use crate::store::timer::within;
-use crate::store::{Link, PeriodicTask, Scheduler, Signal, check_exact, lock};
+use crate::store::{Link, PeriodicTask, Scheduler, Signal, check_exact};
+use crate::sync::lock;
 use crate::{Error, Key, Store, clock, random};
 
 pub(super) struct Quorum {

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use crate::store::lock;
+use crate::sync::lock;
 use crate::{Error, Key};
 
 /// The values in use in one namespace. All mutexes of a name share them.

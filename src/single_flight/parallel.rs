@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
 use crate::Key;
-use crate::store::lock;
+use crate::sync::lock;
 
 /// The keys that have callers.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use tokio::task::{JoinHandle, yield_now};
 
 use crate::Error;
 use crate::error::Cause;
-use crate::store::lock;
+use crate::sync::lock;
 
 /// A run stays in its caller's task for once to twice this time.
 pub(super) const ALONE: Duration = Duration::from_millis(50);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::Key;
-use crate::store::lock;
+use crate::sync::lock;
 
 /// The answers of one `SingleFlight` that this process has stored.
 #[derive(Debug)]

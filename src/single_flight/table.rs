@@ -12,9 +12,10 @@ use tokio::time::Instant;
 
 use super::local_cache::forgotten;
 use super::run::{ALONE, Run};
+use crate::store::Listener;
 use crate::store::background::Background;
 use crate::store::timer::sleep;
-use crate::store::{Listener, lock};
+use crate::sync::lock;
 use crate::{Error, Key, clock};
 
 const SHARDS: usize = 16;

@@ -16,9 +16,9 @@ use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use super::in_memory::lock;
 use crate::Error;
 use crate::error::{Cause, Outage};
+use crate::sync::lock;
 
 /// The place where a store runs work that must not depend on its callers. Clones share it.
 #[derive(Clone)]

@@ -33,7 +33,7 @@ use tokio::runtime::Handle;
 pub use self::builder::{IntoPool, StoreBuilder};
 pub use self::credentials::{Credentials, ProvideCredentials};
 pub use self::failure::StoreFailure;
-pub(crate) use self::in_memory::{Cells, Clock, lock};
+pub(crate) use self::in_memory::{Cells, Clock};
 pub use self::key::Key;
 pub(crate) use self::key::{check_exact, check_name, parts};
 pub(crate) use self::listing::{Found, Listing};

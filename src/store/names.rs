@@ -4,7 +4,7 @@ use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
-use super::in_memory::lock;
+use crate::sync::lock;
 
 /// The shared values by name and type.
 #[derive(Debug, Default)]

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::watch;
 
-use super::in_memory::lock;
 use crate::random;
+use crate::sync::lock;
 
 /// A message for waiters of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]

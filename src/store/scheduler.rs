@@ -14,8 +14,9 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::background::Background;
-use super::in_memory::{callers_clock_is_the_systems, lock};
+use super::in_memory::callers_clock_is_the_systems;
 use super::notifier::Link;
+use crate::sync::lock;
 
 /// Work that becomes due from time to time.
 pub(crate) trait PeriodicTask: Send + Sync {

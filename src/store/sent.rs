@@ -6,10 +6,10 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::FutureExt as _;
 
-use super::in_memory::lock;
 use super::namespace::OperationFuture;
 use super::operation::Operation;
 use crate::Error;
+use crate::sync::lock;
 
 /// A call that is polled when its answer comes, by whoever reads that.
 pub(super) struct Sent<O: Operation, T>(Mutex<Option<(OperationFuture<O>, T)>>);

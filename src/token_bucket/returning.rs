@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::Key;
-use crate::store::lock;
 use crate::store::timer::within;
+use crate::sync::lock;
 
 /// The longest wait. The task that gives tokens back may be in a runtime that does not run.
 const LONGEST: Duration = Duration::from_secs(1);

@@ -6,7 +6,7 @@
 use super::virtual_time::Time;
 use super::{States, Tried};
 use crate::lease::kind::Holders as _;
-use crate::store::lock;
+use crate::sync::lock;
 
 /// ARGV: the latest time so far; by how much the clock was set back (µs); the length of a slice of exact claims (µs), and
 /// the number of their buckets.

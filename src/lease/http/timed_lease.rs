@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::LeaseEnd;
 use super::timers::Timers;
-use crate::store::lock;
+use crate::sync::lock;
 use crate::{Error, Lease};
 
 #[derive(Clone, Copy, Debug)]

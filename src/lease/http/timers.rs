@@ -8,7 +8,8 @@ use tokio::time::Instant;
 
 use super::timed_lease::Shared;
 use crate::store::background::Background;
-use crate::store::{Link, PeriodicTask, Scheduler, Signal, lock};
+use crate::store::{Link, PeriodicTask, Scheduler, Signal};
+use crate::sync::lock;
 
 /// The leases, sorted by the time of their next check. A frame does not reschedule a lease; the check takes the
 /// progress into account when it is due.

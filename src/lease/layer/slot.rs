@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::Lease;
-use crate::store::lock;
+use crate::sync::lock;
 
 /// A slot from which a handler can take the [`Lease`] of its request while the layer holds it.
 ///

@@ -9,7 +9,8 @@ use super::super::token;
 use super::super::tokens::{Grant, Party, Rules, Tokens};
 use super::super::validity::{Drift, Validity};
 use super::Leases;
-use crate::store::{Link, lock};
+use crate::store::Link;
+use crate::sync::lock;
 use crate::telemetry;
 
 pub(super) struct Process {

@@ -6,7 +6,7 @@ use super::super::admission::Leases;
 use super::super::kind::Kind;
 use super::{Party, Slot, Stage, Tokens};
 use crate::Key;
-use crate::store::lock;
+use crate::sync::lock;
 
 impl<K: Kind> Leases<K> {
     /// Returns whether the waiters of a key have a place in the store's queue, or wait for a lease that this

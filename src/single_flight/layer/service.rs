@@ -8,7 +8,7 @@ use super::future::ResponseFuture;
 use super::{Capture, Captured, SingleFlightLayer};
 use crate::middleware::{Middleware, give_up_ready, take_ready};
 use crate::single_flight::{Flown, Landed, Share};
-use crate::store::lock;
+use crate::sync::lock;
 use crate::{Error, Extracted, Key, KeyExtractor as _, LeaseHandle, Reject};
 
 impl<S, Req, A, F, C, R> Middleware<S, Req> for SingleFlightLayer<Req, A, F, C, R>

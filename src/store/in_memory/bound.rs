@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::sweeper::{By, Cursor, Sweeper};
-use super::try_lock;
 use crate::Error;
+use crate::sync::try_lock;
 use crate::telemetry::Server;
 
 /// Counts the cells of all namespaces of a store.

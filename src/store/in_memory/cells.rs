@@ -4,10 +4,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use super::Shared;
 use super::shard::Shard;
 use super::sweeper::{By, Sweep, Visit};
-use super::{Shared, lock, try_lock};
 use crate::store::operation::Cell;
+use crate::sync::{lock, try_lock};
 use crate::{Error, Key};
 
 /// The cells of one namespace, in shards.

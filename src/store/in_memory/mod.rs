@@ -11,7 +11,7 @@ mod sweeper;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::Arc;
 
 use self::bound::Bound;
 pub(crate) use self::cells::Cells;
@@ -23,7 +23,6 @@ use super::builder::PREFIX;
 use super::names::Names;
 use super::notifier::{Link, Notifier};
 use super::operation::Cell;
-pub(crate) use crate::sync::lock;
 
 /// The state of all namespaces, shared by the clones of a store.
 pub(crate) struct InMemory {
@@ -62,15 +61,6 @@ impl InMemory {
 impl Drop for InMemory {
     fn drop(&mut self) {
         self.shared.sweeper.disown();
-    }
-}
-
-/// Locks a mutex that is not locked. Ignores poisoning.
-fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
     }
 }
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use super::lock;
 use crate::store::background::Background;
+use crate::sync::lock;
 
 /// The shortest rest of the sweeper, unless the store is full.
 const SHORTEST_REST: Duration = Duration::from_secs(1);

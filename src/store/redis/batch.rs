@@ -13,10 +13,10 @@ use super::plan::Call;
 use super::reply::Reply;
 use crate::Error;
 use crate::error::Cause;
-use crate::store::in_memory::lock;
 use crate::store::key::Key;
 use crate::store::notifier::Push;
 use crate::store::operation::{Garbled, Operation};
+use crate::sync::lock;
 
 type Replies = Box<[OnceLock<Result<Reply, Error>>]>;
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::error::{Cause, Outage};
 use crate::store::BreakerState;
-use crate::store::in_memory::lock;
+use crate::sync::lock;
 use crate::telemetry::Server;
 use crate::{Error, random};
 

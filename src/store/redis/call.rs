@@ -21,8 +21,8 @@ use super::{Loaded, RedisStore};
 use crate::Error;
 use crate::error::{Cause, Outage};
 use crate::store::durability;
-use crate::store::in_memory::lock;
 use crate::store::operation::Repeat;
+use crate::sync::lock;
 
 /// After this time without a reply, the connection may have been closed because it was idle.
 pub(super) const IDLE: Duration = Duration::from_secs(1);

@@ -16,10 +16,10 @@ use super::flusher::{Inline, QueueRef};
 use super::future::{Queued, RedisFuture, Sending, Step};
 use super::send_queue::{Padded, RuntimeQueues, SendQueue};
 use super::{Loaded, RedisStore, budget, ended};
-use crate::store::in_memory::lock;
 use crate::store::key::Key;
 use crate::store::namespace::Namespace;
 use crate::store::operation::Operation;
+use crate::sync::lock;
 
 /// Sends one kind of operation of one namespace.
 pub(crate) struct RedisClient<O: Operation> {

@@ -13,8 +13,8 @@ use super::plan::Plan;
 use super::runtime::{Route, RuntimeLinks};
 use super::send_queue::SendQueue;
 use crate::Error;
-use crate::store::in_memory::lock;
 use crate::store::operation::Operation;
+use crate::sync::lock;
 
 /// How often a flusher yields before it sends again, so that callers that were just answered can submit their next
 /// operation to the batch. With more yields, throughput does not rise.

@@ -14,7 +14,7 @@ use super::failure::disconnected;
 use super::source::{Connection, Source};
 use super::version;
 use crate::error::Outage;
-use crate::store::in_memory::lock;
+use crate::sync::lock;
 use crate::telemetry::Server;
 
 #[derive(Debug)]

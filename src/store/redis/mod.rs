@@ -51,7 +51,6 @@ use self::source::Source;
 use self::subscription::{Subscriber, Subscription};
 use super::background::Background;
 use super::builder::Limits;
-use super::in_memory::lock;
 use super::key::Key;
 use super::notifier::{ALL, Link as Pushes};
 use super::operation::{Operation, Script};
@@ -59,6 +58,7 @@ use super::owed::Owed;
 use super::{Base, BreakerState, StoreStats};
 use crate::Error;
 use crate::error::Cause;
+use crate::sync::lock;
 use crate::telemetry::Server;
 
 /// The clock that is added before every script. It sets `now`, in µs.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::Error;
 use crate::error::Outage;
-use crate::store::in_memory::lock;
+use crate::sync::lock;
 
 /// The slot of each such call, and why it was refused last. Almost always empty.
 #[derive(Debug, Default)]

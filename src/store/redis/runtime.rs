@@ -14,7 +14,7 @@ use super::link::Link;
 use super::source::Source;
 use crate::store::BreakerState;
 use crate::store::builder::Limits;
-use crate::store::in_memory::lock;
+use crate::sync::lock;
 use crate::telemetry::Server;
 
 /// The connections, breakers and budget of a store on one runtime.

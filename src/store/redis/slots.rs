@@ -12,8 +12,8 @@ use super::failure;
 use super::source::Connection;
 use crate::error::{Cause, Outage};
 use crate::store::background::Background;
-use crate::store::in_memory::lock;
 use crate::store::key::hash_tag;
+use crate::sync::lock;
 
 const SLOTS: u16 = 16384;
 

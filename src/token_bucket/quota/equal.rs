@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::Limit;
 use super::quotas::Set;
-use crate::store::lock;
+use crate::sync::lock;
 
 #[derive(Default)]
 struct Known {

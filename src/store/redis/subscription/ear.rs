@@ -11,9 +11,9 @@ use tokio::time::{Instant, timeout};
 
 use super::duplicates::Duplicates;
 use crate::error::Outage;
-use crate::store::in_memory::lock;
 use crate::store::notifier::{News, Notifier, Push};
 use crate::store::redis::failure::{no_connection, outage};
+use crate::sync::lock;
 use crate::telemetry::Server;
 
 /// How long connecting may take.
