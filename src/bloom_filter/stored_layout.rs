@@ -42,6 +42,11 @@ pub(crate) fn read(fields: &mut Fields<'_>) -> Result<Result<u64, Mismatch>, Gar
     }
 }
 
+/// Reads 1 or 0.
+pub(crate) fn read_flag(fields: &mut Fields<'_>) -> Result<bool, Garbled> {
+    read(fields)?.map(|number| number == 1).map_err(|_| UNREADABLE)
+}
+
 /// Checks how long items are to be remembered.
 pub(crate) fn check_remember_for(span: Duration) -> Result<Duration, Error> {
     const SHORTEST: Duration = Duration::from_secs(1);

@@ -59,21 +59,25 @@ pub(super) fn options() -> LeaseOptions {
     LeaseOptions { ttl: Duration::from_secs(30), ..LeaseOptions::default() }
 }
 
-impl DedupeBuilder {
-    /// Sets the time to live of a claim, 10 ms to 1 day. Default: 30 s.
-    ///
-    /// After this time, an item that a crashed process claimed can be claimed again.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = ttl;
-        self
-    }
+/// Implements the setters of a builder of claims: of their leases, and others.
+macro_rules! claim_setters {
+    ($builder:ident: $($others:tt)*) => {
+        $crate::lease::setters::setters! { $builder:
+            /// Sets the time to live of a claim, 10 ms to 1 day. Default: 30 s.
+            ///
+            /// After this time, an item that a crashed process claimed can be claimed again.
+            fn ttl(ttl: Duration) => options.ttl = ttl;
 
-    /// Sets whether claims are renewed while they are held, at each third of their ttl. Default: `true`.
-    pub fn watchdog(mut self, watchdog: bool) -> Self {
-        self.options.watchdog = watchdog;
-        self
-    }
+            /// Sets whether claims are renewed while they are held, at each third of their ttl. Default: `true`.
+            fn watchdog(watchdog: bool) => options.watchdog = watchdog;
 
+            $($others)*
+        }
+    };
+}
+pub(super) use claim_setters;
+
+claim_setters! { DedupeBuilder:
     /// Allows a filter that never forgets. Default: such a filter is an error.
     ///
     /// The filter fills up. Above its capacity it [fails open](FilterFull::FailOpen), unless set otherwise, until
@@ -88,18 +92,14 @@ impl DedupeBuilder {
     /// let urls = Dedupe::builder().remember_forever().build(&seen)?;
     /// # Ok(()) }
     /// ```
-    pub fn remember_forever(mut self) -> Self {
-        self.forever = true;
-        self
-    }
+    fn remember_forever() => forever = true;
 
     /// Sets what to do with an item that the filter reports as a duplicate above its capacity. Default:
     /// [`FilterFull::FailOpen`].
-    pub fn on_filter_full(mut self, on_filter_full: FilterFull) -> Self {
-        self.when_full = on_filter_full;
-        self
-    }
+    fn on_filter_full(on_filter_full: FilterFull) => when_full = on_filter_full;
+}
 
+impl DedupeBuilder {
     /// Builds the `Dedupe` on a filter.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ struct Inner {
 
 impl Decisions {
     pub(crate) fn new(limiter: &'static str, namespace: &str) -> Self {
-        if cfg!(not(any(feature = "tracing", feature = "metrics"))) {
+        if !super::IS_ON {
             return Self(None);
         }
         let (label, namespace): (Arc<str>, Arc<str>) = (limiter.into(), namespace.into());

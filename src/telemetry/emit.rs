@@ -21,6 +21,9 @@ pub(super) struct Fields<'a> {
 
 /// Emits and counts an event in a namespace.
 pub(crate) fn tell(namespace: &str, event: Event, detail: impl fmt::Display) {
+    if !super::IS_ON {
+        return;
+    }
     emit(event, Fields { namespace: Some(namespace), ..Fields::default() }, format_args!("{detail}"));
     series(event, "namespace", &namespace.into()).count(1);
 }

@@ -39,7 +39,7 @@ pub(crate) struct LeaseCounts {
 
 impl Leases {
     pub(crate) fn new(kind: &'static str, namespace: &str) -> Self {
-        if cfg!(not(any(feature = "tracing", feature = "metrics"))) {
+        if !super::IS_ON {
             return Self(None);
         }
         let (kind, namespace): (Arc<str>, Arc<str>) = (kind.into(), namespace.into());

@@ -23,6 +23,9 @@ pub(crate) use self::{
     server::Server,
 };
 
+/// Whether anything is told or counted.
+const IS_ON: bool = cfg!(any(feature = "tracing", feature = "metrics"));
+
 /// Makes a future that is spawned as a task run in the span of its caller.
 #[cfg(feature = "tracing")]
 pub(crate) fn in_current_span<F: Future>(future: F) -> impl Future<Output = F::Output> {

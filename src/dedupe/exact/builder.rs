@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::layout::Layout;
 use crate::bloom_filter::stored_layout::check_remember_for;
 use crate::dedupe::Dedupe;
-use crate::dedupe::builder::options;
+use crate::dedupe::builder::{claim_setters, options};
 use crate::lease::LeaseOptions;
 use crate::store::check_name;
 use crate::{Error, Store};
@@ -36,42 +36,24 @@ pub struct ExactBuilder {
 
 const MOST: u64 = 100_000_000_000;
 
-impl ExactBuilder {
-    pub(crate) fn new(store: &Store, name: &str) -> Self {
-        let (store, name) = (store.clone(), name.to_owned());
-        Self { store, name, capacity: 1_000_000, remember_for: None, options: options() }
-    }
-
+claim_setters! { ExactBuilder:
     /// Sets how long an item is remembered at least after it was confirmed, 1 second to 10 years in whole
     /// milliseconds. There is no default: it must be set.
     ///
     /// An item is forgotten after 1.5 times as long at the latest. The server's clock counts.
-    pub fn remember_for(mut self, span: Duration) -> Self {
-        self.remember_for = Some(span);
-        self
-    }
+    fn remember_for(span: Duration) => remember_for = Some(span);
 
     /// Sets how many items are expected within `remember_for`, 1 to 10¹¹. Default: one million.
     ///
     /// The capacity determines over how many keys the items are spread. With many more or far fewer items, an item
     /// takes more memory. The answers stay exact.
-    pub fn capacity(mut self, items: u64) -> Self {
-        self.capacity = items;
-        self
-    }
+    fn capacity(items: u64) => capacity = items;
+}
 
-    /// Sets the time to live of a claim, 10 ms to 1 day. Default: 30 s.
-    ///
-    /// After this time, an item that a crashed process claimed can be claimed again.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = ttl;
-        self
-    }
-
-    /// Sets whether claims are renewed while they are held, at each third of their ttl. Default: `true`.
-    pub fn watchdog(mut self, watchdog: bool) -> Self {
-        self.options.watchdog = watchdog;
-        self
+impl ExactBuilder {
+    pub(crate) fn new(store: &Store, name: &str) -> Self {
+        let (store, name) = (store.clone(), name.to_owned());
+        Self { store, name, capacity: 1_000_000, remember_for: None, options: options() }
     }
 
     /// Builds the `Dedupe`.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::bucket::Bucket;
 use super::layout::{Digest, Layout};
-use crate::bloom_filter::stored_layout::{Mismatch, UNREADABLE, read};
+use crate::bloom_filter::stored_layout::{Mismatch, UNREADABLE, read, read_flag};
 use crate::store::{Arguments, Cell, Fields, Garbled, Namespace, Never, Operation, Repeat, Script, script};
 use crate::{Error, Key, Store};
 
@@ -110,7 +110,7 @@ impl Operation for Look {
     }
 
     fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<bool, Garbled> {
-        read(&mut fields)?.map(|number| number == 1).map_err(|_| UNREADABLE)
+        read_flag(&mut fields)
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> bool {
@@ -131,7 +131,7 @@ impl Operation for Forget {
     }
 
     fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<bool, Garbled> {
-        read(&mut fields)?.map(|number| number == 1).map_err(|_| UNREADABLE)
+        read_flag(&mut fields)
     }
 
     fn apply(self, bucket: &mut Bucket, _: i64) -> bool {
