@@ -7,44 +7,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures::future::join_all;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Body, Bytes, Incoming};
+use hyper::body::{Bytes, Incoming};
 use hyper_util::client::legacy::Client;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
-use tower::{BoxError, Service, ServiceBuilder, service_fn};
+use hyper_util::rt::TokioExecutor;
+use tower::{ServiceBuilder, service_fn};
 use tower_distributed::LeaseHandle;
 use tower_distributed::extract::path;
 use tower_distributed::web::{concurrency_limit, rw_lock};
 
 use crate::families::{Other, locks, permits};
-use crate::net::{get, listen};
+use crate::net::{get, serve_each as serve};
 use crate::stores::{SOON, Stores, on_each_store};
 
 on_each_store!(full_bodies, no_more_at_once_than_the_limit_over_http1, and_over_http2);
-
-/// Serves every connection with a clone of the service.
-pub(crate) async fn serve<S, B>(service: S) -> String
-where
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError> + Send + Sync + 'static,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
-{
-    let (listener, address) = listen().await;
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let service = TowerToHyperService::new(service.clone());
-            tokio::spawn(async move {
-                let server = auto::Builder::new(TokioExecutor::new());
-                let _ = server.serve_connection_with_upgrades(TokioIo::new(stream), service).await;
-            });
-        }
-    });
-    format!("http://{address}")
-}
 
 async fn full_bodies(stores: Stores) {
     let token = service_fn(async |request: Request<Incoming>| {

@@ -11,7 +11,7 @@ use tower_distributed::web::{concurrency_limit, rw_lock};
 use tower_distributed::{RwLock, Store, WaitGroup};
 
 use crate::families::{Other, locks, permits};
-use crate::net::{Answer, get, serve};
+use crate::net::{get, serve};
 use crate::stores::{Stores, away, on_each_store};
 use support::redis_server::RedisServer;
 
@@ -28,30 +28,21 @@ macro_rules! behind {
     };
 }
 
-/// The status; the seconds in Retry-After; the title of the problem, whose status is the same.
-fn told(answer: &Answer) -> (u16, Option<u64>, String) {
-    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
-    let problem = answer.json();
-    assert_eq!(problem["status"], answer.status.as_u16());
-    let after = answer.header("retry-after").map(|after| after.parse().unwrap());
-    (answer.status.as_u16(), after, problem["title"].as_str().unwrap().to_owned())
-}
-
 const REDUCED: &str = "Temporarily reduced capacity";
 
 async fn permits_that_are_not_to_be_had(stores: Stores) {
     let other = Other::holds(&stores, "everything").await;
     let limit = || concurrency_limit(permits(&stores.open(), 1), everything);
-    let (status, after, title) = told(&get(&behind!(limit()), &[]).await);
+    let (status, after, title) = get(&behind!(limit()), &[]).await.problem();
     assert_eq!((status, &*title), (503, REDUCED));
     assert_eq!(after, Some(5), "an estimate");
     let url = behind!(limit().reject_with(refuse().permits_per_client()));
-    let (status, after, title) = told(&get(&url, &[]).await);
+    let (status, after, title) = get(&url, &[]).await.problem();
     assert_eq!((status, &*title), (429, "Too Many Requests"));
     assert_eq!(after, Some(5), "an estimate");
 
     let url = behind!(limit().max_wait(Duration::from_millis(20)));
-    assert_eq!(told(&get(&url, &[]).await), (503, None, REDUCED.into()));
+    assert_eq!(get(&url, &[]).await.problem(), (503, None, REDUCED.into()));
     other.leaves().await;
     assert_eq!(get(&url, &[]).await.body, "hello");
 }
@@ -60,11 +51,11 @@ async fn locks_that_are_held(stores: Stores) {
     let other = Other::holds(&stores, "everything").await;
     let lock = || rw_lock(locks(&stores.open()), everything);
     let url = behind!(lock());
-    let (status, after, title) = told(&get(&url, &[]).await);
+    let (status, after, title) = get(&url, &[]).await.problem();
     assert_eq!((status, &*title), (423, "Locked"));
     assert_eq!(after, Some(5), "an estimate");
     let waiting = behind!(lock().max_wait(Duration::from_millis(20)));
-    assert_eq!(told(&get(&waiting, &[]).await), (503, None, REDUCED.into()));
+    assert_eq!(get(&waiting, &[]).await.problem(), (503, None, REDUCED.into()));
     other.leaves().await;
     assert_eq!(get(&url, &[]).await.body, "hello");
 }
@@ -77,19 +68,19 @@ async fn retry_after_is_never_zero() {
     let group = WaitGroup::builder(1).ttl(short).build(&store, "permits").unwrap();
     let lock = RwLock::builder().ttl(short).build(&store, "locks").unwrap();
     let (_permit, _guard) = (group.add("everything").await.unwrap(), lock.write("everything").await.unwrap());
-    let limited = told(&get(&behind!(concurrency_limit(group, everything)), &[]).await);
+    let limited = get(&behind!(concurrency_limit(group, everything)), &[]).await.problem();
     assert_eq!((limited.0, limited.1), (503, Some(1)));
-    let locked = told(&get(&behind!(rw_lock(lock, everything)), &[]).await);
+    let locked = get(&behind!(rw_lock(lock, everything)), &[]).await.problem();
     assert_eq!((locked.0, locked.1), (423, Some(1)));
 }
 
 async fn what_can_never_be(stores: Stores) {
     let limit = concurrency_limit(permits(&stores.open(), 2), everything);
     let refused = get(&behind!(limit.clone().weight(|_: &Request| 3)), &[]).await;
-    assert_eq!(told(&refused), (400, None, "Bad Request".into()));
+    assert_eq!(refused.problem(), (400, None, "Bad Request".into()));
     assert!(refused.json()["detail"].as_str().unwrap().contains("limit of 2"), "{refused:?}");
     let mistake = get(&behind!(limit.limit(|_: &Request| Some(0))), &[]).await;
-    assert_eq!(told(&mistake), (500, None, "Internal Server Error".into()));
+    assert_eq!(mistake.problem(), (500, None, "Internal Server Error".into()));
     assert_eq!(mistake.json().get("detail"), None, "the mistake is the service's");
 }
 
@@ -102,7 +93,7 @@ async fn those_that_are_closed(stores: Stores) {
     group.close();
     lock.close();
     for url in [limited, locked] {
-        assert_eq!(told(&get(&url, &[]).await), (503, None, REDUCED.into()));
+        assert_eq!(get(&url, &[]).await.problem(), (503, None, REDUCED.into()));
     }
 }
 
@@ -112,7 +103,7 @@ async fn an_outage_is_a_503_and_tells_no_cause() {
     let locked = behind!(rw_lock(locks(&away()), everything));
     for url in [limited, locked] {
         let refused = get(&url, &[]).await;
-        assert_eq!(told(&refused), (503, Some(1), "Service Unavailable".into()));
+        assert_eq!(refused.problem(), (503, Some(1), "Service Unavailable".into()));
         assert!(!refused.body.contains("127.0.0.1"), "the cause is ours alone: {}", refused.body);
     }
 }
@@ -133,5 +124,5 @@ async fn a_lock_that_is_lost_is_a_503() {
     arrived.notified().await;
     let held: Vec<String> = redis.query(&["KEYS", "td:{locks:everything}:*holders"]).unwrap();
     assert_eq!(redis.query(&["DEL", &held[0]]), Ok(1));
-    assert_eq!(told(&call.await.unwrap()), (503, None, REDUCED.into()));
+    assert_eq!(call.await.unwrap().problem(), (503, None, REDUCED.into()));
 }

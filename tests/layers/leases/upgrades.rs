@@ -17,7 +17,7 @@ use tower_distributed::response::UntilBodyEnd;
 use tower_distributed::web::InsertLease;
 
 use crate::families::{becomes_free, is_free, on_each_layer};
-use crate::leases::hyper_server::serve;
+use crate::net::serve_each as serve;
 use crate::stores::{Stores, on_each_store};
 
 on_each_store!(

@@ -7,43 +7,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures::future::join_all;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Body, Bytes, Incoming};
+use hyper::body::{Bytes, Incoming};
 use hyper_util::client::legacy::Client;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
-use tower::{BoxError, Service, ServiceBuilder, service_fn};
+use hyper_util::rt::TokioExecutor;
+use tower::{ServiceBuilder, service_fn};
 use tower_distributed::SingleFlight;
 use tower_distributed::extract::{SharedGet, shared_get};
 use tower_distributed::response::{Answer, AnswerCodec};
 use tower_distributed::web::single_flight;
 
-use crate::net::{get, listen};
+use crate::net::{get, serve_each as serve};
 use crate::stores::{HOUR, Stores, on_each_store};
 
 on_each_store!(full_bodies, mapped_bodies, many_at_once_over_http2);
-
-async fn serve<S, B>(service: S) -> String
-where
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError> + Send + Sync + 'static,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
-{
-    let (listener, address) = listen().await;
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let service = TowerToHyperService::new(service.clone());
-            tokio::spawn(async move {
-                let server = auto::Builder::new(TokioExecutor::new());
-                let _ = server.serve_connection(TokioIo::new(stream), service).await;
-            });
-        }
-    });
-    format!("http://{address}")
-}
 
 fn flight(stores: &Stores) -> SingleFlight<Answer> {
     SingleFlight::builder(AnswerCodec).ttl(HOUR).build(&stores.open(), "pages").unwrap()

@@ -15,7 +15,7 @@ use tower_distributed::single_flight::SingleFlightBuilder;
 use tower_distributed::web::single_flight;
 use tower_distributed::{SingleFlight, Store};
 
-use crate::net::{Answer, get, serve};
+use crate::net::{get, serve};
 use crate::stores::{SOON, Stores, away, on_each_store};
 use support::eventually;
 
@@ -38,15 +38,6 @@ fn build(builder: Builder, store: &Store) -> SingleFlight<Shared> {
 async fn behind(flight: SingleFlight<Shared>) -> String {
     let app = Router::new().route("/", on_get(async || "hello"));
     serve(app.layer(single_flight(flight, SharedGet::new(everything)))).await
-}
-
-/// The status; the seconds in Retry-After; the title of the problem, whose status is the same.
-fn told(answer: &Answer) -> (u16, Option<u64>, String) {
-    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
-    let problem = answer.json();
-    assert_eq!(problem["status"], answer.status.as_u16());
-    let after = answer.header("retry-after").map(|after| after.parse().unwrap());
-    (answer.status.as_u16(), after, problem["title"].as_str().unwrap().to_owned())
 }
 
 const REDUCED: &str = "Temporarily reduced capacity";
@@ -76,7 +67,7 @@ macro_rules! while_held {
 
 async fn who_waited_too_long(stores: Stores) {
     while_held!(stores, builder(), |url| {
-        assert_eq!(told(&get(&url, &[]).await), (503, None, REDUCED.into()));
+        assert_eq!(get(&url, &[]).await.problem(), (503, None, REDUCED.into()));
     });
 }
 
@@ -85,7 +76,7 @@ async fn an_outage_is_503_and_says_nothing_of_the_cause() {
     let url = behind(build(builder().on_store_failure(StoreFailure::FailClosed), &away())).await;
     for _ in 0..4 {
         let answer = get(&url, &[]).await;
-        assert_eq!(told(&answer), (503, Some(1), "Service Unavailable".into()));
+        assert_eq!(answer.problem(), (503, Some(1), "Service Unavailable".into()));
         assert!(!answer.body.contains("127.0.0.1"), "the cause is ours alone: {}", answer.body);
     }
 }

@@ -5,51 +5,20 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Body, Bytes, Incoming};
+use hyper::body::{Bytes, Incoming};
 use hyper_util::client::legacy::Client;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
-use tower::{BoxError, Service, ServiceBuilder, service_fn};
+use hyper_util::rt::TokioExecutor;
+use tower::{ServiceBuilder, service_fn};
 use tower_distributed::extract::{client_ip, header};
 use tower_distributed::response::{RateLimitFields, refuse};
 use tower_distributed::token_bucket::Decision;
 use tower_distributed::web::InsertDecision;
 use tower_distributed::{Quota, RateLimitLayer, TokenBucket};
 
-use crate::net::{get, listen};
+use crate::net::{get, serve_each as serve};
 use crate::stores::{Stores, at_most, on_each_store};
 
 on_each_store!(full_bodies, string_bodies, each_peer_has_its_own_limit, requests_wait_over_http2);
-
-/// Serves every connection with a clone of the service, which finds the peer's address in the request.
-async fn serve<S, B>(service: S) -> String
-where
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError> + Send + Sync + 'static,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
-{
-    let (listener, address) = listen().await;
-    tokio::spawn(async move {
-        while let Ok((stream, from)) = listener.accept().await {
-            let service = ServiceBuilder::new()
-                .map_request(move |mut request: Request<Incoming>| {
-                    request.extensions_mut().insert(from);
-                    request
-                })
-                .service(service.clone());
-            tokio::spawn(async move {
-                let server = auto::Builder::new(TokioExecutor::new());
-                let _ =
-                    server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)).await;
-            });
-        }
-    });
-    format!("http://{address}")
-}
 
 async fn full_bodies(stores: Stores) {
     let limit = RateLimitLayer::new(at_most(1, &stores.open()), header("x-api-key").unwrap().plain())
