@@ -99,9 +99,9 @@ pub fn by<F>(key: F) -> Extractor<F> {
     Extractor(key)
 }
 
-/// Looks the key up, by a closure from `&Req` to a future of anything that is [`IntoKey`]: for example, the customer of a
-/// session, from a database. The future must not borrow from the request. If it returns [`Error::look_up_failed`](crate::Error::look_up_failed), the
-/// request is refused with 503.
+/// Looks the key up, by a closure from `&Req` to a future of anything that is [`IntoKey`]: for example, the customer
+/// of a session, from a database. The future must not borrow from the request. If it returns
+/// [`Error::look_up_failed`](crate::Error::look_up_failed), the request is refused with 503.
 ///
 /// The request waits for the future, without a time limit of this crate. So give it one, and cache its results:
 ///

@@ -1,23 +1,30 @@
 //! One line per layer for gRPC with tonic: refusals are statuses.
 
-mod layers;
+#[cfg(feature = "concurrency-limit")]
+mod concurrency_limit;
+#[cfg(feature = "dedupe")]
+mod dedupe;
+#[cfg(feature = "mutex")]
+mod mutex;
+#[cfg(feature = "rate-limit")]
+mod rate_limit;
+#[cfg(feature = "rw-lock")]
+mod rw_lock;
 
 #[cfg(feature = "concurrency-limit")]
-pub use self::layers::concurrency_limit;
+pub use self::concurrency_limit::concurrency_limit;
 #[cfg(feature = "dedupe")]
-pub use self::layers::dedupe;
+pub use self::dedupe::{IsHandled, dedupe};
 #[cfg(feature = "mutex")]
-pub use self::layers::mutex;
-#[cfg(feature = "rw-lock")]
-pub use self::layers::rw_lock;
+pub use self::mutex::mutex;
 #[cfg(feature = "rate-limit")]
-pub use self::layers::{rate_limit, rate_limits};
+pub use self::rate_limit::{rate_limit, rate_limits};
+#[cfg(feature = "rw-lock")]
+pub use self::rw_lock::rw_lock;
 
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-#[cfg(feature = "dedupe")]
-use crate::dedupe::layer::IsSuccess;
 use crate::{Refusal, RefusalKind, Reject};
 
 /// Turns refusals into trailers-only responses, for servers and around client channels:
@@ -71,22 +78,6 @@ impl<B: Default, E> Reject<http::Response<B>, E> for Refuse {
 
     fn inner_error(&self, error: E) -> E {
         error
-    }
-}
-
-/// Decides for a [`DedupeLayer`](crate::DedupeLayer) whether an item was handled: the head of the response has no
-/// error status. This is where tonic puts the error of a unary call.
-#[cfg(feature = "dedupe")]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct IsHandled;
-
-#[cfg(feature = "dedupe")]
-impl<B, E> IsSuccess<http::Response<B>, E> for IsHandled {
-    fn is_success(&self, outcome: &Result<http::Response<B>, E>) -> bool {
-        outcome.as_ref().is_ok_and(|response| {
-            let status = response.headers().get("grpc-status");
-            response.status().is_success() && status.is_none_or(|status| status == "0")
-        })
     }
 }
 

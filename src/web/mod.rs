@@ -24,25 +24,31 @@
 //!
 //! They work around every service of [`http::Request`]s and [`http::Response`]s: of axum, hyper, reqwest, or your own.
 
+#[cfg(feature = "concurrency-limit")]
+mod concurrency_limit;
 #[cfg(feature = "dedupe")]
 mod dedupe;
-mod leased;
+mod insert_lease;
+#[cfg(feature = "mutex")]
+mod mutex;
 #[cfg(feature = "rate-limit")]
 mod rate_limit;
+#[cfg(feature = "rw-lock")]
+mod rw_lock;
 #[cfg(feature = "single-flight")]
 mod single_flight;
 
+#[cfg(feature = "concurrency-limit")]
+pub use self::concurrency_limit::concurrency_limit;
 #[cfg(feature = "dedupe")]
 pub use self::dedupe::{AcknowledgeDuplicates, Duplicate, IsHandled, MarkDuplicate, dedupe};
-pub use self::leased::InsertLease;
-#[cfg(feature = "concurrency-limit")]
-pub use self::leased::concurrency_limit;
+pub use self::insert_lease::InsertLease;
 #[cfg(feature = "mutex")]
-pub use self::leased::mutex;
-#[cfg(feature = "rw-lock")]
-pub use self::leased::{ByMethod, rw_lock};
+pub use self::mutex::mutex;
 #[cfg(feature = "rate-limit")]
 pub use self::rate_limit::{InsertDecision, rate_limit, rate_limits};
+#[cfg(feature = "rw-lock")]
+pub use self::rw_lock::{ByMethod, rw_lock};
 #[cfg(feature = "single-flight")]
 pub use self::single_flight::single_flight;
 #[cfg(feature = "dedupe")]

@@ -153,8 +153,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         self
     }
 
-    /// Sets the quotas of a request, by a closure from `&Req` to [`Quotas`](crate::Quotas), an `Option` of them, or a boxed future of
-    /// an `Option` of them. Default, and for `None`: the quotas of the bucket.
+    /// Sets the quotas of a request, by a closure from `&Req` to [`Quotas`](crate::Quotas), an `Option` of them, or a
+    /// boxed future of an `Option` of them. Default, and for `None`: the quotas of the bucket.
     ///
     /// If this is called more than once, or with [`quota_table`](Self::quota_table), what was set later is asked first;
     /// for `None`, what was set before applies.
@@ -493,9 +493,9 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// Gives each row of a table its own limit, by a closure from `&Req` to the name of a row: for example a route,
     /// or a gRPC method.
     ///
-    /// A key has one bucket for each row. Requests that are in no row use the [`quotas`](Self::quotas) that were set before.
-    /// Quotas that are set after the table come first, also for requests in a row: set those that apply to every request
-    /// before it. If the closure fails, the request is refused.
+    /// A key has one bucket for each row. Requests that are in no row use the [`quotas`](Self::quotas) that were set
+    /// before. Quotas that are set after the table come first, also for requests in a row: set those that apply to
+    /// every request before it. If the closure fails, the request is refused.
     ///
     /// ```
     /// # use tower_distributed::{Quota, QuotaTable, RateLimitLayer, Store, TokenBucket};
