@@ -37,7 +37,7 @@ pub(crate) use self::reasons::{Busy, Cause, Outage, Subject, Upload, Why};
 /// assert_eq!(bill(&bills, "ann").await?, "billed");
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Error(Arc<Kind>);
 
 #[derive(Debug)]
@@ -210,12 +210,6 @@ impl From<Outage> for Error {
 impl From<Infallible> for Error {
     fn from(never: Infallible) -> Self {
         match never {}
-    }
-}
-
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Error").field(&self.0).finish()
     }
 }
 
