@@ -14,7 +14,6 @@ use super::kind::{Found, Kind, Query};
 use super::operations::{Answer, Verb, What};
 use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::Outcome as _;
-use super::state::LeaseHandle;
 use super::tokens::{Effect, Event, Grant, Release, unexpected};
 use super::validity::{Anchor, Validity};
 use crate::error::{Busy, Cause, Subject, Why};
@@ -162,7 +161,8 @@ impl<K: Kind> Leases<K> {
             return Err(Error::interrupted());
         }
         let (admission, options) = (&self.admission, self.options());
-        let (id, token) = admission.token(options, &ask.suffix);
+        let (id, token) = admission.token(&self.holding, &ask.suffix);
+        let is_in_memory = admission.acquire_release.is_in_memory();
         let mut undo = Undo { admission, options, key, token: &token, is_armed: true };
         let sent = clock::now();
         let answer = admission.ask(key.clone(), Arc::clone(&token), &self.holding, ask).await;
@@ -177,20 +177,15 @@ impl<K: Kind> Leases<K> {
             What::Acquired(Standing::Held { expiry, fence }) => {
                 undo.is_armed = false;
                 let until = Anchor { sent, now }.until(expiry, options.ttl, options.drift);
-                let mut held = None;
-                admission.perform(admission.step(|now| {
-                    let validity = Validity::granted(until, now.at)?;
-                    let (key, token, at) = (key.clone(), Arc::clone(&token), now.at);
-                    let grant = Grant { key, token, id, fence, twice, validity, at, offered: false };
-                    let lease = held.insert(LeaseHandle::new(grant.clone(), &self.holding));
-                    let (lease, options) = (lease.clone(), Arc::clone(&self.holding));
-                    Some(Event::Holds { grant, lease, options })
-                }));
-                let Some(lease) = held else {
+                let at = if is_in_memory { sent } else { clock::now() };
+                let Some(validity) = Validity::granted(until, at) else {
                     admission.release_later(undo.release(twice));
                     let text = "the lease was granted, but expired before the reply arrived";
                     return Err(Error::unavailable(Cause::TimedOut, text));
                 };
+                let (key, token) = (key.clone(), Arc::clone(&token));
+                let grant = Grant { key, token, id, fence, twice, validity, at, offered: false };
+                let lease = admission.hold(grant, &self.holding);
                 let keeper = Arc::clone(admission) as Arc<dyn Keeper>;
                 Ok(Got::Lease(Lease::new(lease, keeper), found))
             }

@@ -20,8 +20,8 @@ use super::perform::Local;
 use super::snapshot::Look;
 use super::state::LeaseState;
 use super::tokens::{Event, Release, Rules, Tokens, unexpected};
+use super::young::Young;
 use crate::store::{Client, Namespace, PeriodicTask};
-use crate::sync::lock;
 use crate::{Error, Key, Store, clock};
 
 /// How long a grant to a waiter lasts until it is confirmed.
@@ -71,12 +71,14 @@ pub(crate) struct Admission<K: Kind> {
     pub(super) look: Client<Look<K>>,
     pub(super) scene: Arc<Scene<K>>,
     pub(super) tokens: Mutex<State<K>>,
+    local: Local<K>,
     /// The average of recent hold times, ns.
     hold_time: AtomicU64,
 }
 
 pub(super) struct State<K: Kind> {
     pub(super) tokens: Tokens<Local<K>>,
+    pub(super) young: Young,
     /// The namespace, while the store owes it releases.
     pub(super) keep: Option<Arc<Admission<K>>>,
 }
@@ -88,6 +90,7 @@ impl<K: Kind> Admission<K> {
         scope: Scope<K>,
     ) -> Arc<Self> {
         let admission = store.notifier().join(|ids| {
+            let local = Local { process: store.notifier().process().into(), ids, kind: PhantomData };
             Arc::new(Self {
                 store: store.clone(),
                 acquire_release: namespace.client(),
@@ -97,13 +100,11 @@ impl<K: Kind> Admission<K> {
                 namespace: namespace.clone(),
                 scene: Arc::new(Scene { channels: store.channels().into(), spans: spans(store), scope }),
                 tokens: Mutex::new(State {
-                    tokens: Tokens::new(
-                        Local { process: store.notifier().process().into(), ids, kind: PhantomData },
-                        rules(store, K::Outcome::KEPT),
-                        clock::now(),
-                    ),
+                    tokens: Tokens::new(local.clone(), rules(store, K::Outcome::KEPT), clock::now()),
+                    young: Young::default(),
                     keep: None,
                 }),
+                local,
                 hold_time: AtomicU64::new(0),
             })
         });
@@ -149,8 +150,8 @@ impl<K: Kind> Admission<K> {
     }
 
     /// Returns a new token without an entry here, and the id in it.
-    pub(crate) fn token(&self, options: &LeaseOptions, suffix: &str) -> (u64, Arc<str>) {
-        lock(&self.tokens).tokens.party.named(options, suffix)
+    pub(crate) fn token(&self, holding: &Holding, suffix: &str) -> (u64, Arc<str>) {
+        self.local.token(holding, suffix)
     }
 
     pub(super) fn operation(&self, token: Arc<str>, verb: VerbOf<K>, terms: Terms) -> AcquireRelease<K> {
@@ -218,8 +219,7 @@ impl<K: Kind> Leases<K> {
         options: LeaseOptions,
         leases: crate::telemetry::Leases,
     ) -> Self {
-        let closed = tokio::sync::watch::Sender::new(false);
-        Self { admission, holding: Arc::new(Holding { options, leases, closed }) }
+        Self { admission, holding: Arc::new(Holding::new(options, leases)) }
     }
 
     /// Sends away the waiters of this value, now and later.

@@ -3,8 +3,9 @@
 //! This is the specification. The in-memory store runs this code. The scripts in `lua/lease/` do the same on Redis,
 //! and the agreement tests compare the two. The model in `model/` checks this code.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use hashbrown::HashMap;
 
 use super::kind::Holders;
 use super::outcome::{Completing, Entered};
@@ -252,9 +253,10 @@ impl<H: Holders> KeyState<H> {
     /// Drops expired holders, and the queue and the tombstones once they have expired.
     fn sweep(&mut self, now: i64) {
         self.holders.sweep(now);
-        if self.kept_until <= now {
+        if self.kept_until <= now && self.kept_until > 0 {
             self.queue = Queue::default();
             self.tombstones.clear();
+            self.kept_until = 0;
         }
     }
 

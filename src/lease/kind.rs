@@ -1,12 +1,10 @@
 //! The kinds of leases: the rules by which a token can hold, and where holders are stored.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use super::outcome::Outcome;
 use super::queue::Queue;
-use super::token::ttl_of;
 use crate::store::Script;
 
 /// One kind of lease: its rules in Lua, and the same in Rust.
@@ -105,15 +103,4 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     }
     /// Returns whether the state can be dropped without a change in behaviour.
     fn is_idle(&self, now: i64) -> bool;
-}
-
-/// Implements [`Holders::soonest`] for holders that are stored as token and expiry.
-pub(crate) fn soonest(until: &mut HashMap<Arc<str>, i64>, now: i64) -> i64 {
-    let longest = |token: &str| ttl_of(token).map_or(i64::MAX, |ttl| now + ttl);
-    let by_end = |(token, expiry): &(&Arc<str>, &i64)| (**expiry, Arc::clone(token));
-    let ends = [until.iter().min_by_key(by_end), until.iter().max_by_key(by_end)];
-    if ends.into_iter().flatten().any(|(token, expiry)| *expiry > longest(token)) {
-        until.iter_mut().for_each(|(token, expiry)| *expiry = (*expiry).min(longest(token)));
-    }
-    until.values().copied().min().unwrap_or(0)
 }

@@ -4,6 +4,7 @@ mod acquire;
 mod admission;
 #[cfg(test)]
 pub(crate) mod agreement;
+pub(crate) mod ends;
 mod handle;
 pub(crate) mod holder;
 #[cfg(feature = "http")]
@@ -28,6 +29,7 @@ pub(crate) mod token;
 pub(crate) mod tokens;
 mod validity;
 mod watch;
+mod young;
 
 pub(crate) use self::acquire::{Ask, Got, Wait};
 pub(crate) use self::admission::{Admission, Leases, rules};

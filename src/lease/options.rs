@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::token;
 use super::validity::Drift;
 use crate::Error;
 use crate::telemetry::Leases;
@@ -90,8 +91,17 @@ impl LeaseOptions {
 pub(crate) struct Holding {
     pub(crate) options: LeaseOptions,
     pub(crate) leases: Leases,
+    /// What the options add to each token. See [`token`](super::token).
+    pub(super) marks: String,
     /// Whether waiters of this value are sent away.
     pub(crate) closed: watch::Sender<bool>,
+}
+
+impl Holding {
+    pub(crate) fn new(options: LeaseOptions, leases: Leases) -> Self {
+        let (marks, closed) = (token::marks(&options), watch::Sender::new(false));
+        Self { options, leases, marks, closed }
+    }
 }
 
 /// Converts a span to whole µs, rounded up.

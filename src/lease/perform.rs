@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use derive_where::derive_where;
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -19,8 +20,9 @@ use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::Outcome;
 use super::state::LeaseHandle;
 use super::token;
-use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
+use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told, Tokens};
 use super::validity::Anchor;
+use super::young::Leased;
 use crate::error::{Busy, Why};
 use crate::store::background::Background;
 use crate::store::{Ids, News, PeriodicTask, Recipient, Signal};
@@ -28,6 +30,7 @@ use crate::sync::lock;
 use crate::{Error, Key, clock};
 
 /// The waiters and leases of this process.
+#[derive_where(Clone)]
 pub(crate) struct Local<K> {
     pub(super) process: Arc<str>,
     pub(super) ids: Ids,
@@ -35,9 +38,10 @@ pub(crate) struct Local<K> {
 }
 
 impl<K> Local<K> {
-    pub(super) fn named(&self, options: &LeaseOptions, suffix: &str) -> (u64, Arc<str>) {
+    /// Returns a new id, and the token that contains it.
+    pub(super) fn token(&self, holding: &Holding, suffix: &str) -> (u64, Arc<str>) {
         let id = self.ids.next();
-        (id, token::write(&self.process, id, options, suffix))
+        (id, token::write(&self.process, id, &holding.marks, suffix))
     }
 }
 
@@ -59,7 +63,7 @@ impl<K: Kind> Party for Local<K> {
     }
 
     fn token(&mut self, waiter: &Self::Waiter) -> (u64, Arc<str>) {
-        self.named(&waiter.holding.options, &waiter.ask.suffix)
+        Local::token(self, &waiter.holding, &waiter.ask.suffix)
     }
 
     fn lease(&mut self, waiter: &Self::Waiter, grant: Grant) -> LeaseHandle {
@@ -84,9 +88,16 @@ impl<K: Kind> Admission<K> {
         event: impl FnOnce(Now) -> Option<Event<Local<K>>>,
     ) -> Effects<Local<K>> {
         let mut state = lock(&self.tokens);
-        let State { tokens, keep } = &mut *state;
+        let State { tokens, young, keep } = &mut *state;
         let (now, earlier, owed) = (self.now(), tokens.due(), tokens.owed());
-        let effects = event(now).map(|event| tokens.step(event, now)).unwrap_or_default();
+        let event = event(now);
+        let grown_up = match &event {
+            Some(Event::Signal(Signal::Due)) => young.grown_up(Some(now.at)),
+            Some(Event::Signal(Signal::ShutDown)) => young.grown_up(None),
+            _ => Vec::new(),
+        };
+        grown_up.into_iter().for_each(|leased| holds(tokens, leased, now));
+        let effects = event.map(|event| tokens.step(event, now)).unwrap_or_default();
         for effect in &effects {
             // A waiter must not accept a lease that its token gives to the next one.
             if let Effect::Lost { lease, taken_back } = effect {
@@ -228,10 +239,52 @@ impl<K: Kind> Admission<K> {
         if renewed != Renewed::Gone && lease.is_held() { Ok(()) } else { Err(Error::lost()) }
     }
 
+    /// Takes in a lease that was acquired at once. Returns `None` if it has expired since the acquire was sent.
+    pub(super) fn hold(self: &Arc<Self>, grant: Grant, holding: &Arc<Holding>) -> LeaseHandle {
+        let (id, at, LeaseOptions { watchdog, ttl, .. }) = (grant.id, grant.at, &holding.options);
+        let left = grant.validity.until().saturating_duration_since(at);
+        let lease = LeaseHandle::new(grant, holding);
+        let State { tokens, young, .. } = &mut *lock(&self.tokens);
+        tokens.is_back(lease.key(), at);
+        let (earlier, renew) = (young.due(), watchdog.then(|| tokens.renewal(at, left, *ttl)));
+        young.insert(id, (lease.clone(), renew));
+        if let Some(due) = renew.filter(|due| earlier.is_none_or(|earlier| *due < earlier)) {
+            self.store.scheduler().schedule(clock::without_suspend(due));
+        }
+        lease
+    }
+
+    /// Lets the tokens have a lease that was acquired at once.
+    fn grow_up(&self, id: u64) {
+        let State { tokens, young, .. } = &mut *lock(&self.tokens);
+        if let Some(leased) = young.remove(id) {
+            holds(tokens, leased, self.now());
+        }
+    }
+
+    /// Ends a lease that was acquired at once. Nobody waits for it here, so it is released to the store.
+    fn end_young(self: &Arc<Self>, lease: &LeaseHandle, detached: bool) -> (bool, Option<Release>) {
+        let (now, Grant { key, .. }) = (clock::now(), &lease.state.grant);
+        let release = lease.state.release(ALIVE, now);
+        let held = lease.state.stop(now);
+        lease.state.notify();
+        self.note_hold_time(held);
+        if !detached {
+            return (held.is_some(), Some(release));
+        }
+        if self.acquire_release.step(key, || self.release_operation(&release)).is_none() {
+            self.handle(Event::Releases(release));
+        }
+        (held.is_some(), None)
+    }
+
     /// Ends a lease for its holder, and hands it on or releases it. Returns whether it was held until now, and the release
     /// if it is not sent here. No process counts on the lease from then on: others may hold it as soon as the release is
     /// sent.
     fn end(self: &Arc<Self>, lease: &LeaseHandle, detached: bool) -> (bool, Option<Release>) {
+        if lock(&self.tokens).young.remove(lease.state.grant.id).is_some() {
+            return self.end_young(lease, detached);
+        }
         let mut held = None;
         let mut effects = self.step(|now| {
             let release = lease.state.release(ALIVE, now.at);
@@ -267,8 +320,16 @@ impl<K: Kind> Admission<K> {
     }
 }
 
+/// Lets the tokens have a lease that was acquired at once.
+fn holds<K: Kind>(tokens: &mut Tokens<Local<K>>, (lease, renew): Leased, now: Now) {
+    let (grant, options) = (lease.state.grant.clone(), Arc::clone(&lease.state.holding));
+    // Nothing follows but that it becomes due.
+    tokens.step(Event::Holds { grant, lease, options, renew }, now);
+}
+
 impl<K: Kind> Keeper for Admission<K> {
     fn extend(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<(), Error>> {
+        self.grow_up(lease.state.grant.id);
         Box::pin(async move {
             let sent = clock::now();
             let renewal = self.renewal(&lease.state.grant.token, micros(lease.state.ttl()), 0);
@@ -295,6 +356,9 @@ impl<K: Kind> Keeper for Admission<K> {
 
     fn released(self: Arc<Self>, lease: &LeaseHandle) {
         self.note_hold_time(lease.state.give_up());
+        if lock(&self.tokens).young.remove(lease.state.grant.id).is_some() {
+            return;
+        }
         self.handle(Event::Forgotten { id: lease.state.grant.id, fence: lease.state.grant.fence });
     }
 
@@ -307,13 +371,15 @@ impl<K: Kind> Keeper for Admission<K> {
         let renewal = Release { renews: true, ..lease.state.release(Duration::ZERO, clock::now()) };
         lease.state.give_up();
         let Grant { id, fence, .. } = lease.state.grant;
+        self.grow_up(id);
         self.handle(Event::Ends { release: renewal, id, fence, detached: true });
     }
 }
 
 impl<K: Kind> PeriodicTask for Admission<K> {
     fn due(&self) -> Option<Instant> {
-        lock(&self.tokens).tokens.due().map(clock::without_suspend)
+        let State { tokens, young, .. } = &*lock(&self.tokens);
+        [tokens.due(), young.due()].into_iter().flatten().min().map(clock::without_suspend)
     }
 
     fn signal(self: Arc<Self>, signal: Signal) {

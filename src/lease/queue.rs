@@ -1,7 +1,9 @@
 //! The waiters for one key: the Rust twin of `lua/lib/queue.lua`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+use hashbrown::HashMap;
 
 use super::token::Token;
 use crate::store::{News, Push};

@@ -9,17 +9,15 @@
 //! in `/r` and their group, writers in `/w` and how many writers in a row may pass waiting readers. A lock with a value of
 //! the user ends in `:` and that value. The scripts read the same: see `lua/lib/lease.lua`.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use super::options::{LeaseOptions, micros};
 use crate::store::hex;
 
 /// The number of characters in the name of a process.
 const PROCESS: usize = 16;
-
-/// The bytes of an id, a ttl and a fence_ttl in a token, with the marks before them.
-const NUMBERS: usize = 3 * 17;
 
 /// How long a fence is kept if the token does not say it, µs. At least 7 days are promised.
 const FENCE_TTL: i64 = 8 * 86_400 * 1_000_000;
@@ -73,17 +71,29 @@ pub(crate) fn name(token: &str) -> &str {
     token.split_once(':').map_or(token, |(_, value)| value)
 }
 
-/// Writes a token. `suffix`: what the kind of lease adds.
-pub(crate) fn write(process: &str, id: u64, options: &LeaseOptions, suffix: &str) -> Arc<str> {
+/// Returns what a token says of the options: all between the id and the suffix.
+pub(crate) fn marks(options: &LeaseOptions) -> String {
     let LeaseOptions { ttl, fence_ttl, signature, .. } = options;
-    let mut token = String::with_capacity(process.len() + NUMBERS + signature.len() + suffix.len());
-    // Writing to memory does not fail.
-    let _ = write!(token, "{process}-{id:x}.{:x}", micros(*ttl));
-    if let Some(span) = fence_ttl {
-        let _ = write!(token, "~{:x}", span.as_nanos().div_ceil(1_000_000));
+    let fence_ttl = fence_ttl.map(|span| format!("~{:x}", span.as_nanos().div_ceil(1_000_000)));
+    format!(".{:x}{}{signature}", micros(*ttl), fence_ttl.unwrap_or_default())
+}
+
+/// Writes a token. `suffix`: what the kind of lease adds.
+pub(crate) fn write(process: &str, id: u64, marks: &str, suffix: &str) -> Arc<str> {
+    // By hand: each acquire has a token.
+    let mut digits = [0; 16];
+    let (mut first, mut rest) = (digits.len(), id);
+    while rest > 0 || first == digits.len() {
+        first -= 1;
+        digits[first] = b"0123456789abcdef"[(rest & 0xf) as usize];
+        rest >>= 4;
     }
-    token.extend([&**signature, suffix]);
-    token.into()
+    let mut token = SmallVec::<[u8; 128]>::new();
+    for part in [process.as_bytes(), b"-", &digits[first..], marks.as_bytes(), suffix.as_bytes()] {
+        token.extend_from_slice(part);
+    }
+    // All parts are text.
+    std::str::from_utf8(&token).unwrap_or_default().into()
 }
 
 #[cfg(test)]
@@ -113,7 +123,7 @@ mod tests {
     fn a_token_is_read_as_it_was_written() {
         let fence_ttl = Some(std::time::Duration::from_micros(1_000_500));
         let options = LeaseOptions { fence_ttl, signature: "@app".into(), ..LeaseOptions::default() };
-        let token = write("0123456789abcdef", 0x1f, &options, "/w4");
+        let token = write("0123456789abcdef", 0x1f, &marks(&options), "/w4");
         assert_eq!(&*token, "0123456789abcdef-1f.1c9c380~3e9@app/w4");
         let (process, ttl) = ("0123456789abcdef", Some(30_000_000));
         let parsed = Token { process, id: 0x1f, ttl, fence_ttl: Some(1001) };

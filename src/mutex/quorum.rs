@@ -208,7 +208,7 @@ impl Quorum {
     /// Makes one attempt on all nodes.
     pub(super) async fn acquire(self: Arc<Self>, key: Key, suffix: &str) -> Result<Lease, Error> {
         let first = &self.nodes[0];
-        let (id, token) = first.admission.token(first.options(), suffix);
+        let (id, token) = first.admission.token(&first.holding, suffix);
         let sent = clock::now();
         let mut ballot =
             Ballot { quorum: Arc::clone(&self), key, token, answered: HashSet::new(), won: false };
@@ -230,7 +230,10 @@ impl Quorum {
         let (twice, at, offered) = (false, clock::now(), false);
         let grant = Grant { key, token, id, fence, twice, validity, at, offered };
         let lease = LeaseHandle::new(grant.clone(), &options);
-        self.handle(Event::Holds { grant, lease: lease.clone(), options });
+        let left = grant.validity.until().saturating_duration_since(at);
+        let renews = options.options.watchdog;
+        let renew = renews.then(|| lock(&self.tokens).renewal(at, left, options.options.ttl));
+        self.handle(Event::Holds { grant, lease: lease.clone(), options, renew });
         Ok(Lease::new(lease, Arc::new(Votees { quorum: Arc::clone(&self), answered })))
     }
 

@@ -1,9 +1,9 @@
 //! The readers or the writer of a lock in the in-memory store. It does the same as `lua/lib/rw_lock.lua`.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::lease::kind::{Holders, Kind, Scripts, scripts, soonest};
+use crate::lease::ends::Ends;
+use crate::lease::kind::{Holders, Kind, Scripts, scripts};
 use crate::lease::queue::Queue;
 use crate::lease::token::{ending, kept_until};
 
@@ -29,7 +29,7 @@ fn writes(token: &str) -> Option<i64> {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RwHolders {
-    until: HashMap<Arc<str>, i64>,
+    ends: Ends,
     fence: i64,
     /// Until when the fence and `row` are kept, µs.
     fence_until: i64,
@@ -39,31 +39,31 @@ pub(crate) struct RwHolders {
 
 impl Holders for RwHolders {
     fn sweep(&mut self, now: i64) {
-        self.until.retain(|_, expiry| *expiry > now);
+        self.ends.sweep(now, |_| {});
         if self.fence_until <= now {
             (self.fence, self.row) = (0, 0);
         }
     }
 
     fn used(&self) -> i64 {
-        self.until.len() as i64
+        self.ends.len() as i64
     }
 
     fn tokens(&self) -> Vec<Arc<str>> {
-        self.until.keys().cloned().collect()
+        self.ends.tokens().cloned().collect()
     }
 
     fn held(&self, token: &str, _: i64) -> Option<(i64, i64)> {
-        Some((*self.until.get(token)?, self.fence))
+        Some((self.ends.get(token)?, self.fence))
     }
 
     fn fits(&self, token: &str) -> bool {
-        let holder = self.until.keys().next();
+        let holder = self.ends.tokens().next();
         holder.is_none_or(|holder| writes(token).is_none() && ending(holder) == ending(token))
     }
 
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64 {
-        self.until.insert(Arc::clone(token), expiry);
+        self.ends.insert(token, expiry);
         let writes = writes(token).is_some();
         if writes || self.row > 0 {
             self.fence_until = kept_until(token, expiry, now);
@@ -81,17 +81,15 @@ impl Holders for RwHolders {
         if writes(token).is_some() {
             self.fence_until = kept_until(token, expiry, now);
         }
-        if let Some(until) = self.until.get_mut(token) {
-            *until = expiry;
-        }
+        self.ends.extend(token, expiry);
     }
 
     fn forget(&mut self, token: &str) {
-        self.until.remove(token);
+        self.ends.remove(token);
     }
 
     fn soonest(&mut self, now: i64) -> i64 {
-        soonest(&mut self.until, now)
+        self.ends.soonest(now)
     }
 
     fn head(&self, queue: &Queue, turn: &mut bool) -> Option<Arc<str>> {
@@ -111,6 +109,6 @@ impl Holders for RwHolders {
     fn is_idle(&self, now: i64) -> bool {
         // Without waiters, `row` has no effect: the next holder resets it. Readers read the fence for as long as
         // Redis keeps it.
-        (self.fence == 0 || self.fence_until <= now) && self.until.values().all(|expiry| *expiry <= now)
+        (self.fence == 0 || self.fence_until <= now) && self.ends.have_ended(now)
     }
 }

@@ -76,7 +76,7 @@ pub(crate) struct Notifier {
 }
 
 /// Creates the ids of a recipient's waiters.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ids {
     recipient: u64,
     /// Shared by all recipients of a process.

@@ -1,9 +1,9 @@
 //! The holders of permits in the in-memory store. It does the same as `lua/lib/permits.lua`.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::lease::kind::{Holders, Kind, Scripts, scripts, soonest};
+use crate::lease::ends::Ends;
+use crate::lease::kind::{Holders, Kind, Scripts, scripts};
 use crate::lease::queue::Queue;
 use crate::lease::token::ending;
 
@@ -34,22 +34,33 @@ pub(super) fn size(token: &str) -> Option<(i64, i64)> {
     Some((weight.parse().ok()?, limit.parse().ok()?))
 }
 
+/// Returns the suffix of a token that weighs `n`, of a limit.
+pub(super) fn suffix(n: u32, limit: u32) -> String {
+    let mut text = String::with_capacity(22);
+    for mut number in [n, limit] {
+        text.push('/');
+        let mut digits = [b'0'; 10];
+        let mut first = digits.len();
+        while number > 0 || first == digits.len() {
+            first -= 1;
+            digits[first] += (number % 10) as u8;
+            number /= 10;
+        }
+        text.extend(digits[first..].iter().map(|digit| char::from(*digit)));
+    }
+    text
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PermitHolders {
-    until: HashMap<Arc<str>, i64>,
+    ends: Ends,
     used: i64,
 }
 
 impl Holders for PermitHolders {
     fn sweep(&mut self, now: i64) {
         let used = &mut self.used;
-        self.until.retain(|token, expiry| {
-            let stays = *expiry > now;
-            if !stays {
-                *used -= size(token).map_or(0, |(weight, _)| weight);
-            }
-            stays
-        });
+        self.ends.sweep(now, |token| *used -= size(token).map_or(0, |(weight, _)| weight));
     }
 
     fn used(&self) -> i64 {
@@ -57,11 +68,11 @@ impl Holders for PermitHolders {
     }
 
     fn tokens(&self) -> Vec<Arc<str>> {
-        self.until.keys().cloned().collect()
+        self.ends.tokens().cloned().collect()
     }
 
     fn held(&self, token: &str, _: i64) -> Option<(i64, i64)> {
-        self.until.get(token).map(|expiry| (*expiry, 0))
+        self.ends.get(token).map(|expiry| (expiry, 0))
     }
 
     fn fits(&self, token: &str) -> bool {
@@ -75,26 +86,24 @@ impl Holders for PermitHolders {
 
     fn hold(&mut self, token: &Arc<str>, expiry: i64, _: i64, _: &Queue) -> i64 {
         if let Some((weight, _)) = size(token) {
-            self.until.insert(Arc::clone(token), expiry);
+            self.ends.insert(token, expiry);
             self.used += weight;
         }
         0
     }
 
     fn extend(&mut self, token: &str, expiry: i64, _: i64) {
-        if let Some(until) = self.until.get_mut(token) {
-            *until = expiry;
-        }
+        self.ends.extend(token, expiry);
     }
 
     fn forget(&mut self, token: &str) {
-        if self.until.remove(token).is_some() {
+        if self.ends.remove(token) {
             self.used -= size(token).map_or(0, |(weight, _)| weight);
         }
     }
 
     fn soonest(&mut self, now: i64) -> i64 {
-        soonest(&mut self.until, now)
+        self.ends.soonest(now)
     }
 
     fn head(&self, queue: &Queue, _: &mut bool) -> Option<Arc<str>> {
@@ -102,6 +111,6 @@ impl Holders for PermitHolders {
     }
 
     fn is_idle(&self, now: i64) -> bool {
-        self.until.values().all(|expiry| *expiry <= now)
+        self.ends.have_ended(now)
     }
 }

@@ -276,7 +276,7 @@ impl WaitGroup {
         if n > limit {
             return Err(Error::exceeds_limit(n, limit));
         }
-        let ask = Ask::new((), Subject::Permit, format!("/{n}/{limit}"), 0, wait);
+        let ask = Ask::new((), Subject::Permit, holders::suffix(n, limit), 0, wait);
         let lease = self.leases.acquire(key, ask).await?;
         Ok(Permit { lease, name: Arc::clone(&self.name) })
     }

@@ -230,7 +230,7 @@ impl Rules {
             let ttl = ticks(if self.has(Flaw::BeliefIsNotCut) { seat.ttl + 8 } else { seat.ttl });
             let options = LeaseOptions { ttl, drift: DRIFT, cohorts, ..LeaseOptions::default() };
             let (leases, closed) = (Leases::new("permit", "model"), tokio::sync::watch::Sender::new(false));
-            Arc::new(Holding { options, leases, closed })
+            Arc::new(Holding::new(options, leases))
         };
         (self.holdings, self.names) = (self.seats.iter().map(holding).collect(), names);
         self

@@ -129,7 +129,7 @@ impl Party for Names {
     fn token(&mut self, waiter: &Waiter) -> (u64, Arc<str>) {
         self.next += 1;
         let id = (self.process as u64) << 32 | self.next;
-        (id, token::write(&format!("{:016x}", self.process), id, &waiter.holding.options, &waiter.suffix))
+        (id, token::write(&format!("{:016x}", self.process), id, &waiter.holding.marks, &waiter.suffix))
     }
 
     fn lease(&mut self, waiter: &Waiter, grant: Grant) -> Lease {
@@ -157,7 +157,7 @@ pub(super) fn holding(ttl: std::time::Duration, leases: Leases) -> Arc<Holding> 
         LeaseOptions { ttl, drift: Drift(0.01), cohorts: leases == Leases::Mutex, ..LeaseOptions::default() };
     let (leases, closed) =
         (telemetry::Leases::new("permit", "simulation"), tokio::sync::watch::Sender::new(false));
-    Arc::new(Holding { options, leases, closed })
+    Arc::new(Holding::new(options, leases))
 }
 
 pub(super) fn waiter(actor: usize, number: u64, holding: Arc<Holding>, suffix: String) -> Waiter {

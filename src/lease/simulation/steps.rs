@@ -132,7 +132,7 @@ fn a_lease_whose_acquire_was_sent_twice_is_withdrawn() {
     let validity = Validity::granted(ends, at).unwrap();
     let grant = Grant { key: "k".into(), token, id, fence: 1, twice: true, validity, at, offered: false };
     let lease = party.lease(&waiter, grant.clone());
-    steps.step(1, Event::Holds { grant, lease, options: waiter.holding });
+    steps.step(1, Event::Holds { grant, lease, options: waiter.holding, renew: None });
     let effects = steps.step(2, Event::Signal(Signal::ShutDown));
     let withdraws = |effect: &_| matches!(effect, Effect::Release { release, .. } if release.withdrawn);
     assert!(effects.iter().any(withdraws), "{effects:?}");

@@ -86,8 +86,8 @@ pub(crate) enum Event<P: Party> {
     Stands { sent: Now, now: i64, soonest: i64, each: Vec<(u64, Standing)> },
     /// A heartbeat failed.
     Unanswered { ids: Vec<u64>, error: Error },
-    /// A lease was granted, whose acquire had no entry here.
-    Holds { grant: Grant, lease: P::Lease, options: Arc<Holding> },
+    /// A lease that was acquired at once has to be renewed, or to be ended: `renew` is when.
+    Holds { grant: Grant, lease: P::Lease, options: Arc<Holding>, renew: Option<Instant> },
     /// A waiter has accepted its lease.
     Accepted { id: u64, fence: i64 },
     /// A renewal was answered. `scheduled`: it was an [`Effect::Renew`].

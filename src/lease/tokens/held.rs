@@ -51,7 +51,7 @@ impl<P: Party> Tokens<P> {
         let lease = self.party.lease(&waiter, entry.grant(fence, &validity, at, offered));
         // A grant lasts for a short time: the first renewal makes it a full lease.
         let renews = P::options(&waiter).options.watchdog || matches!(by, By::Grant(_));
-        let renew = renews.then(|| self.renewal(until - at, ttl));
+        let renew = renews.then(|| self.renewal(at, until - at, ttl));
         let (given, offered) = (lease.clone(), offered.then_some(at));
         if let Some(entry) = self.entries.get_mut(&id) {
             let held = Held { lease: given, validity, fence, offered, renew, is_renewing: false };
@@ -153,7 +153,7 @@ impl<P: Party> Tokens<P> {
                     return self.lost(id, fence, true);
                 }
                 self.effects.push(Effect::Valid { lease: held.lease.clone(), sent, until });
-                watchdog.then(|| self.renewal(ttl, ttl))
+                watchdog.then(|| self.renewal(at, ttl, ttl))
             }
             Renewed::Gone => return self.lost(id, fence, false),
             Renewed::Unknown => {
@@ -207,10 +207,10 @@ impl<P: Party> Tokens<P> {
         }
     }
 
-    /// Returns when a lease is renewed that lasts for `left`: after a third of that, and a little earlier, so that
+    /// Returns when a lease is renewed that lasts for `left` from `at` on: after a third of that, and a little earlier, so that
     /// renewals that are due at about the same time run together.
-    pub(super) fn renewal(&self, left: Duration, ttl: Duration) -> Instant {
-        let (due, until) = (self.now.at + left / 3, left / 3);
+    pub(crate) fn renewal(&self, at: Instant, left: Duration, ttl: Duration) -> Instant {
+        let (due, until) = (at + left / 3, left / 3);
         let grain = (ttl / 24).min(until / 2).as_nanos().max(1);
         let late = due.saturating_duration_since(self.began).as_nanos() % grain;
         due - Duration::from_nanos(u64::try_from(late).unwrap_or(0))

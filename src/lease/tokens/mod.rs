@@ -164,13 +164,23 @@ impl<P: Party> Tokens<P> {
         if error.is_none() && self.outages.is_empty() {
             return;
         }
-        let Some(entry) = self.entries.get(&id) else { return };
-        match error {
-            None => drop(self.outages.remove(&entry.key)),
-            Some(error) => drop(self.outages.insert(entry.key.clone(), (error.clone(), self.now.at))),
+        let Some(key) = self.entries.get(&id).map(|entry| entry.key.clone()) else { return };
+        let Some(error) = error else { return self.is_back(&key, self.now.at) };
+        self.outages.insert(key, (error.clone(), self.now.at));
+        self.forget_outages(self.now.at);
+    }
+
+    /// Records that a call for a key was answered.
+    pub(crate) fn is_back(&mut self, key: &Key, now: Instant) {
+        if !self.outages.is_empty() {
+            self.outages.remove(key);
+            self.forget_outages(now);
         }
+    }
+
+    fn forget_outages(&mut self, now: Instant) {
         // Any one tells whether it is time to look at all: a look at all for each call would stop the calls of others.
-        let (now, lasts) = (self.now.at, self.outage_lasts());
+        let lasts = self.outage_lasts();
         if self.outages.values().next().is_some_and(|(_, at)| now >= *at + lasts) {
             self.outages.retain(|_, (_, at)| now < *at + lasts);
         }

@@ -47,15 +47,13 @@ impl<P: Party> Tokens<P> {
                     .for_each(|(id, standing)| self.stands(id, standing, anchor, sent.link, soonest));
             }
             Event::Unanswered { ids, error } => ids.into_iter().for_each(|id| self.unanswered(id, &error)),
-            Event::Holds { grant: Grant { key, token, id, fence, twice, validity, .. }, lease, options } => {
-                let left = validity.until().saturating_duration_since(now.at);
-                let renew = options.options.watchdog.then(|| self.renewal(left, options.options.ttl));
+            Event::Holds { grant, lease, options, renew } => {
+                let Grant { key, token, id, fence, twice, validity, .. } = grant;
                 let held = Held { lease, validity, fence, offered: None, renew, is_renewing: false };
                 let mut entry = Entry::new(id, key, token, options, Stage::Held(held));
                 entry.twice = twice;
                 self.insert(id, entry);
                 self.plan(id);
-                self.set_outage(id, None);
             }
             Event::Accepted { id, fence } => self.accepted(id, fence),
             Event::Renewed { id, renewed, scheduled } => self.renewed(id, renewed, scheduled),
