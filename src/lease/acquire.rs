@@ -43,6 +43,11 @@ impl<Q> Ask<Q> {
     pub(crate) fn new(query: Q, subject: Subject, suffix: String, rank: i64, wait: Option<Wait>) -> Self {
         Self { subject, suffix, rank, wait, query, bypass: false, gives_up: false }
     }
+
+    fn terms(&self, holding: &Holding) -> Terms {
+        let max_waiters = self.wait.map_or(0, |wait| wait.max_waiters.into());
+        Terms { ttl: micros(holding.options.ttl), max_waiters, rank: self.rank }
+    }
 }
 
 /// How to wait.
@@ -162,10 +167,12 @@ impl<K: Kind> Leases<K> {
         }
         let (admission, options) = (&self.admission, self.options());
         let (id, token) = admission.token(&self.holding, &ask.suffix);
-        let is_in_memory = admission.acquire_release.is_in_memory();
         let mut undo = Undo { admission, options, key, token: &token, is_armed: true };
         let sent = clock::now();
-        let answer = admission.ask(key.clone(), Arc::clone(&token), &self.holding, ask).await;
+        let answer = match admission.ask_memory(key, &token, &self.holding, ask) {
+            Some(answer) => answer,
+            None => admission.ask(key.clone(), Arc::clone(&token), &self.holding, ask).await,
+        };
         // Without an answer, the acquire may still run. With one, a copy may, if there was one.
         undo.is_armed = answer.as_ref().map_or_else(|error| !error.is_not_sent(), |answer| answer.twice);
         let Answer { now, what, found, twice, .. } = answer?;
@@ -177,7 +184,7 @@ impl<K: Kind> Leases<K> {
             What::Acquired(Standing::Held { expiry, fence }) => {
                 undo.is_armed = false;
                 let until = Anchor { sent, now }.until(expiry, options.ttl, options.drift);
-                let at = if is_in_memory { sent } else { clock::now() };
+                let at = if admission.namespace.cells().is_some() { sent } else { clock::now() };
                 let Some(validity) = Validity::granted(until, at) else {
                     admission.release_later(undo.release(twice));
                     let text = "the lease was granted, but expired before the reply arrived";
@@ -204,6 +211,21 @@ impl<K: Kind> Leases<K> {
 }
 
 impl<K: Kind> Admission<K> {
+    /// Acquires for a token, if the store is in memory.
+    fn ask_memory(
+        &self,
+        key: &Key,
+        token: &Arc<str>,
+        holding: &Holding,
+        ask: &Ask<Query<K>>,
+    ) -> Option<Result<Answer<Found<K>>, Error>> {
+        let terms = ask.terms(holding);
+        let step = |state: &mut _, now| {
+            self.scene.acquire(state, token, Some(&ask.query), ask.bypass, terms, now)
+        };
+        Some(self.namespace.cells()?.step(key.as_bytes(), step))
+    }
+
     /// Acquires for a token.
     pub(crate) async fn ask(
         &self,
@@ -212,8 +234,7 @@ impl<K: Kind> Admission<K> {
         holding: &Holding,
         ask: &Ask<Query<K>>,
     ) -> Result<Answer<Found<K>>, Error> {
-        let max_waiters = ask.wait.map_or(0, |wait| wait.max_waiters.into());
-        let terms = Terms { ttl: micros(holding.options.ttl), max_waiters, rank: ask.rank };
+        let terms = ask.terms(holding);
         let verb = Verb::Acquire { query: Some(ask.query.clone()), bypass: ask.bypass };
         self.acquire_release.run(key, self.operation(token, verb, terms)).await
     }

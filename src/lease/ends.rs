@@ -1,78 +1,77 @@
 //! The holders of a key that several tokens can hold at once, and when their leases end.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-
-use hashbrown::HashMap;
 
 use super::token::ttl_of;
 
-/// When the lease of each holder ends, µs.
+/// When the lease of each holder ends (µs), and its weight.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ends {
-    until: HashMap<Arc<str>, i64>,
+    until: BTreeMap<Arc<str>, (i64, i64)>,
     /// No lease ends before.
     first: i64,
+    used: i64,
 }
 
 impl Ends {
-    pub(crate) fn insert(&mut self, token: &Arc<str>, expiry: i64) {
+    pub(crate) fn insert(&mut self, token: &Arc<str>, expiry: i64, weight: i64) {
         self.first = if self.until.is_empty() { expiry } else { self.first.min(expiry) };
-        self.until.insert(Arc::clone(token), expiry);
+        self.used += weight;
+        self.until.insert(Arc::clone(token), (expiry, weight));
     }
 
     pub(crate) fn get(&self, token: &str) -> Option<i64> {
-        self.until.get(token).copied()
+        self.until.get(token).map(|(expiry, _)| *expiry)
     }
 
     /// Sets the end of a lease. Leases never get shorter here.
     pub(crate) fn extend(&mut self, token: &str, expiry: i64) {
-        if let Some(until) = self.until.get_mut(token) {
+        if let Some((until, _)) = self.until.get_mut(token) {
             *until = expiry;
             self.first = self.first.min(expiry);
         }
     }
 
-    /// Returns whether the token was one of a holder.
-    pub(crate) fn remove(&mut self, token: &str) -> bool {
-        self.until.remove(token).is_some()
+    pub(crate) fn remove(&mut self, token: &str) {
+        self.used -= self.until.remove(token).map_or(0, |(_, weight)| weight);
     }
 
     pub(crate) fn tokens(&self) -> impl Iterator<Item = &Arc<str>> {
         self.until.keys()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.until.len()
+    /// Returns the sum of the weights.
+    pub(crate) fn used(&self) -> i64 {
+        self.used
     }
 
-    /// Removes the leases that have ended, and calls `ended` for each.
-    pub(crate) fn sweep(&mut self, now: i64, mut ended: impl FnMut(&str)) {
-        if now < self.first {
-            return;
+    /// Removes the leases that have ended.
+    pub(crate) fn sweep(&mut self, now: i64) {
+        if now >= self.first {
+            self.until.retain(|_, (expiry, _)| *expiry > now);
+            self.used = self.until.values().map(|(_, weight)| weight).sum();
+            self.find_first();
         }
-        self.until.retain(|token, expiry| {
-            let stays = *expiry > now;
-            if !stays {
-                ended(token);
-            }
-            stays
-        });
-        self.first = self.until.values().copied().min().unwrap_or(0);
+    }
+
+    fn find_first(&mut self) {
+        self.first = self.until.values().map(|(expiry, _)| *expiry).min().unwrap_or(0);
     }
 
     /// Implements [`Holders::soonest`](super::kind::Holders::soonest).
     pub(crate) fn soonest(&mut self, now: i64) -> i64 {
         let longest = |token: &str| ttl_of(token).map_or(i64::MAX, |ttl| now + ttl);
-        let by_end = |(token, expiry): &(&Arc<str>, &i64)| (**expiry, Arc::clone(token));
+        let by_end = |(token, (expiry, _)): &(&Arc<str>, &(i64, i64))| (*expiry, Arc::clone(token));
         let ends = [self.until.iter().min_by_key(by_end), self.until.iter().max_by_key(by_end)];
-        if ends.into_iter().flatten().any(|(token, expiry)| *expiry > longest(token)) {
-            self.until.iter_mut().for_each(|(token, expiry)| *expiry = (*expiry).min(longest(token)));
+        if ends.into_iter().flatten().any(|(token, (expiry, _))| *expiry > longest(token)) {
+            self.until.iter_mut().for_each(|(token, (expiry, _))| *expiry = (*expiry).min(longest(token)));
         }
-        self.first = self.until.values().copied().min().unwrap_or(0);
+        self.find_first();
         self.first
     }
 
     pub(crate) fn have_ended(&self, now: i64) -> bool {
-        now >= self.first && self.until.values().all(|expiry| *expiry <= now) || self.until.is_empty()
+        now >= self.first && self.until.values().all(|(expiry, _)| *expiry <= now) || self.until.is_empty()
     }
 }

@@ -18,6 +18,29 @@ pub(crate) struct Scene<K: Kind> {
 }
 
 impl<K: Kind> Scene<K> {
+    /// Acquires in memory.
+    pub(super) fn acquire(
+        &self,
+        state: &mut StateOf<K>,
+        token: &Arc<str>,
+        query: Option<&Query<K>>,
+        bypass: bool,
+        terms: Terms,
+        now: i64,
+    ) -> Answer<Found<K>> {
+        let look = query.map_or(Look::Open(None), |query| {
+            K::Outcome::look(&state.holders, &self.scope, query, bypass, now)
+        });
+        let (found, done) = match look {
+            Look::Open(found) => (found, None),
+            Look::Meanwhile(found) => (Some(found), Some(false)),
+            Look::Done(found) => (Some(found), Some(true)),
+        };
+        let what = What::Acquired(state.acquire(token, terms, done, now, self.spans));
+        // In memory, the cell pushes all messages.
+        Answer { now, what, found, heard: Vec::new(), twice: false }
+    }
+
     pub(super) fn write(&self, call: &mut Arguments<'_>) {
         self.spans.write(&self.channels, call);
     }
@@ -225,16 +248,7 @@ impl<K: Kind> Operation for AcquireRelease<K> {
         let mut found = None;
         let what = match verb {
             Verb::Acquire { query, bypass } => {
-                let look = query.as_ref().map_or(Look::Open(None), |query| {
-                    K::Outcome::look(&state.holders, &scene.scope, query, *bypass, now)
-                });
-                let done;
-                (found, done) = match look {
-                    Look::Open(found) => (found, None),
-                    Look::Meanwhile(found) => (Some(found), Some(false)),
-                    Look::Done(found) => (Some(found), Some(true)),
-                };
-                What::Acquired(state.acquire(token, *terms, done, now, scene.spans))
+                return scene.acquire(state, token, query.as_ref(), *bypass, *terms, now);
             }
             Verb::Release { withdraws } => What::Released(state.release(token, *withdraws, now, scene.spans)),
             Verb::Complete { entry, .. } => {

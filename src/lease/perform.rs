@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::acquire::{Ask, Got, Received, Waiter};
 use super::admission::{ALIVE, Admission, State};
 use super::handle::{Keeper, Lease};
-use super::key_state::{Terms, Was};
+use super::key_state::{KeyState, Terms, Was};
 use super::kind::{Found, Kind, Query};
 use super::operations::{Heartbeat, Standings, Verb};
 use super::options::{Holding, LeaseOptions, micros};
@@ -264,17 +264,21 @@ impl<K: Kind> Admission<K> {
 
     /// Ends a lease that was acquired at once. Nobody waits for it here, so it is released to the store.
     fn end_young(self: &Arc<Self>, lease: &LeaseHandle, detached: bool) -> (bool, Option<Release>) {
-        let (now, Grant { key, .. }) = (clock::now(), &lease.state.grant);
-        let release = lease.state.release(ALIVE, now);
+        let (now, grant) = (clock::now(), &lease.state.grant);
         let held = lease.state.stop(now);
         lease.state.notify();
         self.note_hold_time(held);
+        if let Some(cells) = self.namespace.cells() {
+            let step = |state: &mut KeyState<_>, now| {
+                state.release(&grant.token, false, now, self.scene.spans) == Was::Held
+            };
+            return (cells.step(grant.key.as_bytes(), step).unwrap_or(false), None);
+        }
+        let release = lease.state.release(ALIVE, now);
         if !detached {
             return (held.is_some(), Some(release));
         }
-        if self.acquire_release.step(key, || self.release_operation(&release)).is_none() {
-            self.handle(Event::Releases(release));
-        }
+        self.handle(Event::Releases(release));
         (held.is_some(), None)
     }
 

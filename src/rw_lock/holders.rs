@@ -39,14 +39,14 @@ pub(crate) struct RwHolders {
 
 impl Holders for RwHolders {
     fn sweep(&mut self, now: i64) {
-        self.ends.sweep(now, |_| {});
+        self.ends.sweep(now);
         if self.fence_until <= now {
             (self.fence, self.row) = (0, 0);
         }
     }
 
     fn used(&self) -> i64 {
-        self.ends.len() as i64
+        self.ends.used()
     }
 
     fn tokens(&self) -> Vec<Arc<str>> {
@@ -63,7 +63,7 @@ impl Holders for RwHolders {
     }
 
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64 {
-        self.ends.insert(token, expiry);
+        self.ends.insert(token, expiry, 1);
         let writes = writes(token).is_some();
         if writes || self.row > 0 {
             self.fence_until = kept_until(token, expiry, now);

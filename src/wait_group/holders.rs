@@ -52,31 +52,27 @@ pub(super) fn suffix(n: u32, limit: u32) -> String {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PermitHolders {
-    ends: Ends,
-    used: i64,
-}
+pub(crate) struct PermitHolders(Ends);
 
 impl Holders for PermitHolders {
     fn sweep(&mut self, now: i64) {
-        let used = &mut self.used;
-        self.ends.sweep(now, |token| *used -= size(token).map_or(0, |(weight, _)| weight));
+        self.0.sweep(now);
     }
 
     fn used(&self) -> i64 {
-        self.used
+        self.0.used()
     }
 
     fn tokens(&self) -> Vec<Arc<str>> {
-        self.ends.tokens().cloned().collect()
+        self.0.tokens().cloned().collect()
     }
 
     fn held(&self, token: &str, _: i64) -> Option<(i64, i64)> {
-        self.ends.get(token).map(|expiry| (expiry, 0))
+        self.0.get(token).map(|expiry| (expiry, 0))
     }
 
     fn fits(&self, token: &str) -> bool {
-        size(token).map_or(self.used == 0, |(weight, limit)| self.used + weight <= limit)
+        size(token).map_or(self.used() == 0, |(weight, limit)| self.used() + weight <= limit)
     }
 
     fn counted(queue: &Queue) -> i64 {
@@ -86,24 +82,21 @@ impl Holders for PermitHolders {
 
     fn hold(&mut self, token: &Arc<str>, expiry: i64, _: i64, _: &Queue) -> i64 {
         if let Some((weight, _)) = size(token) {
-            self.ends.insert(token, expiry);
-            self.used += weight;
+            self.0.insert(token, expiry, weight);
         }
         0
     }
 
     fn extend(&mut self, token: &str, expiry: i64, _: i64) {
-        self.ends.extend(token, expiry);
+        self.0.extend(token, expiry);
     }
 
     fn forget(&mut self, token: &str) {
-        if self.ends.remove(token) {
-            self.used -= size(token).map_or(0, |(weight, _)| weight);
-        }
+        self.0.remove(token);
     }
 
     fn soonest(&mut self, now: i64) -> i64 {
-        self.ends.soonest(now)
+        self.0.soonest(now)
     }
 
     fn head(&self, queue: &Queue, _: &mut bool) -> Option<Arc<str>> {
@@ -111,6 +104,6 @@ impl Holders for PermitHolders {
     }
 
     fn is_idle(&self, now: i64) -> bool {
-        self.ends.have_ended(now)
+        self.0.have_ended(now)
     }
 }

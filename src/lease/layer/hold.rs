@@ -82,8 +82,10 @@ impl<Req, Res, E, A: Provide<Req>, H: Hold<Res>> Lifecycle<Req, Res, E> for Leas
         mut request: Req,
     ) -> Next<Lease, Slotted, Req, H::Response> {
         let handle = lease.handle();
-        let guard = Slotted::new(lease);
-        let slot = guard.slot();
+        if layer.on_lease.is_empty() {
+            return Next::Call(Some((Slotted::Kept(lease), handle)), request);
+        }
+        let (guard, slot) = Slotted::new(lease);
         layer.on_lease.iter().for_each(|told| told.on_slot(&handle, &slot, &mut request));
         Next::Call(Some((guard, handle)), request)
     }

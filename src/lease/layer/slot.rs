@@ -94,22 +94,27 @@ debug!(LeaseSlot);
 
 /// The lease of a request while the inner service runs, unless the handler has taken it.
 #[derive(Debug)]
-pub struct Slotted(Arc<Mutex<Option<Lease>>>);
+pub enum Slotted {
+    /// Nobody can take it.
+    Kept(Lease),
+    Slot(Arc<Mutex<Option<Lease>>>),
+}
 
 impl Slotted {
-    pub(super) fn new(lease: Lease) -> Self {
-        Self(Arc::new(Mutex::new(Some(lease))))
-    }
-
-    pub(super) fn slot(&self) -> LeaseSlot {
-        LeaseSlot(Arc::downgrade(&self.0))
+    pub(super) fn new(lease: Lease) -> (Self, LeaseSlot) {
+        let shared = Arc::new(Mutex::new(Some(lease)));
+        let slot = LeaseSlot(Arc::downgrade(&shared));
+        (Self::Slot(shared), slot)
     }
 
     pub(super) fn is_taken(&self) -> bool {
-        lock(&self.0).is_none()
+        matches!(self, Self::Slot(slot) if lock(slot).is_none())
     }
 
     pub(super) fn into_lease(self) -> Option<Lease> {
-        lock(&self.0).take()
+        match self {
+            Self::Kept(lease) => Some(lease),
+            Self::Slot(slot) => lock(&slot).take(),
+        }
     }
 }
