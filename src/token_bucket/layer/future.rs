@@ -32,12 +32,13 @@ pin_project! {
 
 /// How a request passes.
 pub(super) enum Passing {
-    /// Without a limit.
+    /// Without a limit, or nobody asks how.
     Unlimited,
     /// Without a decision.
     Undecided(Key),
-    /// The decision has the key. `by_share`: this process decided with its local share.
-    Admitted { decision: Decision, by_share: bool },
+    /// The decision has the key. `by_share`: this process decided with its local share. In a box, since most layers need
+    /// none.
+    Admitted { decision: Box<Decision>, by_share: bool },
 }
 
 /// The lookup of a key and its quotas. `None`: the request passes without a limit.
@@ -169,7 +170,7 @@ where
                         Passing::Unlimited => (None, None),
                         Passing::Undecided(key) => (Some(&*key), None),
                         Passing::Admitted { decision, by_share } => {
-                            (decision.key(), Some((&*decision, *by_share)))
+                            (decision.key(), Some((&**decision, *by_share)))
                         }
                     };
                     let admission = admitted.zip(key).map(|((decision, _), key)| Admission {

@@ -97,6 +97,15 @@ pub(super) struct Hooks<Req, Res> {
 }
 
 impl<Req, Res> Hooks<Req, Res> {
+    /// Whether no hook reads how a request was admitted.
+    pub(super) fn are_unread(&self) -> bool {
+        self.fields.is_none()
+            && self.on_admit.is_empty()
+            && self.on_response.is_empty()
+            && self.block_on_response.is_empty()
+            && self.cost_of_response.is_empty()
+    }
+
     /// Calls the hooks for a response. Returns the longest block of the key, and the sum of all charges.
     pub(super) fn answered(
         &self,
