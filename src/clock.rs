@@ -50,6 +50,7 @@ fn suspended(_: Instant) -> Duration {
 #[cfg(target_os = "linux")]
 mod linux {
     use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
     use rustix::time::{ClockId, clock_gettime};
 
@@ -62,15 +63,30 @@ mod linux {
         (began, since_start(ClockId::Boottime), suspended)
     });
 
+    /// When the time in suspend was found out last, in µs since `BEGAN`, and that time, ms.
+    static LAST: AtomicI64 = AtomicI64::new(-CHECK_EVERY);
+    static SUSPENDED: AtomicU64 = AtomicU64::new(0);
+
+    /// Within so many µs the time in suspend is not found out again: calls come in rows, and another clock reading would
+    /// be most of what they pay.
+    const CHECK_EVERY: i64 = 500;
+
     /// Usually both clocks have advanced equally since `BEGAN`, and the time in suspend is the same as then. That
     /// check needs one clock reading. If they differ, or a test has paused tokio's clock, both clocks are read
     /// again.
     pub(super) fn suspended(now: Instant) -> Duration {
         let (began, with_suspend, suspended) = *BEGAN;
         let passed = now.into_std().saturating_duration_since(began);
+        let micros = passed.as_micros() as i64;
+        if (0..CHECK_EVERY).contains(&(micros - LAST.load(Ordering::Acquire))) {
+            return Duration::from_millis(SUSPENDED.load(Ordering::Relaxed));
+        }
         let passed_with_suspend = since_start(ClockId::Boottime).saturating_sub(with_suspend);
         let differ = passed_with_suspend.abs_diff(passed) >= Duration::from_millis(1);
-        if differ { read() } else { suspended }
+        let suspended = if differ { read() } else { suspended };
+        SUSPENDED.store(suspended.as_millis() as u64, Ordering::Relaxed);
+        LAST.store(micros, Ordering::Release);
+        suspended
     }
 
     pub(super) fn since_start(clock: ClockId) -> Duration {

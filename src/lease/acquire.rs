@@ -220,9 +220,8 @@ impl<K: Kind> Admission<K> {
         ask: &Ask<Query<K>>,
     ) -> Option<Result<Answer<Found<K>>, Error>> {
         let terms = ask.terms(holding);
-        let step = |state: &mut _, now| {
-            self.scene.acquire(state, token, Some(&ask.query), ask.bypass, terms, now)
-        };
+        let step =
+            |state: &mut _, now| self.scene.acquire(state, token, Some(&ask.query), ask.bypass, terms, now);
         Some(self.namespace.cells()?.step(key.as_bytes(), step))
     }
 

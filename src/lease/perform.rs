@@ -20,7 +20,7 @@ use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::Outcome;
 use super::state::LeaseHandle;
 use super::token;
-use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told, Tokens};
+use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Tokens, Told};
 use super::validity::Anchor;
 use super::young::Leased;
 use crate::error::{Busy, Why};

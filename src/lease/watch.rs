@@ -28,18 +28,15 @@ impl Watch {
         Self { lease: None, lost: None }
     }
 
-    /// Polls the work. Fails if the lease is lost before the work is done: then this may not be called again.
+    /// Polls the work. Fails if the lease is lost before the work is done: then this may not be called again. Before the
+    /// first poll, the lease was just acquired.
     pub(crate) fn poll<F: Future>(
         &mut self,
         work: Pin<&mut F>,
         context: &mut Context<'_>,
     ) -> Poll<Result<F::Output, Error>> {
         let Some(lease) = &self.lease else { return work.poll(context).map(Ok) };
-        let is_lost = match &mut self.lost {
-            Some(lost) => lost.as_mut().poll(context).is_ready(),
-            None => !lease.is_held(),
-        };
-        if is_lost {
+        if self.lost.as_mut().is_some_and(|lost| lost.as_mut().poll(context).is_ready()) {
             return Poll::Ready(Err(Error::lost()));
         }
         if let Poll::Ready(output) = work.poll(context) {
@@ -54,6 +51,9 @@ impl Watch {
 
     /// Does the work. Fails if the lease is lost before the work is done.
     pub(crate) async fn run<F: Future>(mut self, mut work: Pin<&mut F>) -> Result<F::Output, Error> {
+        if self.lease.as_ref().is_some_and(|lease| !lease.is_held()) {
+            return Err(Error::lost());
+        }
         poll_fn(|context| self.poll(work.as_mut(), context)).await
     }
 }

@@ -108,7 +108,10 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
             Ok(Some(mut decision)) => {
                 decision.key = Some(key);
                 self.hooks.on_admit.iter().for_each(|hook| hook.on_admit(&decision, request));
-                Ok(Passing::Admitted { decision: Box::new(decision), by_share: outcome == Outcome::LocalShare })
+                Ok(Passing::Admitted {
+                    decision: Box::new(decision),
+                    by_share: outcome == Outcome::LocalShare,
+                })
             }
             Err(refusal) if !settings.shadow => Err(refusal.of(key)),
             Ok(None) | Err(_) => Ok(Passing::Undecided(key)),
