@@ -122,21 +122,23 @@ local function new_lease()
     return tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2])
   end
 
-  -- Runs `step` for each run, and appends the first `width` values that it returns to the reply.
-  function lease.each(width, step)
+  -- Runs `step` for each run, and appends the first `width` values that it returns to the reply. `marks`: see `kind.read`.
+  function lease.each(width, step, marks)
     local all, keys = {now}, kind.keys
+    if kind.read then kind.read(marks) end
     for run = 1, #KEYS / keys do
       holders, mark, queue, beats, fifth, sixth = unpack(KEYS, keys * (run - 1) + 1, keys * run)
       second, heard = kind.two and KEYS[keys * (run - 1) + kind.two], 0
       if kind.begin then kind.begin(run) end
       local values = {pcall(step, run)}
       if not values[1] then
-        local problem = failure(values[2])
-        if problem then return problem end
+        all = failure(values[2]) or all
+        if all.err then break end
         values[2] = -1
       end
       for i = 2, width + 1 do all[#all + 1] = values[i] or 0 end
     end
+    if kind.write then kind.write() end
     return all
   end
 end
