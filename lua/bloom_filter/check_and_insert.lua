@@ -8,10 +8,8 @@
 --           filter forgets
 -- cost      one GET, one BITFIELD per group of items; if the filter forgets, also one EXISTS, and one BITFIELD_RO per
 --           group of items that are not in the current generation
-local f, problem = bloom.open(KEYS[1], KEYS[2], KEYS[3], 1)
-problem = problem or bloom.enter(f)
-local seen
-if not problem then seen, problem = bloom.add(f, 5, #ARGV) end
-if problem then return bloom.refuse(problem, (#ARGV - 4) / tonumber(ARGV[2])) end
-table.insert(seen, 1, now)
-return seen
+return bloom.reply((#ARGV - 4) / ARGV[2], function(f)
+  local problem = bloom.enter(f)
+  if problem then return nil, problem end
+  return bloom.add(f, 5, #ARGV)
+end)

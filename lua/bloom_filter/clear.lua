@@ -4,7 +4,4 @@
 -- ARGV      configuration (see lib/bloom)
 -- returns   now (µs); 1, or the problem (see lib/bloom), in which case nothing is deleted
 -- writes    UNLINK of all three keys
-local f, problem = bloom.open(KEYS[1], KEYS[2], KEYS[3], 1)
-problem = problem or bloom.clear(f)
-if problem then return bloom.refuse(problem, 1) end
-return {now, 1}
+return bloom.reply(1, function(f) return {1}, bloom.clear(f) end)

@@ -6,9 +6,4 @@
 -- writes    nothing
 -- cost      one GET, one BITFIELD_RO per group of items; if the filter forgets, one more per group of items that are
 --           not in the current generation
-local f, problem = bloom.open(KEYS[1], KEYS[2], KEYS[3], 1)
-local seen
-if f then seen, problem = bloom.contains(f, 5, #ARGV) end
-if problem then return bloom.refuse(problem, (#ARGV - 4) / tonumber(ARGV[2])) end
-table.insert(seen, 1, now)
-return seen
+return bloom.reply((#ARGV - 4) / ARGV[2], function(f) return bloom.contains(f, 5, #ARGV) end)

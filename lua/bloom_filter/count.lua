@@ -6,8 +6,4 @@
 --           problem, twice the problem (see lib/bloom)
 -- writes    nothing
 -- cost      a BITCOUNT of each array: some milliseconds for 64 MiB
-local f, problem = bloom.open(KEYS[1], KEYS[2], KEYS[3], 1)
-local counts
-if f then counts, problem = bloom.count(f) end
-if problem then return bloom.refuse(problem, 2) end
-return {now, counts[1], counts[2]}
+return bloom.reply(2, bloom.count)

@@ -8,8 +8,6 @@
 local reply = {now, redis.pcall('GET', KEYS[1]) or 0}
 for i = 2, 3 do reply[i + 1] = redis.pcall('BITCOUNT', KEYS[i], 0, ARGV[1] - 1) end
 for i = 2, 4 do
-  local problem = type(reply[i]) == 'table' and reply[i].err
-  if problem and string.find(problem, 'WRONGTYPE', 1, true) then return {now, -1, 0, 0} end
-  if problem then return reply[i] end
+  if type(reply[i]) == 'table' then return refused(reply[i], 0, 0) end
 end
 return reply

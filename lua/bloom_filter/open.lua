@@ -5,7 +5,4 @@
 -- returns   now (µs); 1, or the problem (see lib/bloom)
 -- writes    the configuration and a whole array (SET and SETRANGE) if they do not exist; both with a time to live if
 --           the filter forgets
-local f, problem = bloom.open(KEYS[1], KEYS[2], KEYS[3], 1)
-problem = problem or bloom.enter(f)
-if problem then return bloom.refuse(problem, 1) end
-return {now, 1}
+return bloom.reply(1, function(f) return {1}, bloom.enter(f) end)

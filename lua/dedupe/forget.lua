@@ -6,10 +6,7 @@
 local stored = 0
 for _, hash in ipairs(KEYS) do
   local gone = redis.pcall('HDEL', hash, ARGV[1])
-  if type(gone) == 'table' then
-    if string.find(gone.err, 'WRONGTYPE', 1, true) then return {now, -1} end
-    return gone
-  end
+  if type(gone) == 'table' then return refused(gone) end
   stored = math.max(stored, gone)
 end
 return {now, stored}

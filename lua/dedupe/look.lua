@@ -6,10 +6,7 @@
 local oldest = math.floor((now + ARGV[2]) / ARGV[1]) - 2
 for _, hash in ipairs(KEYS) do
   local found = redis.pcall('HEXISTS', hash, ARGV[3])
-  if type(found) == 'table' then
-    if string.find(found.err, 'WRONGTYPE', 1, true) then return {now, -1} end
-    return found
-  end
+  if type(found) == 'table' then return refused(found) end
   if found == 1 and (tonumber(redis.call('HGET', hash, 's') or 0) or 0) >= oldest then return {now, 1} end
 end
 return {now, 0}

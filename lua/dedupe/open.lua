@@ -5,10 +5,7 @@
 --           unless 1 is returned
 -- writes    the layout, with a time to live
 local stored = redis.pcall('GET', KEYS[1])
-if type(stored) == 'table' then
-  if string.find(stored.err, 'WRONGTYPE', 1, true) then return {now, -1} end
-  return stored
-end
+if type(stored) == 'table' then return refused(stored) end
 if stored and stored ~= ARGV[1] then return {now, string.sub(stored, 1, 200)} end
 local saved = ARGV[1] and redis.pcall('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 if saved and saved.err then return saved end

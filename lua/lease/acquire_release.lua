@@ -14,6 +14,7 @@
 --           complete: 1: it held; 2: another holds; 0: neither; -1: a key is of another type; then how full the filter is
 --                     now, for kinds that have one, else 0
 -- writes    leases, places, tombstones, the mark, the outcome; all with a ttl
+--           One run that meets a free key and no waiters is answered with the same numbers in one text.
 -- cost      a free mutex: five commands to acquire, three of them once for all runs; four to release, for all runs
 local ARGV, pcall, keys, two, look, begin = ARGV, pcall, kind.keys, kind.two, kind.look, kind.begin
 local names, some = {}, arg -- some: the position of the first verb that is no release, if any
@@ -61,7 +62,7 @@ for run = 1 + (key - 1) / keys, #KEYS / keys do
   reply[filled + 4], reply[filled + 5] = ahead, heard
   filled = filled + 5
   if look then
-    if step == acquire then arg = arg + kind.queries(8) elseif step == complete then arg = arg + kind.entries(8) end
+    if step ~= release then arg = arg + kind.arguments end
     filled = filled + 1
     reply[filled], found = found or 0, nil
   end

@@ -28,7 +28,6 @@ local function beat()
   waiters.keep()
 end
 
-if kind.read then kind.read(true) end
 return lease.each(3, function()
   if kind.sweep then kind.sweep() end
   beat()
@@ -40,4 +39,4 @@ return lease.each(3, function()
     list[#list + 1], list[#list + 2], list[#list + 3] = status, expiry or 0, expiry and kind.fence() or 0
   end
   return kind.soonest(), list, heard
-end)
+end, true)

@@ -5,7 +5,6 @@
 --           each holder, the one whose lease ends first at the front: its token, expiry (µs), fence
 -- writes    nothing
 kind.more()
-if kind.read then kind.read() end
 return lease.each(3, function()
   local sum, list = kind.list(tonumber(ARGV[1]))
   return sum, lease.ahead(kind.counts), list

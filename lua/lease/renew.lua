@@ -5,7 +5,6 @@
 --           type)
 -- writes    the lease and the mark, with a ttl
 kind.more()
-if kind.read then kind.read() end
 return lease.each(2, function(run)
   local token, ttl, fence = ARGV[3 * run - 2], tonumber(ARGV[3 * run - 1]), tonumber(ARGV[3 * run])
   local expiry = kind.expires(token)

@@ -5,12 +5,9 @@
 -- writes    deletes the lease; what is granted, with a ttl
 local waiters = new_waiters()
 asker = '' -- the reply may go to another process than that of the token, so all messages are published
-if kind.read then kind.read(true) end
-local reply = lease.each(1, function(run)
+return lease.each(1, function(run)
   local token = ARGV[4 + run]
   local was = kind.forget(token) and 1 or waiters.leave(token) and 2 or 0
   waiters.grant()
   return was
-end)
-if kind.write then kind.write() end
-return reply
+end, true)

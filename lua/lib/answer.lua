@@ -11,13 +11,7 @@ kind.fenced = false
 local published = 8192 -- larger answers are not part of the message: the waiters read them
 local readable = 1000000 -- the minimum time for which waiters can read an answer (µs)
 
-function kind.queries()
-  return 3
-end
-
-function kind.entries()
-  return 3
-end
+kind.arguments = 3
 
 -- Finds `fresh stale bytes`, with the times counted from now, or `other` if another codec wrote the answer. If the
 -- answer was fresh at any time since the caller asked, nothing is left to do.

@@ -5,7 +5,7 @@
 -- Four arguments, from ARGV[at], describe the requested filter: the configuration (without the generation if the filter
 -- forgets), hashes, forget (µs), and the offset of the last byte of an array. An item is a list of positions in ARGV,
 -- one per hash.
--- A problem is returned as the second value, for `refuse`. It is the stored configuration if that differs, -1 for a key
+-- A problem is returned as the second value. It is the stored configuration if that differs, -1 for a key
 -- of another type, or an error of Redis.
 local bloom = {}
 do
@@ -13,14 +13,6 @@ do
 
   local function trouble(answer)
     return string.find(answer.err, 'WRONGTYPE', 1, true) and -1 or answer
-  end
-
-  -- Returns the reply of a script that has a problem.
-  function bloom.refuse(problem, fields)
-    if type(problem) == 'table' then return problem end
-    local all = {now}
-    for i = 1, fields do all[i + 1] = problem end
-    return all
   end
 
   -- Returns the problem of the arrays: another type, or another length than requested. Without a problem, the second
@@ -37,10 +29,11 @@ do
   end
 
   -- Opens a filter for reading, or returns nil and the problem. `f.stored` is the generation in the configuration, nil
-  -- if the configuration does not exist or was lost. `f.newest` is the generation of the bits, nil if no array exists.
+  -- if the configuration does not exist or was lost. `f.newest` is the generation of the bits, below all others if no array
+  -- exists.
   -- It is set even if the configuration was lost.
   function bloom.open(config, bits0, bits1, at)
-    local f = {config = config, [0] = bits0, [1] = bits1, at = at, current = 0}
+    local f = {config = config, [0] = bits0, [1] = bits1, at = at, current = 0, newest = -math.huge}
     local stored, want = call('GET', config), ARGV[at]
     if stored == want then
       f.stored, f.newest = 0, 0
@@ -126,6 +119,11 @@ do
     end
   end
 
+  -- The oldest generation that is not forgotten.
+  local function oldest(f)
+    return f.forget and f.current - 1 or f.current
+  end
+
   local function look(f, generation, seen, from, hashes, items)
     return ask('BITFIELD_RO', 'GET', 3, f[generation % 2], seen, from, hashes, items)
   end
@@ -135,12 +133,10 @@ do
     local hashes, seen = tonumber(ARGV[f.at + 1]), {}
     local items = (to - from + 1) / hashes
     for item = 1, items do seen[item] = 0 end
-    local problem
-    if f.newest == f.current then problem = look(f, f.current, seen, from, hashes, items) end
-    if not problem and f.forget and f.newest and f.newest >= f.current - 1 then
-      problem = look(f, f.current - 1, seen, from, hashes, items)
+    for generation = f.newest, oldest(f), -1 do
+      local problem = look(f, generation, seen, from, hashes, items)
+      if problem then return nil, problem end
     end
-    if problem then return nil, problem end
     return seen
   end
 
@@ -158,12 +154,10 @@ do
   -- Returns the newest generation that contains the item at ARGV[from], nil if there is none.
   function bloom.generation_of(f, from)
     local hashes, seen = tonumber(ARGV[f.at + 1]), {0}
-    for back = 0, f.forget and 1 or 0 do
-      if f.newest and f.newest >= f.current - back then
-        local problem = look(f, f.current - back, seen, from, hashes, 1)
-        if problem then return nil, problem end
-        if seen[1] == 1 then return f.current - back end
-      end
+    for generation = f.newest, oldest(f), -1 do
+      local problem = look(f, generation, seen, from, hashes, 1)
+      if problem then return nil, problem end
+      if seen[1] == 1 then return generation end
     end
   end
 
@@ -190,13 +184,26 @@ do
   -- Returns a list with the number of set bits in the current generation and in the one before.
   function bloom.count(f)
     local counts = {0, 0}
-    for back = 0, f.forget and 1 or 0 do
-      if f.newest and f.newest >= f.current - back then
-        local count = call('BITCOUNT', f[(f.current - back) % 2])
-        if type(count) == 'table' then return nil, trouble(count) end
-        counts[back + 1] = count
-      end
+    for generation = f.newest, oldest(f), -1 do
+      local count = call('BITCOUNT', f[generation % 2])
+      if type(count) == 'table' then return nil, trouble(count) end
+      counts[f.current - generation + 1] = count
     end
     return counts
+  end
+
+  -- Opens the filter that the first keys and arguments of a script describe, and runs `step`, which returns a list of as
+  -- many `fields`, or a problem. Returns the reply: the list, or the problem in each field.
+  function bloom.reply(fields, step)
+    local f, problem = bloom.open(KEYS[1], KEYS[2], KEYS[3], 1)
+    local all
+    if f then all, problem = step(f) end
+    if type(problem) == 'table' then return problem end
+    if problem then
+      all = {}
+      for i = 1, fields do all[i] = problem end
+    end
+    table.insert(all, 1, now)
+    return all
   end
 end

@@ -1,13 +1,7 @@
 -- claim: a lease on an item of a Bloom filter. It is held while the item is handled. The filter contains handled items.
 -- KEYS      the mark is the filter's configuration; fifth and sixth are its two arrays of bits
 -- ARGV      for all runs: the four arguments of lib/bloom; for `look` and `enter`: the item's positions
-kind.keys, kind.fenced = 6, false
-
-function kind.queries(base)
-  return tonumber(ARGV[base + 1])
-end
-
-kind.entries = kind.queries
+kind.keys, kind.fenced, kind.arguments = 6, false, tonumber(ARGV[9])
 
 local function fail(problem)
   if problem == -1 then error('WRONGTYPE of a filter', 0) end
@@ -32,7 +26,7 @@ function kind.enter(_, base, at)
   local f, problem = bloom.open(mark, fifth, sixth, base)
   problem = problem or bloom.enter(f)
   local _, ones
-  if not problem then _, problem = bloom.add(f, at, at + kind.queries(base) - 1, true) end
+  if not problem then _, problem = bloom.add(f, at, at + kind.arguments - 1, true) end
   if not problem then ones, problem = bloom.sample(f, f.current) end
   if type(problem) == 'string' then return problem end
   if problem then fail(problem) end

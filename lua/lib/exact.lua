@@ -3,13 +3,7 @@
 -- hash's field `s` is n, and each other field is a digest. Three slices count: the current one and the two before it.
 -- KEYS      the mark, fifth and sixth are the three hashes of the bucket
 -- ARGV      for all runs: the length of a slice (µs); for `look` and `enter`: the shift (µs), the digest
-kind.keys, kind.fenced = 6, false
-
-function kind.queries()
-  return 2
-end
-
-kind.entries = kind.queries
+kind.keys, kind.fenced, kind.arguments = 6, false, 2
 
 local function slice_at(base, at)
   return math.floor((now + ARGV[at]) / ARGV[base])

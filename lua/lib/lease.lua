@@ -17,43 +17,42 @@ local holders, mark, queue, beats, fifth, sixth, second -- the keys of the curre
 local asker -- the token of the current run
 local heard, found -- the messages to the asker's process, and what `look` found, or why `enter` entered nothing
 
--- The rules of a kind of lease. The Lua file of the kind fills them in. These are all that a free key needs:
-local kind = {
-  keys = 4, -- how many keys a run has
-  two = false, -- the position of the second queue among these keys, if the kind has one
-  read = false, -- (marks) reads the keys of all runs in advance; `marks`: also their marks, if fences will be needed
-  begin = false, -- (run) begins a run
-  free = false, -- (token) returns whether the token can hold: there is no holder, or surely room
-  hold = false, -- (token, expiry) makes the token a holder; returns its fence
-  forget = false, -- (token) removes the token from the holders; returns whether it was one
-  write = false, -- () writes what the runs left to write
-  -- The outcomes of earlier leases, for kinds that keep them. `base`: the first argument that all runs share in ARGV;
-  -- `at`: the first of the run
-  queries = false, -- (base) returns how many arguments `look` takes
-  look = false, -- (bypass, base, at) returns what was found, and whether the work is done: true: done; false: done for
-  -- a caller that would have to wait; nil: not done
-  owns = false, -- (token) returns whether the token holds
-  entries = false, -- (base) returns how many arguments `enter` takes
-  enter = false, -- (holding, base, at) returns the obstacle, if any; what was entered (false: nothing; a
-  -- text: what the waiters are told); how full the filter is
-  more = false, -- () adds the rules below. They take time to create, and most calls do not need them
-  --   one           whether there is only one holder at a time
-  --   fenced        whether each grant has its own fences, which the mark stores
-  --   counts        the highest rank whose waiters count as waiting for a lease
-  --   sweep()       removes the holders whose leases have expired
-  --   used()        returns the sum of the weights that are held
-  --   expires(token)          returns when the lease of the token expires; nil: it does not hold
-  --   fence()       returns the fence of the holder
-  --   fits(token)   returns whether the token can hold in addition to the holders
-  --   extend(token, expiry)   sets the expiry of its lease
-  --   raise(fence, token, expiry)   makes the next fence higher than this one; the token and its expiry: of the holder
-  --   list(most)    returns the sum of the weights that are held, and the token, expiry and fence of each holder, at
-  --                 most of so many. Changes nothing
-  --   soonest()     returns when the next lease ends; 0: unknown. No lease lasts longer than the ttl in its token. A
-  --                 longer one was granted before the server's clock was set back: it is cut to the ttl
-  --   head(turn)    returns the token that is served first, its queue, and whether the second queue has its turn now.
-  --                 Without this rule, that is the first token of the first queue that is not empty
-}
+-- The rules of a kind of lease. The Lua file of the kind fills them in. These are all that a free key needs; `?`: some
+-- kinds have none:
+--   keys          how many keys a run has
+--   two           ? the position of the second queue among these keys
+--   read(marks)   ? reads the keys of all runs in advance; `marks`: also their marks, if fences will be needed
+--   begin(run)    ? begins a run
+--   free(token)   returns whether the token can hold: there is no holder, or surely room
+--   hold(token, expiry)     makes the token a holder; returns its fence
+--   forget(token)           removes the token from the holders; returns whether it was one
+--   write()       ? writes what the runs left to write
+-- The outcomes of earlier leases, for kinds that keep them. `base`: the first argument that all runs share in ARGV; `at`:
+-- the first of the run:
+--   arguments     how many arguments `look` takes, and `enter`
+--   look(bypass, base, at)  returns what was found, and whether the work is done: true: done; false: done for a caller
+--                 that would have to wait; nil: not done
+--   owns(token)   returns whether the token holds
+--   enter(holding, base, at)   returns the obstacle, if any; what was entered (false: nothing; a text: what the waiters
+--                 are told); how full the filter is
+-- `more()` adds the rules below. They take time to create, and most calls do not need them:
+--   one           whether there is only one holder at a time
+--   fenced        whether each grant has its own fences, which the mark stores
+--   counts        the highest rank whose waiters count as waiting for a lease
+--   sweep()       removes the holders whose leases have expired
+--   used()        returns the sum of the weights that are held
+--   expires(token)          returns when the lease of the token expires; nil: it does not hold
+--   fence()       returns the fence of the holder
+--   fits(token)   returns whether the token can hold in addition to the holders
+--   extend(token, expiry)   sets the expiry of its lease
+--   raise(fence, token, expiry)   makes the next fence higher than this one; the token and its expiry: of the holder
+--   list(most)    returns the sum of the weights that are held, and the token, expiry and fence of each holder, at
+--                 most of so many. Changes nothing
+--   soonest()     returns when the next lease ends; 0: unknown. No lease lasts longer than the ttl in its token. A
+--                 longer one was granted before the server's clock was set back: it is cut to the ttl
+--   head(turn)    returns the token that is served first, its queue, and whether the second queue has its turn now.
+--                 Without this rule, that is the first token of the first queue that is not empty
+local kind = {keys = 4}
 
 -- Returns the whole number that the text is, or begins with before a space; 0 for a missing key.
 function kind.whole(text)
@@ -123,21 +122,23 @@ local function new_lease()
     return tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2])
   end
 
-  -- Runs `step` for each run, and appends the first `width` values that it returns to the reply.
-  function lease.each(width, step)
+  -- Runs `step` for each run, and appends the first `width` values that it returns to the reply. `marks`: see `kind.read`.
+  function lease.each(width, step, marks)
     local all, keys = {now}, kind.keys
+    if kind.read then kind.read(marks) end
     for run = 1, #KEYS / keys do
       holders, mark, queue, beats, fifth, sixth = unpack(KEYS, keys * (run - 1) + 1, keys * run)
       second, heard = kind.two and KEYS[keys * (run - 1) + kind.two], 0
       if kind.begin then kind.begin(run) end
       local values = {pcall(step, run)}
       if not values[1] then
-        local problem = failure(values[2])
-        if problem then return problem end
+        all = failure(values[2]) or all
+        if all.err then break end
         values[2] = -1
       end
       for i = 2, width + 1 do all[#all + 1] = values[i] or 0 end
     end
+    if kind.write then kind.write() end
     return all
   end
 end

@@ -14,20 +14,13 @@ local freed, n_freed = {}, 0 -- locks to delete
 local expires, px, fenced, digits -- the values written last: most runs of a call write the same
 kind.fenced = true
 
--- Appends the keys at one position of each run to `names`.
-local function append(names, place)
-  local n = #names
-  for at = place, #KEYS, kind.keys do
-    n = n + 1
-    names[n] = KEYS[at]
-  end
-  return n
-end
-
 function kind.read(marks)
-  local names = {}
-  runs = append(names, 1)
-  if marks and kind.fenced then append(names, 2) end
+  local names, keys = {}, kind.keys
+  runs = #KEYS / keys
+  for run = 1, runs do
+    names[run] = KEYS[keys * (run - 1) + 1]
+    if marks and kind.fenced then names[runs + run] = KEYS[keys * (run - 1) + 2] end
+  end
   values = call('MGET', unpack(names))
 end
 

@@ -14,11 +14,10 @@ local function new_waiters()
   local alive_until = format('%d', now + ARGV[3]) -- Redis formats numbers more slowly than Lua
 
   -- Returns whether a token waits, and whether it has a tombstone.
-  local function look_up(token)
+  function waiters.look_up(token)
     local score = tonumber(call('ZSCORE', beats, token) or 0)
     return score > 0 and score < lift, score > lift + now
   end
-  waiters.look_up = look_up
 
   -- Returns how many waiters are before a token in its queue; nil or false: the token has no place.
   function waiters.place(token)
@@ -27,7 +26,7 @@ local function new_waiters()
 
   -- Removes a token from its queue; returns false if it does not wait.
   function waiters.leave(token)
-    if not look_up(token) then return false end
+    if not waiters.look_up(token) then return false end
     call('ZREM', beats, token)
     if call('LREM', queue, 1, token) == 0 and second then call('LREM', second, 1, token) end
     return true

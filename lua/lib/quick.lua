@@ -3,16 +3,20 @@
 -- and the script goes on. Joined before lib/bucket.
 if #KEYS == 1 and ARGV[1] == '1' and ARGV[3] ~= '0' then
   local raw, limit = redis.pcall('GET', KEYS[1]), 9007199254740992
-  local parts, whole, part, seen = tonumber(ARGV[4]), 0, 0, nil
-  local ending = ' ' .. ARGV[3] .. ' ' .. ARGV[4] .. ' ' .. ARGV[2]
+  local num, parts, whole, part, seen = ARGV[3], tonumber(ARGV[4]), 0, 0, nil
+  local quota = num .. ' ' .. ARGV[4] .. ' ' .. ARGV[2]
   if raw then
     -- An error of GET is a table.
-    local pattern = '^(%d+) (%d+)' .. ending .. '%f[%D] ?(%d*)$'
-    whole, part, seen = string.match(type(raw) == 'string' and raw or '', pattern)
-    whole, part, seen = tonumber(whole), tonumber(part), tonumber(seen)
+    local ending
+    whole, part, ending = string.match(type(raw) == 'string' and raw or '', '^(%d+) (%d+) (.*)$')
+    whole, part = tonumber(whole), tonumber(part)
+    if ending ~= quota then
+      seen = ending and string.match(ending, '^' .. quota .. ' (%d+)$')
+      whole, seen = seen and whole, tonumber(seen)
+    end
   end
   if whole and whole < limit and part < parts then
-    local full, price, count = ARGV[2] * ARGV[3], ARGV[5] * ARGV[3], tonumber(ARGV[7])
+    local full, price, count = ARGV[2] * num, ARGV[5] * num, tonumber(ARGV[7])
     local top, ahead = ARGV[6] * parts + full, whole < now and 0 or (whole - now) * parts + part
     local set_back = seen and seen > now or ahead > full and not seen
     if not set_back and ahead < limit and (top < limit or ahead + count * price < limit) then
@@ -23,12 +27,12 @@ if #KEYS == 1 and ARGV[1] == '1' and ARGV[3] ~= '0' then
         part = ahead % parts
         whole = now + (ahead - part) / parts
         local idle = part > 0 and whole + 1 or whole
-        local expiry = (idle - idle % 1000000 + 1000000) / 1000 -- as `pxat` in lib/bucket
-        if ahead > full then ending = string.format('%s %d', ending, now) end
-        local saved = redis.pcall('SET', KEYS[1], string.format('%d %d', whole, part) .. ending, 'PXAT', expiry)
+        local expiry = string.format('%d', (idle - idle % 1000000 + 1000000) / 1000) -- as `pxat` in lib/bucket
+        if ahead > full then quota = string.format('%s %d', quota, now) end
+        local saved = redis.pcall('SET', KEYS[1], string.format('%d %d ', whole, part) .. quota, 'PXAT', expiry)
         if type(saved) == 'table' and saved.err then return saved end
       end
-      return {now, count, before}
+      return string.format('%d %d %d', now, count, before)
     end
   end
 end

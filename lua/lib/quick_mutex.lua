@@ -2,33 +2,36 @@
 -- waiters or tombstones: a free mutex, or a release of its holder. Most calls are such, and creating the functions of
 -- the whole script takes longer than the work. From the first other run on, the script goes on. So values, fence_ttls,
 -- and what a server refuses to write are left to the script. Joined before lib/lease; each kind has a file like this.
+-- A lone run is answered with the numbers in one text: Redis takes longer for a list, and the general part returns one.
 -- reply, filled   the reply until now, and its last position
 -- arg, key        the positions of the next run in ARGV and KEYS
-local reply, filled, arg, key = {now}, 1, 8, 1
+local reply, filled, arg, key = nil, 1, 8, 1
 do
   local call, pcall, runs = redis.call, redis.pcall, #KEYS / 4
   local values, freed
   if runs == 1 then
-    values = call('EXISTS', KEYS[4]) == 0 and call('MGET', KEYS[ARGV[8] == 'acquire' and 2 or 1])
+    values = call('EXISTS', KEYS[4]) == 0
   else
     local beats, read = {}, {}
-    freed = {}
+    reply, freed = {now}, {}
     for i = 1, runs do
       beats[i], read[i] = KEYS[4 * i], KEYS[4 * i - (ARGV[6 + 2 * i] == 'acquire' and 2 or 3)]
     end
     values = call('EXISTS', unpack(beats)) == 0 and call('MGET', unpack(read))
   end
-  local expiry, day, px, digits, lock = now + ARGV[5], 24 * 3600 * 1000000, nil, nil, nil
+  local px, digits, lock
   for i = 1, values and runs or 0 do
-    local verb, token, same, last = ARGV[arg], ARGV[arg + 1], lock == KEYS[key], values[i]
-    local ends, fence = 0, 0
+    local verb, token, same, ends, fence = ARGV[arg], ARGV[arg + 1], lock == KEYS[key], 0, 0
+    -- An error of GET is a table.
+    local last
+    if freed then last = values[i] else last = pcall('GET', KEYS[verb == 'acquire' and 2 or 1]) end
     lock = KEYS[key]
     if verb == 'release' and last == token and not same then
       if freed and KEYS[key + 4] ~= lock then freed[#freed + 1] = lock else call('DEL', lock) end
     elseif verb == 'acquire' and not string.find(token, '[:~]', 17) then
       -- As `hold` in lib/mutex.
-      local before = not last and 0 or tonumber(string.match(last, '^%d+ ?$') or '')
-      if not before or before >= 4503599627370496 then break end
+      local before = tonumber(last or 0)
+      if not before or before % 1 ~= 0 or before < 0 or before >= 4503599627370496 then break end
       if not px then px, digits = string.format('%d', math.ceil(ARGV[5] / 1000)), string.format('%d', now) end
       local set = pcall('SET', lock, token, 'PX', px, 'NX')
       if not set or not set.ok then break end
@@ -38,7 +41,7 @@ do
         fence = before + 32
         text = string.format('%d ', fence)
       end
-      if fence > now or not last or now - now % day > before or #last ~= #text then
+      if fence > now or not last or now - now % 86400000000 > before or #last ~= #text then
         saved = pcall('SET', KEYS[key + 1], text, 'PX', 8 * 24 * 3600 * 1000, 'GET')
       else
         saved = pcall('SETRANGE', KEYS[key + 1], '0', digits)
@@ -47,15 +50,17 @@ do
         call('DEL', lock)
         break
       end
-      ends = expiry
+      ends = now + ARGV[5]
     else
       break
     end
-    if runs == 1 then return {now, 1, ends, fence, 0, 0} end
+    if runs == 1 and ends == 0 then return string.format('%d 1 0 0 0 0', now) end
+    if runs == 1 then return string.format('%d 1 %d %d 0 0', now, ends, fence) end
     reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends, fence
     reply[filled + 4], reply[filled + 5] = 0, 0
     filled, arg, key = filled + 5, arg + 2, key + 4
   end
   if freed and freed[1] then call('DEL', unpack(freed)) end
   if key > #KEYS then return reply end
+  reply = reply or {now}
 end

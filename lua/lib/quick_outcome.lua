@@ -2,6 +2,7 @@
 -- between lib/lease and a file of the kind that says what the usual form is:
 -- quick_keys      how many keys a run has
 -- quick_from      the first of the keys of a run, up to the fourth, which exist only if there may be waiters
+-- quick_free      the same for a lone acquire: also those which exist only if there is an outcome
 -- quick(verb, key, at, known)   looks for an outcome, if the lock is free, or enters one, for the run whose keys and
 --                 arguments begin there. Returns how many arguments the run takes, and how full the filter is now; or
 --                 nothing, if it is not of the usual form. It has few upvalues: each costs time in every call
@@ -12,7 +13,7 @@ do
   local call, pcall, KEYS, ARGV, keys, runs = redis.call, redis.pcall, KEYS, ARGV, quick_keys, #KEYS / quick_keys
   local holders, freed, expiry, px
   if runs == 1 then
-    holders = call('EXISTS', unpack(KEYS, quick_from, 4)) == 0 and call('MGET', KEYS[1])
+    holders = call('EXISTS', unpack(KEYS, ARGV[arg] == 'acquire' and quick_free or quick_from, 4)) == 0
   else
     local waits, locks = {}, {}
     reply, freed = {now}, {}
@@ -26,19 +27,21 @@ do
     local lock, verb, token, ends, fence, takes = KEYS[key], ARGV[arg], ARGV[arg + 1], 0, 0, 2
     if lock == KEYS[key - keys] then break end
     if verb == 'acquire' then
-      takes = not holders[i] and not string.find(token, ':', 17, true) and quick(verb, key, arg, quick_known)
+      takes = not (freed and holders[i]) and not string.find(token, ':', 17, true)
+      takes = takes and quick(verb, key, arg, quick_known)
       if not px then expiry, px = now + ARGV[5], string.format('%d', math.ceil(ARGV[5] / 1000)) end
       local set = takes and pcall('SET', lock, token, 'PX', px, 'NX')
       if not set or not set.ok then break end
       ends, fence = expiry, now
-    elseif holders[i] ~= token then
+    elseif (freed and holders[i] or not freed and pcall('GET', lock)) ~= token then
       break
     else
       if verb ~= 'release' then takes, ends = quick(verb, key, arg, quick_known) end
       if not takes then break end
       if freed then freed[#freed + 1] = lock else call('DEL', lock) end
     end
-    if runs == 1 then return {now, 1, ends or 0, fence, 0, 0, 0} end
+    if runs == 1 and (ends or 0) == 0 then return string.format('%d 1 0 0 0 0 0', now) end
+    if runs == 1 then return string.format('%d 1 %d %d 0 0 0', now, ends, fence) end
     reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends or 0, fence
     reply[filled + 4], reply[filled + 5], reply[filled + 6] = 0, 0, 0
     filled, arg, key = filled + 6, arg + takes, key + keys

@@ -1,6 +1,6 @@
 -- quick_permits: see lib/quick_mutex. The usual form is a key of permits that has room, where each permit weighs 1.
 -- Expired holders count here. The script removes them.
-local reply, filled, arg, key = {now}, 1, 8, 1
+local reply, filled, arg, key = nil, 1, 8, 1
 do
   local call, pcall, match, runs = redis.call, redis.pcall, string.match, #KEYS / 4
   local waiters
@@ -8,6 +8,7 @@ do
     waiters = call('EXISTS', KEYS[4])
   else
     local beats = {}
+    reply = {now}
     for i = 1, runs do beats[i] = KEYS[4 * i] end
     waiters = call('EXISTS', unpack(beats))
   end
@@ -38,10 +39,12 @@ do
     else
       break
     end
-    if runs == 1 then return {now, 1, ends, 0, 0, 0} end
+    if runs == 1 and ends == 0 then return string.format('%d 1 0 0 0 0', now) end
+    if runs == 1 then return string.format('%d 1 %d 0 0 0', now, ends) end
     reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends, 0
     reply[filled + 4], reply[filled + 5] = 0, 0
     filled, arg, key = filled + 5, arg + 2, key + 4
   end
   if key > #KEYS then return reply end
+  reply = reply or {now}
 end

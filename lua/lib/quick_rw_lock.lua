@@ -1,6 +1,6 @@
 -- quick_rw_lock: see lib/quick_mutex. The usual form is a reader-writer lock that is free, or held by readers of the
 -- same group.
-local reply, filled, arg, key = {now}, 1, 8, 1
+local reply, filled, arg, key = nil, 1, 8, 1
 do
   local call, pcall, match, runs = redis.call, redis.pcall, string.match, #KEYS / 5
   local waiters
@@ -8,6 +8,7 @@ do
     waiters = call('EXISTS', KEYS[4], KEYS[5])
   else
     local waits = {}
+    reply = {now}
     for i = 1, runs do waits[2 * i - 1], waits[2 * i] = KEYS[5 * i - 1], KEYS[5 * i] end
     waiters = call('EXISTS', unpack(waits))
   end
@@ -37,10 +38,12 @@ do
     else
       break
     end
-    if runs == 1 then return {now, 1, ends, fence, 0, 0} end
+    if runs == 1 and ends == 0 then return string.format('%d 1 0 0 0 0', now) end
+    if runs == 1 then return string.format('%d 1 %d %d 0 0', now, ends, fence) end
     reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends, fence
     reply[filled + 4], reply[filled + 5] = 0, 0
     filled, arg, key = filled + 5, arg + 2, key + 5
   end
   if key > #KEYS then return reply end
+  reply = reply or {now}
 end

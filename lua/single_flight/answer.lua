@@ -5,8 +5,5 @@
 --           it expires (ms); its first bytes (see lib/answer)
 -- writes    nothing
 local length = redis.pcall('STRLEN', KEYS[2])
-if type(length) == 'table' then
-  if string.find(length.err, 'WRONGTYPE', 1, true) then return {now, -1, 0, ''} end
-  return length
-end
+if type(length) == 'table' then return refused(length, 0, '') end
 return {now, length, redis.call('PTTL', KEYS[2]), redis.call('GETRANGE', KEYS[2], 0, ARGV[1] - 1)}

@@ -102,7 +102,7 @@ impl Operation for Look {
     type Cell = Bits;
     type Reply = Option<Shard>;
     type Undo = Never<Bits>;
-    const SCRIPT: Script = script!("bloom_filter/inspect");
+    const SCRIPT: Script = script!("bloom_filter/inspect", "lib/refused");
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Safe;
 

@@ -96,7 +96,7 @@ impl Operation for Look {
     type Cell = State;
     type Reply = Option<StoredAnswer>;
     type Undo = Never<State>;
-    const SCRIPT: Script = script!("single_flight/answer");
+    const SCRIPT: Script = script!("single_flight/answer", "lib/refused");
     const PARTS: &'static [&'static str] = Flight::PARTS;
     const REPEAT: Repeat = Repeat::Safe;
 

@@ -59,7 +59,7 @@ impl Operation for Open {
     type Cell = Stored;
     type Reply = Option<Mismatch>;
     type Undo = Never<Stored>;
-    const SCRIPT: Script = script!("dedupe/open");
+    const SCRIPT: Script = script!("dedupe/open", "lib/refused");
     const PARTS: &'static [&'static str] = &["layout"];
     const REPEAT: Repeat = Repeat::Safe;
 
@@ -100,7 +100,7 @@ impl Operation for Look {
     type Cell = Bucket;
     type Reply = bool;
     type Undo = Never<Bucket>;
-    const SCRIPT: Script = script!("dedupe/look");
+    const SCRIPT: Script = script!("dedupe/look", "lib/refused");
     const PARTS: &'static [&'static str] = HASHES;
     const REPEAT: Repeat = Repeat::Safe;
 
@@ -122,7 +122,7 @@ impl Operation for Forget {
     type Cell = Bucket;
     type Reply = bool;
     type Undo = Never<Bucket>;
-    const SCRIPT: Script = script!("dedupe/forget");
+    const SCRIPT: Script = script!("dedupe/forget", "lib/refused");
     const PARTS: &'static [&'static str] = HASHES;
     const REPEAT: Repeat = Repeat::Never;
 

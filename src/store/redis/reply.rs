@@ -20,9 +20,13 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// Parses the reply to a call of `runs` runs.
+    /// Parses the reply to a call of `runs` runs: a list, or numbers in a text, which cost the server less.
     pub(super) fn parse(reply: Value, runs: usize) -> Option<Self> {
-        let Value::Array(values) = reply else { return None };
+        let values = match reply {
+            Value::Array(values) => values,
+            Value::BulkString(text) => numbers(&text)?,
+            _ => return None,
+        };
         let Some(Value::Int(now)) = values.first() else { return None };
         Some(Self {
             now: *now,
@@ -42,5 +46,29 @@ impl Reply {
     pub(super) fn fields(&self, runs: Range<usize>) -> Fields<'_> {
         let range = 1 + runs.start * self.width..1 + runs.end * self.width;
         Fields::new(self.values.get(range).unwrap_or_default(), self.twice)
+    }
+}
+
+/// Reads whole numbers with a space between them.
+fn numbers(text: &[u8]) -> Option<Vec<Value>> {
+    let words = std::str::from_utf8(text).ok()?.split(' ');
+    words.map(|word| word.parse().map(Value::Int).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_of_numbers_is_read_as_a_list() {
+        let text = |text: &str| Reply::parse(Value::BulkString(text.into()), 1);
+        let reply = text("1760000000123456 1 -2").unwrap();
+        assert_eq!(reply.now, 1_760_000_000_123_456);
+        let mut fields = reply.fields(0..1);
+        assert_eq!((fields.integer().unwrap(), fields.integer().unwrap()), (1, -2));
+        assert!(fields.next().is_err());
+        for none in ["", "1 ", "1 x", "OK"] {
+            assert!(text(none).is_none(), "{none:?}");
+        }
     }
 }

@@ -58,7 +58,14 @@ pub(super) fn eval<O: Operation>(
         let argument = format!("{argument:?}");
         command.arg(argument.strip_prefix("Integer(").unwrap().trim_end_matches(')'));
     }
-    let reply: Vec<Value> = time.client.query(&command).unwrap();
+    let reply: Vec<Value> = match time.client.query(&command).unwrap() {
+        Value::Array(values) => values,
+        // A text of numbers.
+        text => {
+            let text: String = redis::from_redis_value(text).unwrap();
+            text.split(' ').map(|word| Value::Int(word.parse().unwrap())).collect()
+        }
+    };
     time.check_expiries();
     assert_eq!(reply[0], Value::Int(now));
     let fields = &reply[1..];
