@@ -164,16 +164,15 @@ async fn answer(
                 return Ok(String::new());
             }
             let mut reservation = reservations.remove(pick % reservations.len());
-            let given = match step {
-                Step::Cancel { .. } => reservation.begin_cancel(),
+            let cancel = match step {
+                Step::Cancel { .. } => reservation.take_cancel(),
                 _ => {
-                    let Decision { state, cost, .. } = reservation.decision();
-                    let undo = Cancel::new(state, *cost, Rule::IfLatest);
-                    Some(bucket.clients.cancel.run(key, undo))
+                    let decision = reservation.decision();
+                    Some(Cancel::new(&decision.state, decision.cost.into(), Rule::IfLatest))
                 }
             };
-            match given {
-                Some(given) => format!("given: {:?}", given.await?),
+            match cancel {
+                Some(cancel) => format!("given: {:?}", bucket.clients.cancel.run(key, cancel).await?),
                 None => String::new(),
             }
         }

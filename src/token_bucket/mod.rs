@@ -3,15 +3,16 @@
 mod acquire;
 mod adjust;
 mod ahead;
+mod bucket_state;
 mod cancel;
 mod change;
 mod decision;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 pub(crate) mod layer;
-pub(crate) mod levels;
 mod local;
-mod operations;
+pub(crate) mod operations;
+pub(crate) mod peek;
 pub(crate) mod quota;
 mod reservation;
 mod returning;
@@ -32,7 +33,8 @@ use futures_util::FutureExt as _;
 use tokio::task::coop::consume_budget;
 
 pub(crate) use self::acquire::Acquire;
-pub use self::decision::{Balance, BucketState, Decision};
+pub use self::bucket_state::{Balance, BucketState};
+pub use self::decision::Decision;
 pub use self::layer::*;
 pub use self::reservation::Reservation;
 pub use self::several::TokenBuckets;
@@ -43,7 +45,8 @@ use self::adjust::Adjust;
 use self::ahead::Prefetch;
 use self::cancel::Cancel;
 use self::local::{Answer, Asked, Local};
-use self::operations::{Peek, Reserve, Reset};
+use self::operations::{Reserve, Reset};
+use self::peek::Peek;
 use self::returning::Returning;
 use self::state::Ask;
 pub(crate) use self::state::Bucket;
@@ -116,7 +119,7 @@ impl TokenBucket {
     /// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(10))?;
     /// let premium = Quotas::new([Quota::per_second(100)])?;
     /// let decision = bucket.with_quotas(&premium).allow("customer-1").await?;
-    /// assert_eq!(decision.limit(), 100);
+    /// assert_eq!(decision.state.tightest().limit, 100);
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -305,7 +308,7 @@ impl TokenBucket {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
     /// let bucket = TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_second(1000))?;
     /// let decision = bucket.wait_n("ann", 600).await?;
-    /// assert_eq!((decision.cost(), decision.remaining()), (600, 400));
+    /// assert_eq!((decision.cost, decision.remaining()), (600, 400));
     /// # Ok(()) }
     /// ```
     ///
@@ -334,7 +337,7 @@ impl TokenBucket {
     ///
     /// [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded).
     pub async fn peek(&self, key: impl Into<Key>) -> Result<BucketState, Error> {
-        self.look(key.into()).await
+        Ok(self.clients.peek.run(key.into(), Peek).await?.under(&self.quotas))
     }
 
     /// Charges `n` tokens even if they are not available: a penalty, or a cost that is known only afterwards.
@@ -365,7 +368,7 @@ impl TokenBucket {
     ///
     /// let bucket = TokenBucket::new(&Store::in_memory(), "rows", Quota::per_hour(1000))?;
     /// let limit = RateLimitLayer::new(bucket.clone(), |call: &Call| Key::of(["tenant", call.tenant]))
-    ///     .on_admit(|decision: &Decision, call: &mut Call| call.key = decision.key().cloned());
+    ///     .on_admit(|decision: &Decision, call: &mut Call| call.key = decision.key.clone());
     /// let query = limit.layer(service_fn(async |call: Call| match call.key {
     ///     Some(key) => Ok::<_, tower_distributed::Error>(bucket.charge(key, 50).await?.remaining()),
     ///     None => Ok(0), // in an outage, without a decision
@@ -478,10 +481,6 @@ impl TokenBucket {
     /// Charges a key in the background.
     pub(crate) fn charge_detached(&self, key: Key, tokens: u32) {
         self.clients.adjust.detach(key, self.adjusting(tokens.into(), Duration::ZERO));
-    }
-
-    fn look(&self, key: Key) -> OperationFuture<Peek> {
-        self.clients.peek.run(key, Peek { quotas: self.quotas.clone() })
     }
 
     /// The same buckets with `max_wait` reduced by the time already waited.

@@ -235,6 +235,15 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
+    /// Whether a quota can have these numbers, which a store has stored.
+    pub(crate) fn are_valid(&self) -> bool {
+        let span = i128::from(self.burst) * i128::from(self.num);
+        (1..=u32::MAX.into()).contains(&self.burst)
+            && self.num >= 0
+            && (1..=1 << 20).contains(&self.den)
+            && span <= i128::from(MAX_SPAN) * i128::from(self.den)
+    }
+
     /// The time from one token to the next in µs; infinite if no token comes back.
     pub(crate) fn interval(&self) -> f64 {
         if self.num == 0 { f64::INFINITY } else { self.num as f64 / self.den as f64 }

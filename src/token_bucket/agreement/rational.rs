@@ -150,7 +150,7 @@ async fn a_bucket_is_gcra_in_rational_numbers() {
                 delay: span(decision.delay()),
                 retry_after: decision.retry_after().map(span),
                 remaining: decision.remaining().into(),
-                reset_after: span(decision.reset_after().unwrap()),
+                reset_after: span(decision.state.reset_after().unwrap()),
             };
             let full = model.tat.max(model.blocked_until).max(whole(now));
             let again = model.act(whole(now), whole(cost.into()));

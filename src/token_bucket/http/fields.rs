@@ -131,14 +131,15 @@ impl RateLimitFields {
         let retry_after = decision.retry_after();
         let until = |balance: &Balance<'_>| {
             // Never more than `Retry-After`.
-            let window = balance.effective_window();
-            window.map(|window| seconds(retry_after.map_or(window, |retry| retry.min(window))))
+            balance
+                .effective_window
+                .map(|window| seconds(retry_after.map_or(window, |retry| retry.min(window))))
         };
         if self.draft {
-            let state = decision.state();
+            let state = &decision.state;
             let policy = |rest: &str| {
-                let window = |balance: &Balance<'_>| balance.window().map(|window| seconds(window).max(1));
-                field(state.balances(), ";q=", Balance::limit, ";w=", window, rest)
+                let window = |balance: &Balance<'_>| balance.window.map(|window| seconds(window).max(1));
+                field(state.balances(), ";q=", |balance| balance.limit, ";w=", window, rest)
             };
             let mut rest = String::new();
             if let Some(unit) = self.unit.or(is_weighted.then_some("tokens")) {
@@ -151,7 +152,7 @@ impl RateLimitFields {
                 "" => state.quotas().policy(|| policy("")).clone(),
                 rest => policy(rest),
             };
-            let limit = field(state.balances(), ";r=", Balance::remaining, ";t=", until, "");
+            let limit = field(state.balances(), ";r=", |balance| balance.remaining, ";t=", until, "");
             match headers.entry(POLICY) {
                 Entry::Vacant(vacant) => {
                     vacant.insert(policy);
@@ -171,12 +172,12 @@ impl RateLimitFields {
         if !self.legacy {
             return;
         }
-        let tightest = decision.state().tightest();
+        let tightest = decision.state.tightest();
         let told = headers.get(X_REMAINING).and_then(|told| told.to_str().ok()?.parse::<u32>().ok());
         // These fields describe one limit: the one with the fewest tokens left.
-        if told.is_none_or(|told| tightest.remaining() < told) {
-            headers.insert(X_LIMIT, tightest.limit().into());
-            headers.insert(X_REMAINING, tightest.remaining().into());
+        if told.is_none_or(|told| tightest.remaining < told) {
+            headers.insert(X_LIMIT, tightest.limit.into());
+            headers.insert(X_REMAINING, tightest.remaining.into());
             match until(&tightest) {
                 Some(until) => drop(headers.insert(X_RESET, until.into())),
                 None => drop(headers.remove(X_RESET)),
@@ -234,7 +235,7 @@ fn field<'a>(
     for balance in balances {
         let separator = if field.is_empty() { "\"" } else { ", \"" };
         let number = digits.format(number(&balance));
-        for part in [separator, balance.name(), "\"", first, number] {
+        for part in [separator, balance.name, "\"", first, number] {
             field.extend_from_slice(part.as_bytes());
         }
         if let Some(number) = other(&balance) {

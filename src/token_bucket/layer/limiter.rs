@@ -145,7 +145,7 @@ impl Limiter {
         let Some(key) = decision.key.clone() else { return };
         match self {
             Self::One(bucket) => {
-                let quotas = decision.state().quotas();
+                let quotas = decision.state.quotas();
                 // Uses the bucket's own quotas if they are equal, so that charges share one call.
                 match bucket.quotas() == quotas {
                     true => bucket.charge_detached(key, tokens),

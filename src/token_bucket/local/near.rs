@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::entry::Entry;
 use crate::Key;
-use crate::token_bucket::decision::{BucketState, Decision};
+use crate::token_bucket::bucket_state::BucketState;
+use crate::token_bucket::decision::Decision;
 use crate::token_bucket::quota::Quotas;
 use crate::token_bucket::state::{Ask, Bucket};
 
@@ -92,6 +93,6 @@ impl Near {
     #[inline]
     pub(super) fn decision(&self, ask: Ask, admitted: bool, now: i64, bucket: Bucket) -> Decision {
         let state = BucketState { quotas: self.quotas.clone(), now: self.entry.told.time(now), bucket };
-        Decision { cost: ask.cost, admitted, is_local: true, by: None, key: None, state }
+        Decision { is_local: true, ..Decision::new(ask.cost, admitted, state) }
     }
 }

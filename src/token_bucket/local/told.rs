@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::token_bucket::decision::BucketState;
+use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::quota::Quotas;
 use crate::token_bucket::state::{Bucket, Level, Moment};
 

@@ -92,24 +92,12 @@ impl Quotas {
         Self(equal::set(limits.collect()))
     }
 
-    /// The quotas with these numbers, which a store has stored. `None` if no quota has them.
-    pub(crate) fn stored(tokens: impl IntoIterator<Item = Tokens>) -> Option<Self> {
-        let is_quota = |tokens: &Tokens| {
-            let Tokens { burst, num, den } = *tokens;
-            let span = i128::from(burst) * i128::from(num);
-            (1..=u32::MAX.into()).contains(&burst)
-                && num >= 0
-                && (1..=1 << 20).contains(&den)
-                && span <= i128::from(MAX_SPAN) * i128::from(den)
-        };
-        let tokens: SmallVec<[Tokens; 2]> = tokens.into_iter().collect();
+    /// The quotas with these numbers, which a store has stored. `None` if there are none.
+    pub(crate) fn stored(tokens: impl ExactSizeIterator<Item = Tokens>) -> Option<Self> {
         let of = tokens.len();
-        if of == 0 || !tokens.iter().all(is_quota) {
-            return None;
-        }
         let limit =
             |(position, tokens)| Limit { name: Quota::default_name(position, of), pace: Pace::of(tokens) };
-        Some(Self(equal::set(tokens.into_iter().enumerate().map(limit).collect())))
+        (of > 0).then(|| Self(equal::set(tokens.enumerate().map(limit).collect())))
     }
 
     /// The quotas at the given positions.

@@ -242,7 +242,7 @@ impl Drop for Charged<'_> {
     fn drop(&mut self) {
         let charged = self.of.0.buckets.iter().zip(self.keys).zip(&self.decisions);
         for ((bucket, key), (decision, sent)) in charged {
-            bucket.take_back(key, &decision.state, decision.cost, *sent);
+            bucket.take_back(key, &decision.state, decision.cost.into(), *sent);
         }
     }
 }

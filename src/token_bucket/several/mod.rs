@@ -16,7 +16,8 @@ pub(crate) use self::asking::AcquireAll;
 pub(super) use self::step::ReserveAll;
 #[cfg(test)]
 pub(super) use self::step::{Buckets, CancelAll, Decided};
-use super::decision::{BucketState, Decision, Refuser};
+use super::bucket_state::BucketState;
+use super::decision::{Decision, Refuser};
 use super::state::Bucket;
 use super::{TokenBucket, counted};
 use crate::store::{Cells, Client, Namespace};
@@ -269,7 +270,8 @@ impl Several {
     /// Converts the decision of one limit to a decision of all limits, which contains the quotas of this limit
     /// only.
     fn alone(&self, limit: usize, decision: Decision) -> Decision {
-        let refuser = (!decision.admitted).then(|| Refuser::new(limit, 0, &decision.state, decision.cost));
+        let refuser =
+            (!decision.admitted).then(|| Refuser::new(limit, 0, &decision.state, decision.cost.into()));
         let quotas = self.0.terms.alone[limit].clone();
         Decision { by: refuser, state: BucketState { quotas, ..decision.state }, ..decision }
     }
