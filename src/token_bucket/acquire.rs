@@ -7,15 +7,15 @@ use std::task::{Context, Poll, Waker, ready};
 use futures_util::future::BoxFuture;
 use tokio::task::coop::consume_budget;
 
+use super::TokenBucket;
 use super::decision::Decision;
 use super::local::{Answer, Asked};
 use super::operations::Reserve;
 use super::reservation::Reservation;
 use super::state::Ask;
-use super::{Key, TokenBucket};
-use crate::Error;
 use crate::store::timer::sleep;
 use crate::store::{Operation, OperationFuture};
+use crate::{Error, Key};
 
 /// A decision in progress.
 pub(crate) enum Decide<O: Decides> {

@@ -100,7 +100,7 @@ fn random_step(rng: &mut StdRng, sets: &[Quotas], usual: usize) -> Step {
                 1 => most,
                 _ => rng.random_range(0..=most.min(3)),
             };
-            let waits = [0, 0, 1, 1_000, 100_000, 1_500_000, 3_600_000_000, super::MAX_SPAN];
+            let waits = [0, 0, 1, 1_000, 100_000, 1_500_000, 3_600_000_000, super::quota::MAX_SPAN];
             let wait = waits[rng.random_range(0..waits.len())];
             Step::Reserve { quotas, cost, wait, count: rng.random_range(1..=4) }
         }
@@ -164,15 +164,19 @@ async fn answer(
                 return Ok(String::new());
             }
             let mut reservation = reservations.remove(pick % reservations.len());
-            let cancel = match step {
-                Step::Cancel { .. } => reservation.take_cancel(),
+            let given = match step {
+                Step::Cancel { .. } => {
+                    let cancel = reservation.take_cancel();
+                    cancel.map(|cancel| reservation.bucket.cancel(&reservation.key, cancel))
+                }
                 _ => {
                     let decision = reservation.decision();
-                    Some(Cancel::new(&decision.state, decision.cost.into(), Rule::IfLatest))
+                    let undo = Cancel::new(&decision.state, decision.cost.into(), Rule::IfLatest);
+                    Some(bucket.clients.cancel.run(key, undo))
                 }
             };
-            match cancel {
-                Some(cancel) => format!("given: {:?}", bucket.clients.cancel.run(key, cancel).await?),
+            match given {
+                Some(given) => format!("given: {:?}", given.await?),
                 None => String::new(),
             }
         }

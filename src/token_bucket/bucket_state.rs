@@ -1,5 +1,8 @@
 //! The state of a bucket, as callers see it.
 
+#[cfg(test)]
+mod tests;
+
 use std::cmp::Reverse;
 use std::fmt;
 use std::time::Duration;
@@ -26,17 +29,13 @@ use crate::token_bucket::quota::{Limit, Quotas};
 /// ```
 #[derive(Clone)]
 pub struct BucketState {
-    pub(super) quotas: Quotas,
+    /// The quotas of the call.
+    pub(crate) quotas: Quotas,
     pub(super) now: i64,
     pub(super) bucket: Bucket,
 }
 
 impl BucketState {
-    /// The quotas of the call.
-    pub(crate) fn quotas(&self) -> &Quotas {
-        &self.quotas
-    }
-
     /// Returns the number of tokens available now: the minimum over all quotas, or 0 while the bucket is blocked.
     #[must_use]
     pub fn remaining(&self) -> u32 {

@@ -52,7 +52,7 @@ pub struct Decision {
     pub state: BucketState,
     pub(super) admitted: bool,
     /// The limit that refused the request, if there are several limits.
-    pub(super) by: Option<Refuser>,
+    pub(crate) by: Option<Refuser>,
 }
 
 /// Which limit and which quota of the decision refused a request.
@@ -123,11 +123,6 @@ impl Decision {
         let quota =
             self.by.map_or_else(|| self.state.lacking(self.cost.into()).unwrap_or(0), |by| by.quota.into());
         self.state.quotas.limits().get(quota).map(|limit| &*limit.name)
-    }
-
-    /// The limit that refused the request, if there are several limits.
-    pub(crate) fn refuser(&self) -> Option<Refuser> {
-        self.by
     }
 
     /// Returns the number of tokens available now.

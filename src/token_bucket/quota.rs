@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::quotas::Quotas;
+pub(crate) use self::quotas::repeated;
 use crate::Error;
 
 /// At most `rate` tokens per period on average, and at most `burst` tokens at once.
@@ -205,7 +206,7 @@ fn ceiling(p: i128, q: i128, most: i128) -> (i128, i128) {
 }
 
 /// A checked [`Quota`], with its name in response headers.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limit {
     pub(crate) name: Arc<str>,
     pub(crate) pace: Pace,

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use super::TokenBucket;
 use super::cancel::{Cancel, Rule};
 use super::decision::Decision;
-use super::{Key, TokenBucket};
-use crate::Error;
+use crate::{Error, Key};
 
 /// Reserved tokens. Act after [`delay`](Self::delay), or [`cancel`](Self::cancel).
 ///

@@ -217,24 +217,6 @@ async fn other_quotas_per_call_keep_what_is_owed() {
     assert_eq!(world.bucket.peek("k").await.unwrap().remaining(), 5);
 }
 
-/// A client that spreads its remaining tokens over the window is never refused.
-#[tokio::test]
-async fn the_window_says_at_what_pace_tokens_come_back() {
-    let bucket = |quota| TokenBucket::new(&Store::in_memory(), "test", quota).unwrap();
-    let told = |decision: &super::Decision| {
-        let balance = decision.state.tightest();
-        (balance.remaining, balance.effective_window.map(|window| window.as_secs_f64().round()))
-    };
-    let hourly = bucket(Quota::per_hour(1000));
-    assert_eq!(told(&hourly.allow("k").await.unwrap()), (999, Some(3596.0)));
-    assert_eq!(told(&hourly.allow_n("k", 999).await.unwrap()), (0, Some(4.0)), "until the next");
-    let once = bucket(Quota::non_refilling(2));
-    assert_eq!(told(&once.allow("k").await.unwrap()), (1, None));
-    let blocked = bucket(Quota::per_second(1).burst(5));
-    blocked.block_for("k", Duration::from_secs(60)).await.unwrap();
-    assert_eq!(told(&blocked.allow("k").await.unwrap()), (0, Some(60.0)));
-}
-
 #[tokio::test(start_paused = true)]
 async fn waiting_is_first_come_first_served_and_given_back_when_dropped() {
     let bucket = TokenBucket::new(&Store::in_memory(), "test", Quota::per_second(10).burst(1)).unwrap();

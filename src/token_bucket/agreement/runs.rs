@@ -13,14 +13,15 @@ use redis::{self, Value};
 
 use super::virtual_time::{CLOCK, VirtualTime, jump};
 use super::{quota_sets, seed};
+use crate::Quotas;
 use crate::store::{Arguments, Cell as _, Fields, Operation};
 use crate::token_bucket::adjust::Adjust;
 use crate::token_bucket::ahead::Prefetch;
 use crate::token_bucket::cancel::{Cancel, Rule};
 use crate::token_bucket::operations::Reserve;
 use crate::token_bucket::peek::Peek;
+use crate::token_bucket::quota::MAX_SPAN;
 use crate::token_bucket::state::{Ask, Bucket};
-use crate::{Quotas, token_bucket::MAX_SPAN};
 use support::redis_server::RedisServer;
 
 const SEQUENCES: usize = 200;

@@ -91,7 +91,7 @@ impl Bans {
     pub(super) fn refused(&self, bucket: &TokenBucket, key: &Key, decision: &Decision) {
         let is_blocked = !decision.state.blocked_for().is_zero();
         // With several limits, another limit may be blocked.
-        if decision.refuser().map_or(is_blocked, |refuser| refuser.is_blocked) {
+        if decision.by.map_or(is_blocked, |refuser| refuser.is_blocked) {
             return;
         }
         let mut hasher = DefaultHasher::new();
