@@ -22,7 +22,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use self::virtual_time::{VirtualTime, jump};
 use super::cancel::{Cancel, Rule};
-use super::{Decision, Reservation, TokenBucket};
+use super::{Reservation, TokenBucket};
 use crate::store::Clock;
 use crate::{Error, Key, Quota, Quotas, Store};
 use support::redis_server::RedisServer;

@@ -12,7 +12,8 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::seed;
 use crate::store::Clock;
-use crate::token_bucket::{MAX_SPAN, TokenBucket};
+use crate::token_bucket::TokenBucket;
+use crate::token_bucket::quota::MAX_SPAN;
 use crate::{Quota, Store};
 
 type Rational = Ratio<i128>;
