@@ -72,7 +72,7 @@ async fn role_caller() {
                 if let Ok(admitted) = decision
                     && admitted.is_admitted()
                 {
-                    tell(&format!("{from} {to} {}", u8::from(admitted.is_local())));
+                    tell(&format!("{from} {to} {}", u8::from(admitted.is_local)));
                 }
                 if to > begin + for_micros {
                     return;

@@ -90,11 +90,11 @@ pub(crate) fn text(state: &State) -> String {
     match state {
         State::Bucket(bucket) => {
             let levels = bucket.balances().map(|level| {
-                let full = match level.reset_after() {
+                let full = match level.reset_after {
                     Some(after) => format!("full in {}", span(after)),
                     None => "never refills".to_owned(),
                 };
-                format!("{} of {} left, {full}", level.remaining(), level.limit())
+                format!("{} of {} left, {full}", level.remaining, level.limit)
             });
             let levels = levels.collect::<Vec<_>>().join("; ");
             match bucket.blocked_for() {

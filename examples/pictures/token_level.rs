@@ -71,7 +71,7 @@ async fn run() -> Done<(Levels, Requests)> {
         while due.next_if(|&at| Duration::from_millis(at) <= began.elapsed()).is_some() {
             let before = level(&bucket.peek("ann").await?);
             let decision = bucket.allow("ann").await?;
-            let after = level(decision.state());
+            let after = level(&decision.state);
             requests.push((now, if decision.is_admitted() { after } else { before }, decision.is_admitted()));
             levels.push((now, after));
         }

@@ -23,7 +23,8 @@ use super::lease::{Holder, Snapshot};
 use super::rw_lock::holders::ReadWrite;
 use super::single_flight::answer::Flight;
 use super::single_flight::kept;
-use super::token_bucket::levels;
+use super::token_bucket::operations::Reset;
+use super::token_bucket::peek::Peek;
 use super::wait_group::holders::Permits;
 use crate::store::{Cell, Namespace, Stem, check_name};
 use crate::{Error, Key, Store};
@@ -98,7 +99,7 @@ impl Operator {
         match entry.kind {
             Kind::TokenBucket => {
                 let (namespace, key) = self.place(entry)?;
-                Ok(levels::levels(&namespace, key).await?.map(State::Bucket))
+                Ok(namespace.client().run(key, Peek).await?.under_its_own().map(State::Bucket))
             }
             Kind::SingleFlight => {
                 let runs = self.leases(entry).await?;
@@ -170,7 +171,7 @@ impl Operator {
             return Err(Error::invalid(format!("only a token_bucket can be reset, not a {}", entry.kind)));
         }
         let (namespace, key) = self.place(entry)?;
-        levels::reset(&namespace, key).await
+        namespace.client().run(key, Reset).await
     }
 
     /// Forgets the answer of a single flight, the response of an idempotency key, or a handled item of an exact `Dedupe`.

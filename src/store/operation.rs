@@ -33,7 +33,7 @@ use super::redis::Value;
 /// | `AcquireRelease`: release | finds no token: "not held" | yes; the caller knows by [`Fields::sent_twice`] |
 /// | `AcquireRelease`: complete | finds no lease: "not held" | yes; then it was held, unless another token holds |
 /// | `Renew`, `Heartbeat` | the same: no lease gets shorter or comes back | yes |
-/// | `Peek`, `Levels`, `Contains`, `Count`, each `Look` | the same: they write nothing | yes |
+/// | `Peek`, `Contains`, `Count`, each `Look` | the same: they write nothing | yes |
 /// | `Open` of a filter, of a layout | the same: what it writes is there | yes |
 /// | `Forget` of an answer | the same; at worst it removes a newer answer | yes |
 /// | `Reserve`, `ReserveAll`, `Adjust`, `Prefetch` | charges again, and may refuse | no |

@@ -7,15 +7,15 @@ use std::task::{Context, Poll, Waker, ready};
 use futures_util::future::BoxFuture;
 use tokio::task::coop::consume_budget;
 
+use super::TokenBucket;
 use super::decision::Decision;
 use super::local::{Answer, Asked};
-use super::operations::{Peek, Reserve};
+use super::operations::Reserve;
 use super::reservation::Reservation;
 use super::state::Ask;
-use super::{Key, TokenBucket};
-use crate::Error;
 use crate::store::timer::sleep;
 use crate::store::{Operation, OperationFuture};
+use crate::{Error, Key};
 
 /// A decision in progress.
 pub(crate) enum Decide<O: Decides> {
@@ -116,9 +116,7 @@ enum Step {
     /// Not polled yet: nothing is charged.
     Asked,
     Deciding(Decide<Reserve>),
-    Waiting(BoxFuture<'static, ()>, Reservation),
-    /// The time to act has come. Checks whether the bucket was blocked meanwhile.
-    Looking(OperationFuture<Peek>, Decision),
+    Waiting(BoxFuture<'static, Result<Decision, Error>>),
     Done,
 }
 
@@ -151,35 +149,17 @@ impl Future for Acquire {
                 }
                 Step::Deciding(decide) => {
                     let decision = ready!(Pin::new(&mut *decide).poll(context))?;
-                    let delay = decision.delay();
-                    if delay.is_zero() {
+                    if decision.delay().is_zero() {
                         self.step = Step::Done;
                         return Poll::Ready(Ok(decision));
                     }
-                    let reservation = Reservation::new(self.bucket.clone(), self.key.clone(), decision);
-                    self.step = Step::Waiting(Box::pin(sleep(delay)), reservation);
+                    let (bucket, key) = (self.bucket.clone(), self.key.clone());
+                    self.step = Step::Waiting(Box::pin(wait_to_act(bucket, key, self.cost, decision)));
                 }
-                Step::Waiting(sleep, reservation) => {
-                    ready!(sleep.as_mut().poll(context));
-                    let decision = reservation.decision().clone();
-                    self.step = Step::Looking(self.bucket.look(self.key.clone()), decision);
-                }
-                Step::Looking(looking, decision) => {
-                    // An outage at this point changes nothing: the tokens are granted.
-                    let blocked = match ready!(Pin::new(looking).poll(context)) {
-                        Ok(state) => !state.blocked_for().is_zero(),
-                        Err(_) => false,
-                    };
-                    if !blocked {
-                        let decision = decision.clone();
-                        self.step = Step::Done;
-                        return Poll::Ready(Ok(decision));
-                    }
-                    // Queues again at the end, for the rest of `max_wait`. So the requests that waited during the
-                    // block are admitted at the usual rate after it.
-                    let waited = decision.delay();
-                    self.bucket = self.bucket.with_less_wait(waited);
-                    self.step = Step::Asked;
+                Step::Waiting(waiting) => {
+                    let decided = ready!(waiting.as_mut().poll(context));
+                    self.step = Step::Done;
+                    return Poll::Ready(decided);
                 }
                 Step::Done => return Poll::Pending,
             }
@@ -189,10 +169,40 @@ impl Future for Acquire {
 
 debug!(Acquire, bucket, cost);
 
-impl Drop for Acquire {
+/// Waits until an admitted request may act.
+async fn wait_to_act(
+    mut bucket: TokenBucket,
+    key: Key,
+    cost: u32,
+    mut decision: Decision,
+) -> Result<Decision, Error> {
+    loop {
+        let delay = decision.delay();
+        if delay.is_zero() {
+            return Ok(decision);
+        }
+        let mut waiting = Waiting(Reservation::new(bucket.clone(), key.clone(), decision));
+        sleep(delay).await;
+        decision = waiting.0.acts();
+        // An outage at this point changes nothing: the tokens are granted.
+        if !bucket.peek(key.clone()).await.is_ok_and(|state| !state.blocked_for().is_zero()) {
+            return Ok(decision);
+        }
+        // Queues again at the end, for the rest of `max_wait`. So the requests that waited during the block are
+        // admitted at the usual rate after it.
+        bucket = bucket.with_less_wait(delay);
+        let waker = current_waker().await;
+        decision = Decide::new(&bucket, key.clone(), cost, bucket.max_wait, waker).await?;
+    }
+}
+
+/// A reservation whose request waits. If this is dropped, the tokens are given back.
+struct Waiting(Reservation);
+
+impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Step::Waiting(_, reservation) = &mut self.step {
-            reservation.cancel_detached();
+        if let Some(cancel) = self.0.take_cancel() {
+            self.0.bucket.cancel_detached(&self.0.key, cancel);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Charges without a check, adds tokens, and blocks: `lua/token_bucket/adjust.lua` in Rust.
 
-use super::decision::BucketState;
+use super::bucket_state::BucketState;
 use super::operations::{MOST_SLOW_RUNS, read_bucket, under_its_quotas};
 use super::state::{Bucket, Level, Moment};
 use crate::store::{Arguments, Fields, Garbled, Never, Operation, Repeat, Script, script};

@@ -22,7 +22,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use self::virtual_time::{VirtualTime, jump};
 use super::cancel::{Cancel, Rule};
-use super::{Decision, Reservation, TokenBucket};
+use super::{Reservation, TokenBucket};
 use crate::store::Clock;
 use crate::{Error, Key, Quota, Quotas, Store};
 use support::redis_server::RedisServer;
@@ -100,7 +100,7 @@ fn random_step(rng: &mut StdRng, sets: &[Quotas], usual: usize) -> Step {
                 1 => most,
                 _ => rng.random_range(0..=most.min(3)),
             };
-            let waits = [0, 0, 1, 1_000, 100_000, 1_500_000, 3_600_000_000, super::MAX_SPAN];
+            let waits = [0, 0, 1, 1_000, 100_000, 1_500_000, 3_600_000_000, super::quota::MAX_SPAN];
             let wait = waits[rng.random_range(0..waits.len())];
             Step::Reserve { quotas, cost, wait, count: rng.random_range(1..=4) }
         }
@@ -165,10 +165,13 @@ async fn answer(
             }
             let mut reservation = reservations.remove(pick % reservations.len());
             let given = match step {
-                Step::Cancel { .. } => reservation.begin_cancel(),
+                Step::Cancel { .. } => {
+                    let cancel = reservation.take_cancel();
+                    cancel.map(|cancel| reservation.bucket.cancel(&reservation.key, cancel))
+                }
                 _ => {
-                    let Decision { state, cost, .. } = reservation.decision();
-                    let undo = Cancel::new(state, *cost, Rule::IfLatest);
+                    let decision = reservation.decision();
+                    let undo = Cancel::new(&decision.state, decision.cost.into(), Rule::IfLatest);
                     Some(bucket.clients.cancel.run(key, undo))
                 }
             };

@@ -1,6 +1,6 @@
 //! Prefetching: charges tokens before the requests that will use them. `lua/token_bucket/prefetch.lua` in Rust.
 
-use super::decision::BucketState;
+use super::bucket_state::BucketState;
 use super::operations::{MOST_SLOW_RUNS, WRONG_TYPE, read_levels, under_its_quotas};
 use super::state::{Bucket, Moment};
 use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Repeat, Script, script};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::decision::BucketState;
+use super::bucket_state::BucketState;
 use super::operations::{MOST_SLOW_RUNS, PARTS, read_count, write_sets};
 use super::returning::Return;
 use super::state::{Bucket, Level, Moment};

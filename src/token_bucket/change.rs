@@ -41,25 +41,31 @@ impl Bucket {
     /// to a used bucket, or the clock was set back.
     pub(crate) fn fitted(&self, quotas: &Quotas, now: i64) -> (Self, bool) {
         let mut this = self.clone();
-        let mut is_new = this.set_back(now);
-        if this.fits(quotas) {
-            return (this.told(), is_new);
+        let was_set_back = this.set_back(now);
+        let (this, is_new) = this.fit(quotas, now);
+        (this, was_set_back || is_new)
+    }
+
+    /// As [`fitted`](Self::fitted), for times that were moved already if the clock was set back.
+    pub(super) fn fit(self, quotas: &Quotas, now: i64) -> (Self, bool) {
+        if self.fits(quotas) {
+            return (self.told(), false);
         }
-        if this.is_idle(now) {
-            return (Self::full(quotas), is_new);
+        if self.is_idle(now) {
+            return (Self::full(quotas), false);
         }
-        let find = |limit: &Limit| this.levels.iter().find(|level| level.quota == limit.tokens);
-        let mut levels = SmallVec::new();
+        let find = |limit: &Limit| self.levels.iter().find(|level| level.quota == limit.tokens);
+        let (mut levels, mut is_new) = (SmallVec::new(), false);
         for limit in quotas.limits() {
             levels.push(find(limit).copied().unwrap_or_else(|| {
                 is_new = true;
-                this.taken_over(limit, now)
+                self.taken_over(limit, now)
             }));
         }
         let is_other = |level: &&Level| quotas.limits().iter().all(|limit| level.quota != limit.tokens);
-        levels.extend(this.levels.iter().filter(is_other).copied());
+        levels.extend(self.levels.iter().filter(is_other).copied());
         levels.truncate(MOST_LEVELS);
-        (Self::new(this.blocked_until, levels), is_new)
+        (Self::new(self.blocked_until, levels), is_new)
     }
 
     /// The level of a new quota.

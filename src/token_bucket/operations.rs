@@ -2,8 +2,9 @@
 
 use smallvec::SmallVec;
 
+use super::bucket_state::BucketState;
 use super::cancel::Cancel;
-use super::decision::{BucketState, Decision};
+use super::decision::Decision;
 use super::state::{Ask, Bucket, Level, Moment};
 use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Repeat, Script, script};
 use crate::token_bucket::quota::{MOST_REPEATS, Quotas};
@@ -16,21 +17,14 @@ pub(crate) struct Reserve {
     pub(crate) ask: Ask,
 }
 
-/// Reads the state of a bucket.
-#[derive(Debug)]
-#[cfg_attr(test, derive(Clone))]
-pub(crate) struct Peek {
-    pub(crate) quotas: Quotas,
-}
-
 /// Fills a bucket and unblocks it.
 #[derive(Debug)]
 pub(crate) struct Reset;
 
 pub(super) const PARTS: &[&str] = &["tat"];
 
-/// The maximum number of buckets in one call of [`Reserve`] or [`Peek`]: about 0.4 or 0.8 ms of server time.
-const MOST_RUNS: usize = 128;
+/// The maximum number of buckets in one call of [`Reserve`] or [`Peek`](super::peek::Peek): about 0.4 or 0.8 ms of server time.
+pub(super) const MOST_RUNS: usize = 128;
 
 /// The maximum for scripts that process and write states in table form, which takes four times as long.
 pub(super) const MOST_SLOW_RUNS: usize = 64;
@@ -201,38 +195,14 @@ impl Operation for Reserve {
     fn undo(decisions: &[Decision]) -> Option<Cancel> {
         let count = decisions.iter().take_while(|decision| decision.admitted).count();
         let (first, last) = (decisions.first()?, decisions[..count].last()?);
-        Some(Cancel::combined(&first.state, &last.state, last.cost, count))
+        Some(Cancel::combined(&first.state, &last.state, last.cost.into(), count))
     }
 }
 
 impl Reserve {
     fn decision(self, admitted: bool, now: i64, bucket: Bucket) -> Decision {
         let state = BucketState { quotas: self.quotas, now, bucket };
-        Decision { cost: self.ask.cost, admitted, is_local: false, by: None, key: None, state }
-    }
-}
-
-impl Operation for Peek {
-    under_its_quotas!();
-    type Reply = BucketState;
-    type Undo = Never<Bucket>;
-    const SCRIPT: Script = script!("token_bucket/peek", "lib/bucket", "lib/runs");
-    const REPEAT: Repeat = Repeat::Safe;
-    const MOST_RUNS: usize = MOST_RUNS;
-    const MOST_REPEATS: usize = MOST_REPEATS;
-
-    fn repeats(&self, _other: &Self) -> bool {
-        true
-    }
-
-    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<BucketState, Garbled> {
-        let bucket = read_bucket(&self.quotas, now, &mut fields)?;
-        Ok(BucketState { quotas: self.quotas, now, bucket })
-    }
-
-    fn apply(self, bucket: &mut Bucket, now: i64) -> BucketState {
-        let (bucket, _) = bucket.fitted(&self.quotas, now);
-        BucketState { quotas: self.quotas, now, bucket }
+        Decision::new(self.ask.cost, admitted, state)
     }
 }
 

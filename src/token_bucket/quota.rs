@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::quotas::Quotas;
+pub(crate) use self::quotas::repeated;
 use crate::Error;
 
 /// At most `rate` tokens per period on average, and at most `burst` tokens at once.
@@ -205,7 +206,7 @@ fn ceiling(p: i128, q: i128, most: i128) -> (i128, i128) {
 }
 
 /// A checked [`Quota`], with its name in response headers.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limit {
     pub(crate) name: Arc<str>,
     pub(crate) pace: Pace,
@@ -235,6 +236,15 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
+    /// Whether a quota can have these numbers, which a store has stored.
+    pub(crate) fn are_valid(&self) -> bool {
+        let span = i128::from(self.burst) * i128::from(self.num);
+        (1..=u32::MAX.into()).contains(&self.burst)
+            && self.num >= 0
+            && (1..=1 << 20).contains(&self.den)
+            && span <= i128::from(MAX_SPAN) * i128::from(self.den)
+    }
+
     /// The time from one token to the next in µs; infinite if no token comes back.
     pub(crate) fn interval(&self) -> f64 {
         if self.num == 0 { f64::INFINITY } else { self.num as f64 / self.den as f64 }

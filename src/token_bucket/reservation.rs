@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
+use super::TokenBucket;
 use super::cancel::{Cancel, Rule};
 use super::decision::Decision;
-use super::{Key, TokenBucket};
-use crate::Error;
-use crate::store::OperationFuture;
+use crate::{Error, Key};
 
 /// Reserved tokens. Act after [`delay`](Self::delay), or [`cancel`](Self::cancel).
 ///
@@ -28,8 +27,8 @@ use crate::store::OperationFuture;
 #[derive(Debug)]
 #[must_use = "the tokens are charged: wait for the delay and act, or cancel"]
 pub struct Reservation {
-    bucket: TokenBucket,
-    key: Key,
+    pub(super) bucket: TokenBucket,
+    pub(super) key: Key,
     decision: Decision,
     cancelled: bool,
 }
@@ -64,29 +63,24 @@ impl Reservation {
     ///
     /// [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded).
     pub async fn cancel(&mut self) -> Result<(), Error> {
-        match self.begin_cancel() {
-            Some(cancelling) => cancelling.await.map(drop),
+        match self.take_cancel() {
+            Some(cancel) => self.bucket.cancel(&self.key, cancel).await.map(drop),
             None => Ok(()),
         }
     }
 
-    pub(super) fn cancel_detached(&mut self) {
-        if let Some(cancel) = self.take_cancel() {
-            self.bucket.cancel_detached(&self.key, cancel);
-        }
+    /// The request acts, so its tokens stay charged.
+    pub(super) fn acts(&mut self) -> Decision {
+        self.cancelled = true;
+        self.decision.clone()
     }
 
-    pub(super) fn begin_cancel(&mut self) -> Option<OperationFuture<Cancel>> {
-        let cancel = self.take_cancel()?;
-        Some(self.bucket.cancel(&self.key, cancel))
-    }
-
-    fn take_cancel(&mut self) -> Option<Cancel> {
+    pub(super) fn take_cancel(&mut self) -> Option<Cancel> {
         // Prefetched tokens act at once, and are given back as a batch.
         if std::mem::replace(&mut self.cancelled, true) || self.decision.is_local {
             return None;
         }
-        let Decision { state, cost, .. } = &self.decision;
-        Some(Cancel::new(state, *cost, Rule::ActsAt(self.decision.act())))
+        let decision = &self.decision;
+        Some(Cancel::new(&decision.state, decision.cost.into(), Rule::ActsAt(decision.act())))
     }
 }

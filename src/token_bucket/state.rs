@@ -78,11 +78,17 @@ impl Level {
     /// The number of whole tokens available at `when`; negative if tokens are already reserved ahead of time.
     #[inline]
     pub(crate) fn tokens(&self, pace: &Pace, when: i64) -> i64 {
+        self.free(pace, when, when)
+    }
+
+    /// The number of whole tokens available by `until`, counted from the TAT or from `start`, whichever is later.
+    #[inline]
+    fn free(&self, pace: &Pace, start: i64, until: i64) -> i64 {
         if pace.num == 0 {
             return pace.burst - self.tat.whole;
         }
-        let tat = self.tat.max(Moment::at(when));
-        pace.burst + tokens_in(pace, when - tat.whole, tat.part)
+        let base = self.tat.max(Moment::at(start));
+        pace.burst + tokens_in(pace, until - base.whole, base.part)
     }
 
     /// The time at which the last charge may act: `TAT − burst·T`, in whole µs, rounded up.
@@ -260,13 +266,8 @@ impl Bucket {
     /// later. Negative if tokens are already reserved ahead of time.
     #[inline]
     pub(crate) fn free(&self, quotas: &Quotas, now: i64, wait: i64) -> i64 {
-        let tokens = self.pairs(quotas).map(|(level, limit)| {
-            let base = level.tat.max(Moment::at(self.start(now)));
-            match limit.num {
-                0 => level.tokens(limit, now),
-                _ => limit.burst + tokens_in(limit, now + wait - base.whole, base.part),
-            }
-        });
+        let start = self.start(now);
+        let tokens = self.pairs(quotas).map(|(level, limit)| level.free(limit, start, now + wait));
         tokens.fold(i64::MAX, i64::min)
     }
 

@@ -114,7 +114,7 @@ async fn limits_of_different_stores_go_together() {
     for _ in 0..2 {
         let decision = limits.allow(["a", "k"]).await.unwrap();
         assert!(decision.is_admitted());
-        assert_eq!(decision.state().balances().count(), 2);
+        assert_eq!(decision.state.balances().count(), 2);
     }
     let refused = limits.allow(["a", "k"]).await.unwrap();
     assert_eq!(refused.refused_by(), Some("shared"));

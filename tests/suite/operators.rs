@@ -111,7 +111,7 @@ pub(crate) async fn each_kind_is_listed_and_shown(place: &Place, name: &str) {
     let Some(State::Bucket(bucket)) = operator.inspect(&entries[0]).await.unwrap() else {
         panic!("a bucket")
     };
-    let balances: Vec<_> = bucket.balances().map(|balance| (balance.limit(), balance.remaining())).collect();
+    let balances: Vec<_> = bucket.balances().map(|balance| (balance.limit, balance.remaining)).collect();
     assert_eq!(balances, [(10, 7), (50, 47)]);
     let seen = leases(&operator, &entries[1]).await;
     assert_eq!((seen.in_use(), seen.waiting(), seen.holders().len()), (2, 0, 1));

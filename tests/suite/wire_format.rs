@@ -424,7 +424,7 @@ async fn buckets() {
 
     let two = TokenBucket::new(&scene.store, "two", [minute(), Quota::per_hour(1).burst(2)]).unwrap();
     let state = two.peek("k").await.unwrap();
-    assert_eq!(state.balances().map(|balance| balance.remaining()).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(state.balances().map(|balance| balance.remaining).collect::<Vec<_>>(), [2, 1]);
     assert!(two.allow("k").await.unwrap().is_admitted() && !two.allow("k").await.unwrap().is_admitted());
     assert_form(&scene.get("td:{two:k}:tat"), "0 # 0 # 0 60000000 1 5 # 0 # 0 3600000000 1 2");
 

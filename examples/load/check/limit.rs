@@ -76,6 +76,6 @@ impl Limit {
 async fn fill(quota: Quota) -> Result<(u32, Option<u64>), Error> {
     let state = TokenBucket::new(&Store::in_memory(), "quota", quota)?.peek("any").await?;
     let balance = state.tightest();
-    let window = balance.window().map(|window| u64::try_from(window.as_micros()).unwrap_or(u64::MAX));
-    Ok((balance.limit(), window))
+    let window = balance.window.map(|window| u64::try_from(window.as_micros()).unwrap_or(u64::MAX));
+    Ok((balance.limit, window))
 }

@@ -12,7 +12,8 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::seed;
 use crate::store::Clock;
-use crate::token_bucket::{MAX_SPAN, TokenBucket};
+use crate::token_bucket::TokenBucket;
+use crate::token_bucket::quota::MAX_SPAN;
 use crate::{Quota, Store};
 
 type Rational = Ratio<i128>;
@@ -150,7 +151,7 @@ async fn a_bucket_is_gcra_in_rational_numbers() {
                 delay: span(decision.delay()),
                 retry_after: decision.retry_after().map(span),
                 remaining: decision.remaining().into(),
-                reset_after: span(decision.reset_after().unwrap()),
+                reset_after: span(decision.state.reset_after().unwrap()),
             };
             let full = model.tat.max(model.blocked_until).max(whole(now));
             let again = model.act(whole(now), whole(cost.into()));

@@ -4,6 +4,7 @@
 //! one key, and a key that does not hold a bucket.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
@@ -12,13 +13,15 @@ use redis::{self, Value};
 
 use super::virtual_time::{CLOCK, VirtualTime, jump};
 use super::{quota_sets, seed};
+use crate::Quotas;
 use crate::store::{Arguments, Cell as _, Fields, Operation};
 use crate::token_bucket::adjust::Adjust;
 use crate::token_bucket::ahead::Prefetch;
 use crate::token_bucket::cancel::{Cancel, Rule};
-use crate::token_bucket::operations::{Peek, Reserve};
+use crate::token_bucket::operations::Reserve;
+use crate::token_bucket::peek::Peek;
+use crate::token_bucket::quota::MAX_SPAN;
 use crate::token_bucket::state::{Ask, Bucket};
-use crate::{Quotas, token_bucket::MAX_SPAN};
 use support::redis_server::RedisServer;
 
 const SEQUENCES: usize = 200;
@@ -84,6 +87,15 @@ impl Both {
     /// Sends the runs in one call of the script, and applies them one by one in Rust. Returns the replies of each
     /// run, in order. The foreign key has none.
     fn call<O: Operation<Cell = Bucket> + Clone>(&mut self, runs: &[Run<O>]) -> Vec<Vec<O::Reply>> {
+        self.call_and_compare(runs, |reply| reply)
+    }
+
+    /// As `call`, but compares what `read` makes of the replies.
+    fn call_and_compare<O: Operation<Cell = Bucket> + Clone, R: Debug>(
+        &mut self,
+        runs: &[Run<O>],
+        read: impl Fn(O::Reply) -> R,
+    ) -> Vec<Vec<R>> {
         let keys: Vec<_> = runs.iter().map(|run| self.name(run.key)).collect();
         let operations: Vec<_> = runs.iter().map(|run| (&run.operation, run.count)).collect();
         let fields = eval(&mut self.time, &keys, &operations, self.now);
@@ -100,8 +112,8 @@ impl Both {
                 if cell.is_idle(self.now) {
                     *cell = Bucket::default();
                 }
-                let rust = run.operation.clone().apply(cell, self.now);
-                let lua = lua.unwrap_or_else(|error| panic!("{error:?}: {run:?}"));
+                let rust = read(run.operation.clone().apply(cell, self.now));
+                let lua = read(lua.unwrap_or_else(|error| panic!("{error:?}: {run:?}")));
                 assert_eq!(format!("{lua:?}"), format!("{rust:?}"), "{run:?} of {runs:?} at {}", self.now);
                 of_run.push(lua);
             }
@@ -218,9 +230,9 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                 }
                 let admitted = decisions.iter().filter(|decision| decision.is_admitted());
                 charges.extend(admitted.map(|it| match rng.random_range(0..10) {
-                    0..8 => Cancel::new(&it.state, it.cost, Rule::ActsAt(it.act())),
-                    8 => Cancel::safe_to_repeat(&it.state, it.cost),
-                    _ => Cancel::new(&it.state, it.cost, Rule::IfLatest),
+                    0..8 => Cancel::new(&it.state, it.cost.into(), Rule::ActsAt(it.act())),
+                    8 => Cancel::safe_to_repeat(&it.state, it.cost.into()),
+                    _ => Cancel::new(&it.state, it.cost.into(), Rule::IfLatest),
                 }));
             }
         }
@@ -259,10 +271,10 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
             }
         }
         7..9 => {
-            let runs = random_runs(rng, |_, _| Some(Peek { quotas: quotas.clone() }));
+            let runs = random_runs(rng, |_, _| Some(Peek));
             let runs = repeated(rng, runs);
             if !runs.is_empty() {
-                both.call(&runs);
+                both.call_and_compare(&runs, |stored| stored.under(quotas));
             }
         }
         13..15 => {

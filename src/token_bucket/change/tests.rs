@@ -4,7 +4,8 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use crate::store::{Cell as _, Operation as _};
 use crate::token_bucket::agreement::seed;
-use crate::token_bucket::operations::{Peek, Reserve};
+use crate::token_bucket::operations::Reserve;
+use crate::token_bucket::peek::Peek;
 use crate::token_bucket::quota::MAX_SPAN;
 use crate::token_bucket::state::{Ask, Bucket};
 use crate::{Quota, Quotas};
@@ -82,9 +83,7 @@ fn a_higher_rate_makes_nobody_wait_longer() {
         });
         let raised = Quotas::new(raised).unwrap();
         let cost = rng.random_range(1..=old.max_cost().min(raised.max_cost()));
-        let peek = |quotas: &Quotas| {
-            Peek { quotas: quotas.clone() }.apply(&mut bucket.clone(), now).available_after(cost)
-        };
+        let peek = |quotas: &Quotas| Peek.apply(&mut bucket.clone(), now).under(quotas).available_after(cost);
         let (before, after) = (peek(&old).unwrap(), peek(&raised).unwrap());
         // A floating-point rate is exact to the microsecond.
         let rounding = std::time::Duration::from_micros(2);

@@ -9,8 +9,8 @@ use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
 use crate::http::message::seconds;
-use crate::token_bucket::Balance;
 use crate::token_bucket::layer::OnResponse;
+use crate::token_bucket::{Balance, BucketState};
 use crate::{Admission, Error, Key, RateLimitLayer};
 
 #[cfg(test)]
@@ -131,14 +131,14 @@ impl RateLimitFields {
         let retry_after = decision.retry_after();
         let until = |balance: &Balance<'_>| {
             // Never more than `Retry-After`.
-            let window = balance.effective_window();
-            window.map(|window| seconds(retry_after.map_or(window, |retry| retry.min(window))))
+            let window = balance.effective_window?;
+            Some(seconds(retry_after.map_or(window, |retry| retry.min(window))))
         };
         if self.draft {
-            let state = decision.state();
+            let state = &decision.state;
             let policy = |rest: &str| {
-                let window = |balance: &Balance<'_>| balance.window().map(|window| seconds(window).max(1));
-                field(state.balances(), ";q=", Balance::limit, ";w=", window, rest)
+                let window = |balance: &Balance<'_>| Some(seconds(balance.window?).max(1));
+                field(state, [";q=", ";w="], |balance| (balance.limit, window(balance)), rest)
             };
             let mut rest = String::new();
             if let Some(unit) = self.unit.or(is_weighted.then_some("tokens")) {
@@ -148,10 +148,10 @@ impl RateLimitFields {
                 rest.extend([";pk=:", &partition(key), ":"]);
             }
             let policy = match rest.as_str() {
-                "" => state.quotas().policy(|| policy("")).clone(),
+                "" => state.quotas.policy(|| policy("")).clone(),
                 rest => policy(rest),
             };
-            let limit = field(state.balances(), ";r=", Balance::remaining, ";t=", until, "");
+            let limit = field(state, [";r=", ";t="], |balance| (balance.remaining, until(balance)), "");
             match headers.entry(POLICY) {
                 Entry::Vacant(vacant) => {
                     vacant.insert(policy);
@@ -171,12 +171,12 @@ impl RateLimitFields {
         if !self.legacy {
             return;
         }
-        let tightest = decision.state().tightest();
+        let tightest = decision.state.tightest();
         let told = headers.get(X_REMAINING).and_then(|told| told.to_str().ok()?.parse::<u32>().ok());
         // These fields describe one limit: the one with the fewest tokens left.
-        if told.is_none_or(|told| tightest.remaining() < told) {
-            headers.insert(X_LIMIT, tightest.limit().into());
-            headers.insert(X_REMAINING, tightest.remaining().into());
+        if told.is_none_or(|told| tightest.remaining < told) {
+            headers.insert(X_LIMIT, tightest.limit.into());
+            headers.insert(X_REMAINING, tightest.remaining.into());
             match until(&tightest) {
                 Some(until) => drop(headers.insert(X_RESET, until.into())),
                 None => drop(headers.remove(X_RESET)),
@@ -222,23 +222,21 @@ fn partition(key: &Key) -> String {
 }
 
 /// A field with an item for each quota: its name, a number, where there is one another, and `rest`.
-fn field<'a>(
-    balances: impl Iterator<Item = Balance<'a>>,
-    first: &str,
-    number: impl Fn(&Balance<'a>) -> u32,
-    second: &str,
-    other: impl Fn(&Balance<'a>) -> Option<u64>,
+fn field(
+    state: &BucketState,
+    parameters: [&str; 2],
+    numbers: impl Fn(&Balance<'_>) -> (u32, Option<u64>),
     rest: &str,
 ) -> HeaderValue {
     let (mut field, mut digits) = (SmallVec::<[u8; 128]>::new(), itoa::Buffer::new());
-    for balance in balances {
+    for balance in state.balances() {
         let separator = if field.is_empty() { "\"" } else { ", \"" };
-        let number = digits.format(number(&balance));
-        for part in [separator, balance.name(), "\"", first, number] {
+        let (number, other) = numbers(&balance);
+        for part in [separator, balance.name, "\"", parameters[0], digits.format(number)] {
             field.extend_from_slice(part.as_bytes());
         }
-        if let Some(number) = other(&balance) {
-            field.extend_from_slice(second.as_bytes());
+        if let Some(number) = other {
+            field.extend_from_slice(parameters[1].as_bytes());
             field.extend_from_slice(digits.format(number).as_bytes());
         }
         field.extend_from_slice(rest.as_bytes());

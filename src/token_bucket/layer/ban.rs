@@ -89,9 +89,9 @@ impl Bans {
 
     /// Counts a refusal in the background.
     pub(super) fn refused(&self, bucket: &TokenBucket, key: &Key, decision: &Decision) {
-        let is_blocked = !decision.state().blocked_for().is_zero();
+        let is_blocked = !decision.state.blocked_for().is_zero();
         // With several limits, another limit may be blocked.
-        if decision.refuser().map_or(is_blocked, |refuser| refuser.is_blocked) {
+        if decision.by.map_or(is_blocked, |refuser| refuser.is_blocked) {
             return;
         }
         let mut hasher = DefaultHasher::new();
@@ -117,7 +117,8 @@ impl Bans {
             return Ok(());
         }
         let ban = self.bans.count(key.clone()).await?;
-        let earlier = ban.limit() - 1 - ban.remaining().min(ban.limit() - 1);
+        let ban = ban.state.tightest();
+        let earlier = ban.limit - 1 - ban.remaining.min(ban.limit - 1);
         let span = self.ban.span.saturating_mul(1 << earlier.min(31)).min(self.ban.longest);
         bucket.block_for(key.clone(), span).await?;
         self.refusals.reset(key).await

@@ -170,7 +170,7 @@ where
                         Passing::Unlimited => (None, None),
                         Passing::Undecided(key) => (Some(&*key), None),
                         Passing::Admitted { decision, by_share } => {
-                            (decision.key(), Some((&**decision, *by_share)))
+                            (decision.key.as_ref(), Some((&**decision, *by_share)))
                         }
                     };
                     let admission = admitted.zip(key).map(|((decision, _), key)| Admission {

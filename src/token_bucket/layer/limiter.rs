@@ -123,7 +123,7 @@ impl Limiter {
 
     /// Which of several limits refused the request, and the key of that limit.
     pub(super) fn refused(&self, key: &Key, decision: &Decision) -> Option<(usize, Key)> {
-        let (Self::All(_), Some(refuser)) = (self, decision.refuser()) else { return None };
+        let (Self::All(_), Some(refuser)) = (self, decision.by) else { return None };
         // Limits without a key are not asked.
         let keys = keys(key).into_iter().enumerate();
         keys.filter_map(|(limit, key)| Some((limit, key?))).nth(refuser.limit.into())
@@ -145,7 +145,7 @@ impl Limiter {
         let Some(key) = decision.key.clone() else { return };
         match self {
             Self::One(bucket) => {
-                let quotas = decision.state().quotas();
+                let quotas = &decision.state.quotas;
                 // Uses the bucket's own quotas if they are equal, so that charges share one call.
                 match bucket.quotas() == quotas {
                     true => bucket.charge_detached(key, tokens),

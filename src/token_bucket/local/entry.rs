@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use tokio::sync::Notify;
 
+use super::last_state::LastState;
 use super::slots::{Slots, Taken};
-use super::told::Told;
 use crate::Key;
 use crate::store::Padded;
 use crate::token_bucket::quota::Quotas;
@@ -16,7 +16,7 @@ pub(crate) struct Entry {
     pub(super) hash: u64,
     pub(super) key: Key,
     pub(super) quotas: Quotas,
-    pub(super) told: Told,
+    pub(super) last_state: LastState,
     /// Whether the entry was removed from the table.
     is_gone: AtomicBool,
     /// Until when (µs) the stored state bounds the requests to the store; 0: it does not.
@@ -27,11 +27,11 @@ pub(crate) struct Entry {
     pub(super) slots: Padded<Slots>,
     /// The size of the last prefetch.
     pub(super) batch: AtomicI64,
-    /// Whether a [`Keeper`](super::Keeper) runs for this entry.
-    pub(super) is_kept: AtomicBool,
-    /// Until when (µs) no keeper starts, after a prefetch that got no tokens.
-    pub(super) rests_until: AtomicI64,
-    /// Whether more tokens are requested from the keeper.
+    /// Whether a [`PrefetchTask`](super::PrefetchTask) runs for this entry.
+    pub(super) has_prefetch_task: AtomicBool,
+    /// Until when (µs) no task starts, after a prefetch that got no tokens.
+    pub(super) no_prefetch_until: AtomicI64,
+    /// Whether more tokens are requested from the task.
     pub(super) wants: AtomicBool,
     pub(super) more: Notify,
     /// The tokens requested from the store since the last prefetch.
@@ -45,14 +45,14 @@ impl Entry {
             hash,
             key: key.clone(),
             quotas: quotas.clone(),
-            told: Told::new(quotas),
+            last_state: LastState::new(quotas),
             is_gone: AtomicBool::new(false),
             known_until: AtomicI64::new(0),
             in_flight: AtomicI64::new(0),
             slots: Padded::default(),
             batch: AtomicI64::new(0),
-            is_kept: AtomicBool::new(false),
-            rests_until: AtomicI64::new(0),
+            has_prefetch_task: AtomicBool::new(false),
+            no_prefetch_until: AtomicI64::new(0),
             wants: AtomicBool::new(false),
             more: Notify::new(),
             missed: AtomicI64::new(0),
@@ -80,7 +80,7 @@ impl Entry {
     pub(super) fn is_idle(&self, now: i64) -> bool {
         self.known_until.load(Ordering::Relaxed) <= now
             && self.in_flight.load(Ordering::Relaxed) == 0
-            && !self.is_kept.load(Ordering::Relaxed)
+            && !self.has_prefetch_task.load(Ordering::Relaxed)
     }
 
     /// Takes prefetched tokens; see [`Slots::take`].
@@ -100,7 +100,7 @@ impl Entry {
 
     /// Counts tokens that a request asks the store for.
     pub(super) fn missed(&self, tokens: i64) {
-        if self.is_kept.load(Ordering::Relaxed) {
+        if self.has_prefetch_task.load(Ordering::Relaxed) {
             self.missed.fetch_add(tokens, Ordering::Relaxed);
             self.want_more();
         }

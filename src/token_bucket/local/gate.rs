@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::entry::Entry;
-use super::near::Near;
+use super::thread_local_entry::ThreadLocalEntry;
 use super::{Answer, BucketState, Decision, Local};
 use crate::Key;
 use crate::token_bucket::state::Ask;
@@ -16,24 +16,20 @@ use crate::token_bucket::state::Ask;
 /// How long a stored state is used, µs.
 const LONGEST: i64 = 1_000_000;
 
-/// Counts the tokens of a request that asks the store, until this is dropped.
-pub(crate) struct Pass {
-    entry: Arc<Entry>,
-    cost: i64,
-}
-
 /// A request that asks the store.
 pub(crate) struct Asked {
     /// Stores the answer.
-    learns: Option<(Local, Key)>,
-    pass: Option<Pass>,
-    sent: i64,
+    pub(super) learns: Option<(Local, Key)>,
+    /// The entry whose requests in flight contain this one, until this is dropped.
+    pub(super) in_flight_of: Option<Arc<Entry>>,
+    pub(super) cost: i64,
+    pub(super) sent: i64,
 }
 
-impl Near {
-    /// The refusal of a request, or its pass to the store; no pass is needed if there is no usable state. See
-    /// [`Local::known`] for `is_alone`.
-    pub(super) fn gate(&self, now: i64, ask: Ask, is_alone: bool) -> Answer<Option<Pass>> {
+impl ThreadLocalEntry {
+    /// The refusal of a request, or the entry that counts it as in flight; it is not counted if there is no usable
+    /// state. See [`Local::known`] for `is_alone`.
+    pub(super) fn gate(&self, now: i64, ask: Ask, is_alone: bool) -> Answer<Option<Arc<Entry>>> {
         let entry = &self.entry;
         if now >= entry.known_until.load(Ordering::Acquire) {
             return Answer::Ask(None);
@@ -47,7 +43,7 @@ impl Near {
             let more = in_flight + ask.cost;
             match entry.in_flight.compare_exchange_weak(in_flight, more, Ordering::Relaxed, Ordering::Relaxed)
             {
-                Ok(_) => return Answer::Ask(Some(Pass { entry: Arc::clone(entry), cost: ask.cost })),
+                Ok(_) => return Answer::Ask(Some(Arc::clone(entry))),
                 Err(current) => in_flight = current,
             }
         }
@@ -66,8 +62,8 @@ impl Near {
     /// Decides a request by the stored state, after the requests in flight. Returns the refusal, if any.
     #[inline]
     fn refused(&self, now: i64, ask: Ask, in_flight: i64) -> Option<Decision> {
-        let (quotas, told) = (&self.quotas, &self.entry.told);
-        let (time, mut bucket) = (told.time(now), told.bucket(quotas));
+        let (quotas, last_state) = (&self.quotas, &self.entry.last_state);
+        let (time, mut bucket) = (last_state.time(now), last_state.bucket(quotas));
         if in_flight > 0 {
             bucket.charge(quotas, time, in_flight);
         }
@@ -83,35 +79,33 @@ impl Entry {
 }
 
 impl Asked {
-    pub(super) fn new(learns: Option<(Local, Key)>, pass: Option<Pass>, sent: i64) -> Self {
-        Self { learns, pass, sent }
-    }
-
     /// Stores the answer of the store: whether it admitted the request, and the state after that.
     pub(crate) fn answered(self, admitted: bool, state: &BucketState) {
-        let Some((local, key)) = self.learns else { return };
+        let Some((local, key)) = &self.learns else { return };
         if local.table.is_outdated(self.sent) {
             return;
         }
         let learn = |entry: &Entry| {
-            if entry.told.learn(self.sent, state) {
+            if entry.last_state.learn(self.sent, state) {
                 entry.known_until.store(self.sent + LONGEST, Ordering::Release);
             }
         };
-        match &self.pass {
-            Some(pass) => learn(&pass.entry),
+        match &self.in_flight_of {
+            Some(entry) => learn(entry),
             None if !admitted => {
                 // If there is no room for an entry, the answer is not stored.
-                let hash = local.table.hash(&key);
-                local.table.entry(hash, &key, &state.quotas).iter().for_each(|entry| learn(entry));
+                let hash = local.table.hash(key);
+                local.table.entry(hash, key, &state.quotas).iter().for_each(|entry| learn(entry));
             }
             None => {}
         }
     }
 }
 
-impl Drop for Pass {
+impl Drop for Asked {
     fn drop(&mut self) {
-        self.entry.in_flight.fetch_sub(self.cost, Ordering::Relaxed);
+        if let Some(entry) = &self.in_flight_of {
+            entry.in_flight.fetch_sub(self.cost, Ordering::Relaxed);
+        }
     }
 }

@@ -4,13 +4,13 @@
 
 mod entry;
 mod gate;
-mod heat;
-mod keeper;
-mod near;
+mod hot_keys;
+mod last_state;
+mod prefetch_task;
 mod slots;
 #[cfg(test)]
 mod tests;
-mod told;
+mod thread_local_entry;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -22,11 +22,12 @@ use hashbrown::HashTable;
 
 pub(super) use self::entry::Entry;
 pub(super) use self::gate::Asked;
-use self::heat::Heat;
-use self::keeper::Keeper;
-use self::near::Near;
+use self::hot_keys::HotKeyCounter;
+use self::prefetch_task::PrefetchTask;
+use self::thread_local_entry::ThreadLocalEntry;
 use super::TokenBucket;
-use super::decision::{BucketState, Decision};
+use super::bucket_state::BucketState;
+use super::decision::Decision;
 use super::state::Ask;
 use crate::token_bucket::quota::Quotas;
 use crate::{Key, clock};
@@ -35,15 +36,15 @@ use crate::{Key, clock};
 #[derive(Clone, Default)]
 pub(crate) struct Local {
     /// Whether refusals are cached.
-    refusals: bool,
+    pub(super) refusals: bool,
     /// How long prefetched tokens are held (µs), and the detection of hot keys. `None` if tokens are not
     /// prefetched.
-    ahead: Option<(i64, Arc<Heat>)>,
-    table: Arc<Table>,
+    pub(super) ahead: Option<(i64, Arc<HotKeyCounter>)>,
+    pub(super) table: Arc<Table>,
 }
 
 /// The entries, by key and quotas.
-struct Table {
+pub(super) struct Table {
     /// Identifies the table, because threads keep entries of several tables.
     id: u64,
     hasher: RandomState,
@@ -75,20 +76,6 @@ pub(super) enum Answer<A> {
 }
 
 impl Local {
-    pub(super) fn with_refusals(mut self, refusals: bool) -> Self {
-        self.refusals = refusals;
-        self
-    }
-
-    pub(super) fn with_prefetch(mut self, hold: i64) -> Self {
-        self.ahead = Some((hold, Arc::default()));
-        self
-    }
-
-    pub(super) fn without_prefetch(self) -> Self {
-        Self { ahead: None, ..self }
-    }
-
     /// Whether this process never keeps local state.
     pub(super) fn is_off(&self) -> bool {
         !self.refusals && self.ahead.is_none()
@@ -99,12 +86,12 @@ impl Local {
         self.is_off() || self.table.is_empty()
     }
 
-    fn take(&self, near: &mut Near, now: i64, ask: Ask) -> Option<Decision> {
-        if self.ahead.is_some() { near.take(now, ask) } else { None }
+    fn take(&self, copy: &mut ThreadLocalEntry, now: i64, ask: Ask) -> Option<Decision> {
+        if self.ahead.is_some() { copy.take(now, ask) } else { None }
     }
 
-    fn refusal(&self, near: &Near, now: i64, ask: Ask, is_alone: bool) -> Option<Decision> {
-        if self.refusals { near.refusal(now, ask, is_alone) } else { None }
+    fn refusal(&self, copy: &ThreadLocalEntry, now: i64, ask: Ask, is_alone: bool) -> Option<Decision> {
+        if self.refusals { copy.refusal(now, ask, is_alone) } else { None }
     }
 
     /// The decision on a request, if it needs no call to the store. If it is not asked for alone, but with those of
@@ -116,8 +103,8 @@ impl Local {
             return None;
         }
         let now = clock::micros();
-        self.table.with(key, quotas, |near| {
-            self.take(near, now, ask).or_else(|| self.refusal(near, now, ask, is_alone))
+        self.table.with(key, quotas, |copy| {
+            self.take(copy, now, ask).or_else(|| self.refusal(copy, now, ask, is_alone))
         })?
     }
 
@@ -131,39 +118,39 @@ impl Local {
         is_alone: bool,
     ) -> Answer<Asked> {
         let quotas = &bucket.quotas;
-        let found = self.table.with(&key, quotas, |near| {
-            if let Some(decision) = self.take(near, now, ask) {
+        let found = self.table.with(&key, quotas, |copy| {
+            if let Some(decision) = self.take(copy, now, ask) {
                 return Answer::Known(decision);
             }
-            let gate = if self.refusals { near.gate(now, ask, is_alone) } else { Answer::Ask(None) };
+            let gate = if self.refusals { copy.gate(now, ask, is_alone) } else { Answer::Ask(None) };
             if is_alone && matches!(gate, Answer::Ask(_)) {
-                near.entry.missed(ask.cost);
+                copy.entry.missed(ask.cost);
             }
             gate
         });
-        let pass = match found {
+        let in_flight_of = match found {
             Some(Answer::Known(decision)) => return Answer::Known(decision),
-            Some(Answer::Ask(pass)) => pass,
+            Some(Answer::Ask(entry)) => entry,
             None => None,
         };
         // Quotas that never refill are not prefetched, because prefetched tokens are sometimes lost.
-        if let Some((hold, heat)) = &self.ahead
+        if let Some((hold, hot_keys)) = &self.ahead
             && quotas.limits().iter().all(|limit| limit.num > 0)
             && let hash = self.table.hash(&key)
-            && let Some(count) = heat.note(hash, now, *hold, ask.cost)
+            && let Some(count) = hot_keys.note(hash, now, *hold, ask.cost)
             && let Some(entry) = self.table.entry(hash, &key, quotas)
         {
             let table = Arc::clone(&self.table);
-            Keeper::start(entry, table, &bucket.clients, *hold, count, now.rem_euclid(*hold));
+            PrefetchTask::start(entry, table, &bucket.clients, *hold, count, now.rem_euclid(*hold));
         }
         let learns = self.refusals.then(|| (self.clone(), key.into_owned()));
-        Answer::Ask(Asked::new(learns, pass, now))
+        Answer::Ask(Asked { learns, in_flight_of, cost: ask.cost, sent: now })
     }
 
     /// Removes the cached refusal of a key, because tokens are given back.
     pub(super) fn forget_refusal(&self, key: &Key, quotas: &Quotas) {
         self.table.outdate();
-        self.table.with(key, quotas, |near| near.entry.open());
+        self.table.with(key, quotas, |copy| copy.entry.open());
     }
 
     /// Removes the entries of a key, with their prefetched tokens.
@@ -198,7 +185,7 @@ impl Table {
 
     /// Calls `act` with this thread's copy of the entry of a key, if there is an entry.
     #[inline]
-    fn with<R>(&self, key: &Key, quotas: &Quotas, act: impl FnOnce(&mut Near) -> R) -> Option<R> {
+    fn with<R>(&self, key: &Key, quotas: &Quotas, act: impl FnOnce(&mut ThreadLocalEntry) -> R) -> Option<R> {
         if self.is_empty() {
             return None;
         }
@@ -207,7 +194,7 @@ impl Table {
             let shard = self.shard(hash).read().unwrap_or_else(PoisonError::into_inner);
             shard.entries.find(hash, |entry| entry.is_of(key, quotas)).cloned()
         };
-        near::with(self.id, key, quotas, find, act)
+        thread_local_entry::with(self.id, key, quotas, find, act)
     }
 
     /// The entry of a key; created if there is none. `None` if there are too many entries.

@@ -46,7 +46,7 @@ async fn a_dearer_request_is_told_its_own_time() {
     assert!(!local.allow("k").await.unwrap().is_admitted());
     for cost in [1, 2, 10] {
         let refused = local.allow_n("k", cost).await.unwrap();
-        assert!(refused.is_local() && refused.cost() == cost);
+        assert!(refused.is_local && refused.cost == cost);
         let minutes = refused.retry_after().unwrap().as_secs_f64() / 60.0;
         assert!((minutes - f64::from(cost)).abs() < 0.1, "{cost}: {minutes} min");
     }
@@ -65,9 +65,9 @@ async fn namespaces_and_values_know_their_own() {
     }
     assert!(sms.allow_n("k", 2).await.unwrap().is_admitted());
     assert!(!sms.allow("k").await.unwrap().is_admitted());
-    assert!(sms.allow("k").await.unwrap().is_local());
+    assert!(sms.allow("k").await.unwrap().is_local);
     assert!(mail.allow("k").await.unwrap().is_admitted(), "another namespace");
-    assert!(!sms.cache_refusals(false).allow("k").await.unwrap().is_local(), "the cache is off");
+    assert!(!sms.cache_refusals(false).allow("k").await.unwrap().is_local, "the cache is off");
     assert!(sms.allow_n("k", 0).await.unwrap().is_admitted());
     assert!(sms.allow_n("k", 3).await.unwrap_err().is_exceeds_burst());
 }
@@ -81,7 +81,7 @@ async fn the_gate_lets_through_what_can_be_admitted() {
         let decisions = join_all((0..100).map(|_| local.allow("k"))).await;
         let decisions: Vec<_> = decisions.into_iter().map(Result::unwrap).collect();
         let admitted = decisions.iter().filter(|decision| decision.is_admitted()).count();
-        (admitted, decisions.iter().filter(|decision| decision.is_local()).count())
+        (admitted, decisions.iter().filter(|decision| decision.is_local).count())
     };
     assert_eq!(ask().await.0, 10);
     let (mut admitted, mut asked, mut rounds) = (0, 0, 0);
@@ -106,7 +106,7 @@ async fn a_hot_key_is_admitted_from_memory() {
         for decision in decisions {
             let decision = decision.unwrap();
             assert!(decision.is_admitted());
-            from_memory += usize::from(decision.is_local());
+            from_memory += usize::from(decision.is_local);
         }
     }
     // After a block by this process, no request is admitted from memory.
@@ -206,7 +206,7 @@ impl Fleet {
                 let ask = Ask { cost, wait: 0 };
                 let decision = self.step(Reserve { quotas: self.quotas.clone(), ask });
                 if decision.is_admitted() {
-                    self.give_backs.push(Cancel::unused(decision.state(), cost, 0));
+                    self.give_backs.push(Cancel::unused(&decision.state, cost, 0));
                 }
             }
             9 => {

@@ -71,10 +71,8 @@ impl Quotas {
             .enumerate()
             .map(|(position, quota)| quota.check(position, of))
             .collect::<Result<_, _>>()?;
-        for (position, limit) in limits.iter().enumerate() {
-            if limits[..position].iter().any(|other| other.name == limit.name) {
-                return Err(Error::invalid(format!("two quotas have the same name {:?}", limit.name)));
-            }
+        if let Some(name) = repeated(limits.iter().map(|limit| &limit.name)) {
+            return Err(Error::invalid(format!("two quotas have the same name {name:?}")));
         }
         Ok(Self(equal::set(limits)))
     }
@@ -92,30 +90,17 @@ impl Quotas {
         Self(equal::set(limits.collect()))
     }
 
-    /// The quotas with these numbers, which a store has stored. `None` if no quota has them.
-    pub(crate) fn stored(tokens: impl IntoIterator<Item = Tokens>) -> Option<Self> {
-        let is_quota = |tokens: &Tokens| {
-            let Tokens { burst, num, den } = *tokens;
-            let span = i128::from(burst) * i128::from(num);
-            (1..=u32::MAX.into()).contains(&burst)
-                && num >= 0
-                && (1..=1 << 20).contains(&den)
-                && span <= i128::from(MAX_SPAN) * i128::from(den)
-        };
-        let tokens: SmallVec<[Tokens; 2]> = tokens.into_iter().collect();
+    /// The quotas with these numbers, which a store has stored. `None` if there are none.
+    pub(crate) fn stored(tokens: impl ExactSizeIterator<Item = Tokens>) -> Option<Self> {
         let of = tokens.len();
-        if of == 0 || !tokens.iter().all(is_quota) {
-            return None;
-        }
         let limit =
             |(position, tokens)| Limit { name: Quota::default_name(position, of), pace: Pace::of(tokens) };
-        Some(Self(equal::set(tokens.into_iter().enumerate().map(limit).collect())))
+        (of > 0).then(|| Self(equal::set(tokens.enumerate().map(limit).collect())))
     }
 
     /// The quotas at the given positions.
     pub(crate) fn part(&self, places: std::ops::Range<usize>) -> Self {
-        let limits = self.limits()[places].iter();
-        Self(equal::set(limits.map(|limit| Limit { name: limit.name.clone(), pace: limit.pace }).collect()))
+        Self(equal::set(self.limits()[places].iter().cloned().collect()))
     }
 
     /// Returns the largest cost that can be admitted: the smallest burst.
@@ -141,8 +126,7 @@ impl Quotas {
 
     /// Equal quotas with a separate reference count.
     pub(crate) fn copy(&self) -> Self {
-        let limit = |limit: &Limit| Limit { name: limit.name.clone(), pace: limit.pace };
-        Self(Arc::new(Set::of(self.limits().iter().map(limit).collect())))
+        Self(Arc::new(Set::of(self.limits().iter().cloned().collect())))
     }
 
     /// The share of one of `parts` processes that cannot communicate.
@@ -162,6 +146,12 @@ impl Quotas {
         });
         Self(equal::set(limits.collect()))
     }
+}
+
+/// The first of these names that occurs twice.
+pub(crate) fn repeated<T: PartialEq>(names: impl Iterator<Item = T> + Clone) -> Option<T> {
+    let earlier = names.clone();
+    names.enumerate().find_map(|(nth, name)| earlier.clone().take(nth).find(|other| *other == name))
 }
 
 impl TryFrom<Quota> for Quotas {

@@ -24,25 +24,21 @@ use crate::{Error, Key, clock};
 impl Several {
     /// Asks each limit for `cost` tokens. `key` combines the keys of the limits.
     pub(crate) fn decide(&self, key: Key, cost: u32) -> Decide<ReserveAll> {
-        let mut there: SmallVec<[Key; 3]> = SmallVec::new();
-        let (mut count, mut all) = (0, true);
-        for part in parts(key.as_bytes()) {
-            (count, all) = (count + 1, all && part.is_some());
-            there.extend(part.map(Key::from));
-        }
-        if count != self.0.buckets.len() {
-            let text = format!("the number of keys must be {}, is {count}", self.0.buckets.len());
+        let keys: Keys = parts(key.as_bytes()).map(|part| part.map(Key::from)).collect();
+        let (count, limits) = (keys.len(), self.0.buckets.len());
+        if count != limits {
+            let text = format!("the number of keys must be {limits}, is {count}");
             return Decide::Clear(Some(Err(Error::invalid(text))));
         }
-        let terms = &self.0.terms;
-        if there.is_empty() || cost == 0 {
-            return Decide::Clear(Some(Ok(Decision::free(terms.all.clone()))));
+        if cost == 0 || keys.iter().all(Option::is_none) {
+            return Decide::Clear(Some(Ok(Decision::free(self.0.terms.all.clone()))));
         }
-        if !all {
-            let keys: Keys = parts(key.as_bytes()).map(|part| part.map(Key::from)).collect();
-            return self.with_keys(&keys).decide_all(Key::of(&there), there, cost);
+        let some = keys.iter().any(Option::is_none).then(|| self.with_keys(&keys));
+        let there: SmallVec<[Key; 3]> = keys.into_iter().flatten().collect();
+        match some {
+            Some(some) => some.decide_all(Key::of(&there), there, cost),
+            None => self.decide_all(key, there, cost),
         }
-        self.decide_all(key, there, cost)
     }
 
     /// As `decide`, for limits that all have a key.
@@ -242,7 +238,7 @@ impl Drop for Charged<'_> {
     fn drop(&mut self) {
         let charged = self.of.0.buckets.iter().zip(self.keys).zip(&self.decisions);
         for ((bucket, key), (decision, sent)) in charged {
-            bucket.take_back(key, &decision.state, decision.cost, *sent);
+            bucket.take_back(key, &decision.state, decision.cost.into(), *sent);
         }
     }
 }

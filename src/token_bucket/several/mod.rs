@@ -16,13 +16,15 @@ pub(crate) use self::asking::AcquireAll;
 pub(super) use self::step::ReserveAll;
 #[cfg(test)]
 pub(super) use self::step::{Buckets, CancelAll, Decided};
-use super::decision::{BucketState, Decision, Refuser};
+use super::TokenBucket;
+use super::bucket_state::BucketState;
+use super::calls::counted;
+use super::decision::{Decision, Refuser};
 use super::state::Bucket;
-use super::{TokenBucket, counted};
 use crate::store::{Cells, Client, Namespace};
 use crate::sync::lock;
 use crate::telemetry::Decisions;
-use crate::token_bucket::quota::Quotas;
+use crate::token_bucket::quota::{Quotas, repeated};
 use crate::{Error, IntoKey, Key};
 
 /// Several limits over different keys, such as one per user, one per tenant and one global limit.
@@ -78,7 +80,7 @@ use crate::{Error, IntoKey, Key};
 ///
 /// If a request is dropped before its decision, its charges are taken back, as far as no later charge depends on
 /// them.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct TokenBuckets<const N: usize>(Several);
 
 impl<const N: usize> TokenBuckets<N> {
@@ -182,22 +184,16 @@ impl Several {
         if !(1..=8).contains(&of) {
             return Err(Error::invalid(format!("the number of limits must be 1 to 8, is {of}")));
         }
-        for (position, bucket) in buckets.iter().enumerate() {
-            if buckets[..position].iter().any(|other| other.name() == bucket.name()) {
-                let name = bucket.name();
-                return Err(Error::invalid(format!(
-                    "limits that are charged together must have different names, two are named {name:?}"
-                )));
-            }
+        if let Some(name) = repeated(buckets.iter().map(TokenBucket::name)) {
+            return Err(Error::invalid(format!(
+                "limits that are charged together must have different names, two are named {name:?}"
+            )));
         }
         let this = Self::new_places(buckets.iter().map(TokenBucket::as_one_of_several).collect());
-        let names: Vec<_> = this.0.terms.all.limits().iter().map(|limit| &limit.name).collect();
-        for (position, name) in names.iter().enumerate() {
-            if names[..position].contains(name) {
-                return Err(Error::invalid(format!(
-                    "two quotas of the limits have the same name {name:?}: name one of them differently"
-                )));
-            }
+        if let Some(name) = repeated(this.0.terms.all.limits().iter().map(|limit| &limit.name)) {
+            return Err(Error::invalid(format!(
+                "two quotas of the limits have the same name {name:?}: name one of them differently"
+            )));
         }
         Ok(this)
     }
@@ -223,14 +219,11 @@ impl Several {
 
     /// The same limits with other quotas for the first limit.
     pub(crate) fn with_quotas_of_first(&self, quotas: &Quotas) -> Self {
-        let first = self.0.buckets.iter().take(1).map(|bucket| bucket.with_quotas(quotas));
-        let buckets = first.chain(self.0.buckets.iter().skip(1).cloned()).collect();
-        Self::of(buckets, Arc::clone(&self.0.places))
+        self.map(|limit, bucket| if limit == 0 { bucket.with_quotas(quotas) } else { bucket.clone() })
     }
 
     pub(crate) fn cache_refusals(&self, cache: bool) -> Self {
-        let buckets = self.0.buckets.iter().map(|bucket| bucket.cache_refusals(cache)).collect();
-        Self::of(buckets, Arc::clone(&self.0.places))
+        self.map(|_, bucket| bucket.cache_refusals(cache))
     }
 
     pub(crate) fn local_share(&self, replicas: NonZeroU32) -> Self {
@@ -239,9 +232,14 @@ impl Several {
 
     /// These limits with a share of the quotas of `other`.
     pub(crate) fn standing_in_for(&self, other: &Self) -> Self {
-        let buckets = self.0.buckets.iter().zip(&*other.0.buckets);
-        let buckets = buckets.map(|(bucket, other)| bucket.standing_in_for(other)).collect();
-        Self::of(buckets, Arc::clone(&self.0.places))
+        self.map(|limit, bucket| {
+            other.0.buckets.get(limit).map_or_else(|| bucket.clone(), |other| bucket.standing_in_for(other))
+        })
+    }
+
+    fn map(&self, map: impl Fn(usize, &TokenBucket) -> TokenBucket) -> Self {
+        let buckets = self.0.buckets.iter().enumerate().map(|(limit, bucket)| map(limit, bucket));
+        Self::of(buckets.collect(), Arc::clone(&self.0.places))
     }
 
     pub(crate) fn decisions(&self) -> &Decisions {
@@ -256,7 +254,7 @@ impl Several {
     /// Charges all limits in the background, under the quotas of the decision that admitted the request.
     pub(crate) fn charge_detached(&self, keys: Keys, decision: &Decision, tokens: u32) {
         // The quotas of a limit are adjacent. Only the first limit may have other quotas than its bucket.
-        let quotas = decision.state.quotas();
+        let quotas = &decision.state.quotas;
         let mut end = quotas.limits().len();
         for (limit, (bucket, key)) in self.0.buckets.iter().zip(keys).enumerate().rev() {
             let Some(key) = key else { continue };
@@ -269,7 +267,8 @@ impl Several {
     /// Converts the decision of one limit to a decision of all limits, which contains the quotas of this limit
     /// only.
     fn alone(&self, limit: usize, decision: Decision) -> Decision {
-        let refuser = (!decision.admitted).then(|| Refuser::new(limit, 0, &decision.state, decision.cost));
+        let refuser =
+            (!decision.admitted).then(|| Refuser::new(limit, 0, &decision.state, decision.cost.into()));
         let quotas = self.0.terms.alone[limit].clone();
         Decision { by: refuser, state: BucketState { quotas, ..decision.state }, ..decision }
     }
@@ -306,12 +305,6 @@ impl Together {
         }
         let cells: Option<_> = namespaces.iter().map(|namespace| namespace.cells().cloned()).collect();
         cells.map_or(Self::No, Self::InMemory)
-    }
-}
-
-impl<const N: usize> fmt::Debug for TokenBuckets<N> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 

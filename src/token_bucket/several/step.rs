@@ -7,8 +7,9 @@ use smallvec::SmallVec;
 
 use super::Terms;
 use crate::store::{Arguments, Cell, Fields, Garbled, Never, Operation, Repeat, Script, script};
+use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::cancel::Cancel;
-use crate::token_bucket::decision::{BucketState, Decision, Refuser};
+use crate::token_bucket::decision::{Decision, Refuser};
 use crate::token_bucket::operations::{PARTS, read_charged, read_count, write_sets};
 use crate::token_bucket::quota::{MOST_REPEATS, Quotas};
 use crate::token_bucket::state::{Ask, Bucket};
@@ -147,7 +148,7 @@ impl Decided {
             }
         }
         let state = BucketState { quotas: self.terms.all.clone(), now, bucket };
-        Decision { cost: self.cost, admitted: self.admitted, is_local: false, by: refuser, key: None, state }
+        Decision { by: refuser, ..Decision::new(self.cost, self.admitted, state) }
     }
 
     /// Whether the limit of this state has the tokens.

@@ -22,13 +22,13 @@ async fn one_that_refuses_charges_none() {
     }
     let refused = limits.allow(["ann", "-"]).await.unwrap();
     assert_eq!((refused.is_admitted(), refused.refused_by()), (false, Some("all")));
-    let names: Vec<_> = refused.state().balances().map(|balance| balance.name().to_owned()).collect();
+    let names: Vec<_> = refused.state.balances().map(|balance| balance.name.to_owned()).collect();
     assert_eq!(names, ["users", "all"]);
     assert_eq!(users.peek("ann").await.unwrap().remaining(), 3);
     // The second limit has no key and is not asked.
     let decision = limits.allow([Some("ann"), None]).await.unwrap();
     assert!(decision.is_admitted());
-    assert_eq!(decision.state().balances().count(), 1);
+    assert_eq!(decision.state.balances().count(), 1);
     assert_eq!(users.peek("ann").await.unwrap().remaining(), 2);
     let nothing = limits.allow([None::<Key>, None]).await.unwrap();
     assert!(nothing.is_admitted());
@@ -77,13 +77,13 @@ fn what_may_run_twice_gives_back_once() {
     let left =
         |bucket: &Bucket| bucket.pairs(&quotas).map(|(level, limit)| level.tokens(limit, now)).collect();
     for expected in [[9, 7], [9, 7]] {
-        Cancel::safe_to_repeat(&decision.state, decision.cost).apply(&mut bucket, now);
+        Cancel::safe_to_repeat(&decision.state, decision.cost.into()).apply(&mut bucket, now);
         let left: Vec<i64> = left(&bucket);
         assert_eq!(left, expected);
     }
     take(&mut bucket);
     take(&mut bucket);
-    Cancel::safe_to_repeat(&decision.state, decision.cost).apply(&mut bucket, now);
+    Cancel::safe_to_repeat(&decision.state, decision.cost.into()).apply(&mut bucket, now);
     let left: Vec<i64> = left(&bucket);
     assert_eq!(left, [5, 3]);
 }

@@ -28,7 +28,7 @@ fn everything(_: &Vec<String>) -> &'static str {
 async fn requests_and_responses_are_shown_the_decision(stores: Stores) {
     let note = |what: &'static str| {
         move |decision: &Decision, lines: &mut Vec<String>| {
-            lines.push(format!("{what}: {} of {}", decision.remaining(), decision.limit()));
+            lines.push(format!("{what}: {} of {}", decision.remaining(), decision.state.tightest().limit));
         }
     };
     let layer = RateLimitLayer::new(at_most(3, &stores.open()), everything)

@@ -29,7 +29,10 @@ async fn a_boxed_refusal_by_default(stores: Stores) {
     assert_eq!(refusal.kind(), RefusalKind::RateLimited);
     assert!(refusal.retry_after().is_some_and(|after| !after.is_zero()));
     let decision = refusal.decision().unwrap();
-    assert_eq!((decision.is_admitted(), decision.limit(), decision.remaining()), (false, 1, 0));
+    assert_eq!(
+        (decision.is_admitted(), decision.state.tightest().limit, decision.remaining()),
+        (false, 1, 0)
+    );
     assert!(refusal.get_ref().is_refused());
     assert!(refusal.source().is_none());
     assert!(refusal.to_string().starts_with("rate limit exceeded, retry in "), "{refusal}");

@@ -230,7 +230,7 @@ async fn refusals_are_known(stores: Stores) {
         let refusal = ask(&service, 11).await.unwrap_err();
         let decision = refusal.decision().unwrap();
         assert_eq!(decision.refused_by(), Some("tenants"));
-        assert_eq!(decision.is_local(), n > 0 && store.to_string() != "in-memory", "{n}");
+        assert_eq!(decision.is_local, n > 0 && store.to_string() != "in-memory", "{n}");
     }
     assert_eq!(buckets[0].peek(11).await.unwrap().remaining(), 99);
     // Other tenants are not concerned.

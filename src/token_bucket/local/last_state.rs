@@ -7,29 +7,29 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::token_bucket::decision::BucketState;
+use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::quota::Quotas;
 use crate::token_bucket::state::{Bucket, Level, Moment};
 
-pub(super) struct Told {
+pub(super) struct LastState {
     /// The server's clock minus this process's clock, at most.
     offset: AtomicI64,
     /// When the request was sent, by this process's clock.
     sent: AtomicI64,
     /// When the server answered, by the server's clock.
-    told: AtomicI64,
+    answered: AtomicI64,
     blocked_until: AtomicI64,
     /// The TAT of each quota: whole and part.
     levels: SmallVec<[[AtomicI64; 2]; 1]>,
 }
 
-impl Told {
+impl LastState {
     pub(super) fn new(quotas: &Quotas) -> Self {
         let level = |_| [AtomicI64::new(0), AtomicI64::new(0)];
         Self {
             offset: AtomicI64::new(0),
             sent: AtomicI64::new(i64::MIN),
-            told: AtomicI64::new(i64::MIN),
+            answered: AtomicI64::new(i64::MIN),
             blocked_until: AtomicI64::new(0),
             levels: quotas.limits().iter().map(level).collect(),
         }
@@ -44,12 +44,12 @@ impl Told {
         if sent < self.sent.fetch_max(sent, Ordering::Relaxed) {
             return false;
         }
-        self.told.store(state.now, Ordering::Relaxed);
+        self.answered.store(state.now, Ordering::Relaxed);
         self.offset.store(state.now - sent, Ordering::Relaxed);
         self.blocked_until.store(state.bucket.blocked_until, Ordering::Relaxed);
-        for (told, level) in self.levels.iter().zip(&state.bucket.levels) {
-            told[0].store(level.tat.whole, Ordering::Relaxed);
-            told[1].store(level.tat.part, Ordering::Relaxed);
+        for (stored, level) in self.levels.iter().zip(&state.bucket.levels) {
+            stored[0].store(level.tat.whole, Ordering::Relaxed);
+            stored[1].store(level.tat.part, Ordering::Relaxed);
         }
         true
     }
@@ -57,7 +57,7 @@ impl Told {
     /// The time by the server's clock, at most.
     #[inline]
     pub(super) fn time(&self, now: i64) -> i64 {
-        (now + self.offset.load(Ordering::Relaxed)).max(self.told.load(Ordering::Relaxed))
+        (now + self.offset.load(Ordering::Relaxed)).max(self.answered.load(Ordering::Relaxed))
     }
 
     #[inline]
@@ -69,12 +69,12 @@ impl Told {
     pub(super) fn bucket(&self, quotas: &Quotas) -> Bucket {
         let blocked_until = self.blocked_until.load(Ordering::Relaxed);
         let mut levels = SmallVec::new();
-        for (told, limit) in self.levels.iter().zip(quotas.limits()) {
-            let whole = told[0].load(Ordering::Relaxed);
+        for (stored, limit) in self.levels.iter().zip(quotas.limits()) {
+            let whole = stored[0].load(Ordering::Relaxed);
             levels.push(match limit.num {
                 0 => Level { tat: Moment::used(whole), quota: limit.tokens, ..Level::default() },
                 _ => {
-                    let tat = Moment { whole, part: told[1].load(Ordering::Relaxed) };
+                    let tat = Moment { whole, part: stored[1].load(Ordering::Relaxed) };
                     Level { tat, last: tat, quota: limit.tokens, ..Level::default() }
                 }
             });

@@ -15,15 +15,15 @@ const TAG_BITS: u32 = 12;
 
 /// The counts. Each place contains the number of its time span, some bits of the key's hash, and the tokens
 /// requested in that span. Keys with the same place overwrite each other.
-pub(super) struct Heat(Box<[AtomicU64]>);
+pub(crate) struct HotKeyCounter(Box<[AtomicU64]>);
 
-impl Default for Heat {
+impl Default for HotKeyCounter {
     fn default() -> Self {
         Self((0..PLACES).map(|_| AtomicU64::new(0)).collect())
     }
 }
 
-impl Heat {
+impl HotKeyCounter {
     /// Counts requested tokens. If the key is hot, returns the count of this span each time that it passes a
     /// multiple of [`HOT`].
     pub(super) fn note(&self, hash: u64, now: i64, span: i64, tokens: i64) -> Option<i64> {
@@ -45,13 +45,13 @@ mod tests {
 
     #[test]
     fn a_key_is_hot_that_is_asked_for_often_within_a_span() {
-        let (heat, span) = (Heat::default(), 10_000);
-        let often: Vec<_> = (0..40).filter_map(|at| heat.note(7, 1_000_000 + at, span, 1)).collect();
+        let (hot_keys, span) = (HotKeyCounter::default(), 10_000);
+        let often: Vec<_> = (0..40).filter_map(|at| hot_keys.note(7, 1_000_000 + at, span, 1)).collect();
         assert_eq!(often, [16, 32]);
-        let seldom = (0..1000).filter_map(|at| heat.note(7, 2_000_000 + at * 1000, span, 1)).count();
+        let seldom = (0..1000).filter_map(|at| hot_keys.note(7, 2_000_000 + at * 1000, span, 1)).count();
         assert_eq!(seldom, 0, "ten in a span");
-        assert_eq!(heat.note(7, 5_000_000, span, 100), Some(100));
-        let others = (0..1000).filter_map(|key| heat.note(key, 6_000_000, span, 1)).count();
+        assert_eq!(hot_keys.note(7, 5_000_000, span, 100), Some(100));
+        let others = (0..1000).filter_map(|key| hot_keys.note(key, 6_000_000, span, 1)).count();
         assert_eq!(others, 0, "many keys in one place");
     }
 }

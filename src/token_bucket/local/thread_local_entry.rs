@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::entry::Entry;
 use crate::Key;
-use crate::token_bucket::decision::{BucketState, Decision};
+use crate::token_bucket::bucket_state::BucketState;
+use crate::token_bucket::decision::Decision;
 use crate::token_bucket::quota::Quotas;
 use crate::token_bucket::state::{Ask, Bucket};
 
@@ -15,11 +16,13 @@ const PLACES: usize = 16;
 /// A thread takes the share `1 / 2^SHARE_BITS` of a batch of tokens at a time: one 64th.
 const SHARE_BITS: u32 = 6;
 
+type Entries = [Option<ThreadLocalEntry>; PLACES];
+
 thread_local! {
-    static NEAR: RefCell<[Option<Near>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
+    static ENTRIES: RefCell<Entries> = const { RefCell::new([const { None }; PLACES]) };
 }
 
-pub(super) struct Near {
+pub(super) struct ThreadLocalEntry {
     pub(super) entry: Arc<Entry>,
     /// A copy, so that usually only one thread changes its reference count.
     pub(super) quotas: Quotas,
@@ -38,22 +41,22 @@ pub(super) fn with<R>(
     key: &Key,
     quotas: &Quotas,
     find: impl FnOnce() -> Option<Arc<Entry>>,
-    act: impl FnOnce(&mut Near) -> R,
+    act: impl FnOnce(&mut ThreadLocalEntry) -> R,
 ) -> Option<R> {
-    let act = |near: &RefCell<[Option<Near>; PLACES]>| {
-        let mut near = near.try_borrow_mut().ok()?;
-        let place = &mut near[place(table, key, quotas)];
-        if !place.as_ref().is_some_and(|near| {
-            near.entry.table == table && near.entry.is_of(key, quotas) && !near.entry.is_gone()
+    let act = |entries: &RefCell<Entries>| {
+        let mut entries = entries.try_borrow_mut().ok()?;
+        let place = &mut entries[place(table, key, quotas)];
+        if !place.as_ref().is_some_and(|copy| {
+            copy.entry.table == table && copy.entry.is_of(key, quotas) && !copy.entry.is_gone()
         }) {
             let entry = find()?;
             let quotas = entry.quotas.copy();
-            *place = Some(Near { entry, quotas, tokens: 0, deadline: 0, stays: false });
+            *place = Some(ThreadLocalEntry { entry, quotas, tokens: 0, deadline: 0, stays: false });
         }
         place.as_mut().map(act)
     };
     // Fails when the thread is ending.
-    NEAR.try_with(act).ok().flatten()
+    ENTRIES.try_with(act).ok().flatten()
 }
 
 /// The place of an entry. Entries with the same place replace each other.
@@ -68,12 +71,12 @@ fn place(table: u64, key: &Key, quotas: &Quotas) -> usize {
     (mixed >> 60) as usize % PLACES
 }
 
-impl Near {
+impl ThreadLocalEntry {
     /// Admits a request with prefetched tokens.
     #[inline]
     pub(super) fn take(&mut self, now: i64, ask: Ask) -> Option<Decision> {
-        let told = &self.entry.told;
-        if told.is_blocked(now) {
+        let last_state = &self.entry.last_state;
+        if last_state.is_blocked(now) {
             return None;
         }
         if self.tokens < ask.cost || now >= self.deadline {
@@ -84,14 +87,14 @@ impl Near {
             (self.tokens, self.deadline, self.stays) = (kept + taken.count, taken.deadline, true);
         }
         self.tokens -= ask.cost;
-        let (mut bucket, slots) = (told.bucket(&self.quotas), &self.entry.slots.0);
-        bucket.hold(&self.quotas, told.time(now), self.tokens + slots.left(0) + slots.left(1));
+        let (mut bucket, slots) = (last_state.bucket(&self.quotas), &self.entry.slots.0);
+        bucket.hold(&self.quotas, last_state.time(now), self.tokens + slots.left(0) + slots.left(1));
         Some(self.decision(ask, true, now, bucket))
     }
 
     #[inline]
     pub(super) fn decision(&self, ask: Ask, admitted: bool, now: i64, bucket: Bucket) -> Decision {
-        let state = BucketState { quotas: self.quotas.clone(), now: self.entry.told.time(now), bucket };
-        Decision { cost: ask.cost, admitted, is_local: true, by: None, key: None, state }
+        let state = BucketState { quotas: self.quotas.clone(), now: self.entry.last_state.time(now), bucket };
+        Decision { is_local: true, ..Decision::new(ask.cost, admitted, state) }
     }
 }

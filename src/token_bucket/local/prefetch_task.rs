@@ -1,4 +1,4 @@
-//! Prefetches tokens of a hot key, and gives unused tokens back. A keeper is a task on the store's own thread that
+//! Prefetches tokens of a hot key, and gives unused tokens back. This is a task on the store's own thread that
 //! runs while the key is hot.
 
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use super::entry::Entry;
 use super::slots::{MOST, SLOTS};
 use crate::clock;
 use crate::store::timer::sleep;
-use crate::token_bucket::Clients;
 use crate::token_bucket::ahead::{Prefetch, Prefetched};
+use crate::token_bucket::calls::Clients;
 use crate::token_bucket::cancel::Cancel;
 
-pub(super) struct Keeper {
+pub(super) struct PrefetchTask {
     entry: Arc<Entry>,
     table: Arc<Table>,
     clients: Arc<Clients>,
@@ -32,8 +32,8 @@ struct Batch {
     used: i64,
 }
 
-impl Keeper {
-    /// Starts a keeper, unless one runs. Requests asked for `count` tokens within the last `span` µs.
+impl PrefetchTask {
+    /// Starts a task, unless one runs. Requests asked for `count` tokens within the last `span` µs.
     pub(super) fn start(
         entry: Arc<Entry>,
         table: Arc<Table>,
@@ -43,17 +43,17 @@ impl Keeper {
         span: i64,
     ) {
         let Some(background) = clients.store.background().cloned() else { return };
-        let rests = clock::micros() < entry.rests_until.load(Ordering::Relaxed);
-        if rests || entry.is_kept.swap(true, Ordering::AcqRel) {
+        let rests = clock::micros() < entry.no_prefetch_until.load(Ordering::Relaxed);
+        if rests || entry.has_prefetch_task.swap(true, Ordering::AcqRel) {
             return;
         }
         entry.missed.store(count, Ordering::Relaxed);
         entry.wants.store(true, Ordering::Relaxed);
-        let keeper = Self { entry, table, clients: Arc::clone(clients), hold, batches: [None, None] };
-        background.spawn(keeper.keep(span));
+        let task = Self { entry, table, clients: Arc::clone(clients), hold, batches: [None, None] };
+        background.spawn(task.run(span));
     }
 
-    async fn keep(mut self, span: i64) {
+    async fn run(mut self, span: i64) {
         let (mut previous, mut charged, mut used) = (0, clock::micros() - span, 0);
         // Whether to prefetch again.
         let mut goes_on = true;
@@ -71,7 +71,7 @@ impl Keeper {
                 previous = if most < 8 { 0 } else { self.charge(slot, most, now).await };
                 goes_on = previous > 0;
                 if !goes_on {
-                    self.entry.rests_until.store(now + self.hold, Ordering::Relaxed);
+                    self.entry.no_prefetch_until.store(now + self.hold, Ordering::Relaxed);
                 }
                 continue;
             }
@@ -90,7 +90,7 @@ impl Keeper {
         let entry = &self.entry;
         let prefetch = Prefetch { quotas: entry.quotas.clone(), most };
         let Ok(prefetched) = self.clients.prefetch.run(entry.key.clone(), prefetch).await else { return 0 };
-        entry.told.learn(now, &prefetched.state);
+        entry.last_state.learn(now, &prefetched.state);
         let count = prefetched.count;
         if count > 0 && (self.table.is_outdated(now) || entry.is_gone()) {
             // The bucket was blocked or reset meanwhile.
@@ -152,9 +152,9 @@ impl Keeper {
 }
 
 /// Also runs if the thread ends first. Prefetched tokens are not used after that.
-impl Drop for Keeper {
+impl Drop for PrefetchTask {
     fn drop(&mut self) {
         self.entry.drop_tokens();
-        self.entry.is_kept.store(false, Ordering::Release);
+        self.entry.has_prefetch_task.store(false, Ordering::Release);
     }
 }

@@ -1,0 +1,228 @@
+//! The calls of a bucket to its store, and the buckets beside it.
+
+use std::borrow::Cow;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::task::coop::consume_budget;
+
+use super::TokenBucket;
+use super::acquire::{Acquire, Decide, current_waker};
+use super::adjust::Adjust;
+use super::ahead::Prefetch;
+use super::bucket_state::BucketState;
+use super::cancel::Cancel;
+use super::decision::Decision;
+use super::local::{Answer, Asked, Local};
+use super::operations::{Reserve, Reset};
+use super::peek::Peek;
+use super::returning::Returning;
+use super::state::{Ask, Bucket};
+use crate::store::failure::Replicas;
+use crate::store::{Client, Namespace, OperationFuture};
+use crate::telemetry::{Decisions, Outcome};
+use crate::token_bucket::quota::{MAX_SPAN, Quotas};
+use crate::{Error, Key, Quota, Store, clock};
+
+#[derive(Debug)]
+pub(crate) struct Clients {
+    pub(super) name: String,
+    pub(super) decisions: Decisions,
+    pub(super) reserve: Client<Reserve>,
+    pub(super) cancel: Client<Cancel>,
+    pub(super) adjust: Client<Adjust>,
+    pub(super) prefetch: Client<Prefetch>,
+    pub(super) peek: Client<Peek>,
+    pub(super) reset: Client<Reset>,
+    pub(super) returning: Returning,
+    pub(super) store: Store,
+    pub(super) namespace: Namespace<Bucket>,
+    /// How many processes share the quotas, in a local share.
+    pub(super) replicas: Option<Replicas>,
+}
+
+impl TokenBucket {
+    /// The counters of decisions. The caller counts the decisions of [`acquire`](Self::acquire) and
+    /// [`at_once`](Self::at_once).
+    pub(crate) fn decisions(&self) -> &Decisions {
+        &self.clients.decisions
+    }
+
+    pub(super) async fn adjust(&self, key: Key, tokens: i64) -> Result<BucketState, Error> {
+        let adjusted = self.clients.adjust.run(key.clone(), self.adjusting(tokens, Duration::ZERO)).await;
+        if tokens < 0 {
+            self.local.forget_refusal(&key, &self.quotas);
+        }
+        adjusted
+    }
+
+    /// Charges a key in the background.
+    pub(crate) fn charge_detached(&self, key: Key, tokens: u32) {
+        self.clients.adjust.detach(key, self.adjusting(tokens.into(), Duration::ZERO));
+    }
+
+    /// The same buckets with `max_wait` reduced by the time already waited.
+    pub(super) fn with_less_wait(&self, waited: Duration) -> Self {
+        Self { max_wait: (self.max_wait - to_micros(waited)).max(0), ..self.clone() }
+    }
+
+    pub(crate) fn acquire(self, key: Key, cost: u32) -> Acquire {
+        Acquire::new(self, key, cost)
+    }
+
+    /// The decision, if it needs neither a wait nor a call to the store.
+    pub(crate) fn at_once(
+        &self,
+        quotas: Option<&Quotas>,
+        key: &Key,
+        cost: u32,
+    ) -> Option<Result<Decision, Error>> {
+        let quotas = quotas.unwrap_or(&self.quotas);
+        let ask = Ask { cost: cost.into(), wait: self.max_wait };
+        if cost > quotas.max_cost() {
+            return None;
+        }
+        if !self.clients.reserve.is_in_memory() {
+            return self.local.known(quotas, key, ask, true).map(Ok);
+        }
+        if self.max_wait > 0 {
+            return None;
+        }
+        self.clients.reserve.step(key, || Reserve { quotas: quotas.clone(), ask })
+    }
+
+    /// Looks up a request in the local state. `None` if this process neither has nor learns local state for it.
+    pub(super) fn answer(&self, key: &Key, ask: Ask) -> Option<Answer<Asked>> {
+        if self.local.is_off() || self.clients.reserve.is_in_memory() {
+            return None;
+        }
+        Some(self.local.answer(self, Cow::Borrowed(key), clock::micros(), ask, true))
+    }
+
+    pub(super) fn adjusting(&self, tokens: i64, block: Duration) -> Adjust {
+        Adjust { quotas: self.quotas.clone(), tokens, block: to_micros(block) }
+    }
+
+    /// Blocks a key in the background.
+    pub(crate) fn block_detached(&self, key: Key, duration: Duration) {
+        self.local.forget(&key);
+        self.clients.adjust.detach(key, self.adjusting(0, duration));
+    }
+
+    /// Returns the buckets of this name in the memory of this process, which replaces the store while it is unavailable.
+    /// Their quotas are divided by the number of processes that share them.
+    pub(crate) fn local_share(&self, replicas: NonZeroU32) -> Self {
+        let (name, store) = (self.name(), self.clients.store.local_share());
+        let replicas = Some(Replicas::of(store, &format!("token_bucket {name}"), replicas));
+        let clients = Clients { replicas, ..Clients::new(store, name, &Namespace::open(store, name)) };
+        Self { clients: Arc::new(clients), local: Local::default(), ..self.clone() }
+    }
+
+    /// Other buckets in the same store. Their name is the name of this namespace plus `ending`.
+    pub(crate) fn beside(&self, ending: &str, quota: Quota) -> Result<Self, Error> {
+        let (store, name) = (&self.clients.store, format!("{}{ending}", self.name()));
+        let clients = Arc::new(Clients::new(store, &name, &Namespace::open(store, &name)));
+        Ok(Self { clients, quotas: quota.try_into()?, max_wait: 0, local: Local::default() })
+    }
+
+    /// The same buckets as part of several limits: without waiting and prefetching.
+    pub(super) fn as_one_of_several(&self) -> Self {
+        Self { max_wait: 0, local: Local { ahead: None, ..self.local.clone() }, ..self.clone() }
+    }
+
+    /// Takes a token to count an event. It is not counted as a decision on a request.
+    pub(crate) async fn count(&self, key: Key) -> Result<Decision, Error> {
+        self.clients
+            .reserve
+            .run(key, Reserve { quotas: self.quotas.clone(), ask: Ask { cost: 1, wait: 0 } })
+            .await
+    }
+
+    /// Runs a task on the store's own thread, in the background. For a store in memory, the task is complete on
+    /// return.
+    pub(crate) fn detached(&self, task: impl Future<Output = ()> + Send + 'static) {
+        match self.clients.store.background() {
+            Some(background) => background.spawn(task),
+            None => task.now_or_never().unwrap_or_default(),
+        }
+    }
+
+    /// Returns this local share with the quotas and the longest wait of `other`.
+    pub(crate) fn standing_in_for(&self, other: &Self) -> Self {
+        let parts = self.clients.replicas.as_ref().map_or(NonZeroU32::MIN, Replicas::most);
+        Self { quotas: other.quotas.share(parts), max_wait: other.max_wait, ..self.clone() }
+    }
+
+    pub(super) async fn decide(&self, key: Key, cost: u32, wait: i64) -> Result<Decision, Error> {
+        if (1..=self.quotas.max_cost()).contains(&cost)
+            && let Some(decision) =
+                self.local.known(&self.quotas, &key, Ask { cost: cost.into(), wait }, true)
+        {
+            // Yields to other tasks now and then, because this path never waits.
+            consume_budget().await;
+            self.decisions().count(Outcome::of(&decision));
+            return Ok(decision);
+        }
+        let waker = current_waker().await;
+        counted(self.decisions(), Decide::new(self, key, cost, wait, waker).await)
+    }
+
+    pub(super) fn cancel(&self, key: &Key, cancel: Cancel) -> OperationFuture<Cancel> {
+        self.clients.cancel.run(key.clone(), self.returned(key, cancel))
+    }
+
+    pub(super) fn cancel_detached(&self, key: &Key, cancel: Cancel) {
+        self.clients.cancel.detach(key.clone(), self.returned(key, cancel));
+    }
+
+    /// Takes back an admission, asked for at `sent`, whose request does not act.
+    ///
+    /// [`Cancel::unused`] must run exactly once. If the client may repeat it, it gives back all tokens if nothing was
+    /// charged after them, and otherwise none.
+    pub(super) fn take_back(&self, key: &Key, state: &BucketState, cost: i64, sent: i64) {
+        let cancel = match self.clients.cancel.may_repeat() {
+            true => Cancel::safe_to_repeat(state, cost),
+            false => Cancel::unused(state, cost, clock::micros() - sent),
+        };
+        self.cancel_detached(key, cancel);
+    }
+
+    /// Registers a cancellation in the local state.
+    pub(super) fn returned(&self, key: &Key, cancel: Cancel) -> Cancel {
+        self.local.forget_refusal(key, &self.quotas);
+        Cancel { _returning: Some(Arc::new(self.clients.returning.begin(key))), ..cancel }
+    }
+}
+
+impl Clients {
+    pub(super) fn new(store: &Store, name: &str, namespace: &Namespace<Bucket>) -> Self {
+        Self {
+            name: name.to_owned(),
+            decisions: Decisions::new("token_bucket", name),
+            reserve: namespace.client(),
+            cancel: namespace.client(),
+            adjust: namespace.client(),
+            prefetch: namespace.client(),
+            peek: namespace.client(),
+            reset: namespace.client(),
+            returning: Returning::default(),
+            store: store.clone(),
+            namespace: namespace.clone(),
+            replicas: None,
+        }
+    }
+}
+
+pub(super) fn counted(decisions: &Decisions, decided: Result<Decision, Error>) -> Result<Decision, Error> {
+    decisions.settle(decided.map(|decision| {
+        let outcome = Outcome::of(&decision);
+        (decision, outcome)
+    }))
+}
+
+/// Converts to whole µs, rounded up, at most [`MAX_SPAN`].
+pub(super) fn to_micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(MAX_SPAN).min(MAX_SPAN)
+}

@@ -1,0 +1,77 @@
+//! Reads a bucket, with the quotas that are stored with it: `lua/token_bucket/peek.lua` in Rust.
+
+use smallvec::SmallVec;
+
+use super::bucket_state::BucketState;
+use super::operations::{MOST_RUNS, PARTS, WRONG_TYPE, moment};
+use super::state::{Bucket, Level};
+use crate::store::{Arguments, Cell as _, Field, Fields, Garbled, Never, Operation, Repeat, Script, script};
+use crate::token_bucket::quota::{MOST_REPEATS, Quotas, Tokens};
+
+/// Reads all levels of a bucket.
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
+pub(crate) struct Peek;
+
+/// A bucket as it is stored, with the levels of all quotas.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    bucket: Bucket,
+    now: i64,
+}
+
+impl Stored {
+    /// The state under these quotas.
+    pub(crate) fn under(self, quotas: &Quotas) -> BucketState {
+        let (bucket, _) = self.bucket.fit(quotas, self.now);
+        BucketState { quotas: quotas.clone(), now: self.now, bucket }
+    }
+
+    /// The state under the quotas that are stored with the bucket; `None` if it is full.
+    pub(crate) fn under_its_own(self) -> Option<BucketState> {
+        let Self { bucket, now } = self;
+        let quotas = Quotas::stored(bucket.levels.iter().map(|level| level.quota))?;
+        Some(BucketState { quotas, now, bucket })
+    }
+}
+
+impl Operation for Peek {
+    type Cell = Bucket;
+    type Reply = Stored;
+    type Undo = Never<Bucket>;
+    const SCRIPT: Script = script!("token_bucket/peek", "lib/bucket", "lib/runs");
+    const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
+    const MOST_RUNS: usize = MOST_RUNS;
+    const MOST_REPEATS: usize = MOST_REPEATS;
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        call.integer(0);
+    }
+
+    fn repeats(&self, _other: &Self) -> bool {
+        true
+    }
+
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Stored, Garbled> {
+        let Field::List(mut numbers) = fields.next()? else { return Err(WRONG_TYPE) };
+        let (blocked_until, mut levels) = (numbers.integer()?, SmallVec::new());
+        while let Ok(whole) = numbers.integer() {
+            let tat = moment(whole, numbers.integer()?)?;
+            let last = moment(numbers.integer()?, numbers.integer()?)?;
+            let (num, den, burst) = (numbers.integer()?, numbers.integer()?, numbers.integer()?);
+            let quota = Tokens { burst, num, den };
+            if !quota.are_valid() {
+                return Err(WRONG_TYPE);
+            }
+            levels.push(Level { tat, last, quota, ..Level::default() });
+        }
+        Ok(Stored { bucket: Bucket::new(blocked_until, levels), now })
+    }
+
+    fn apply(self, bucket: &mut Bucket, now: i64) -> Stored {
+        let mut after = if bucket.is_idle(now) { Bucket::default() } else { bucket.clone() };
+        after.set_back(now);
+        Stored { bucket: after.told(), now }
+    }
+}
