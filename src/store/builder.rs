@@ -60,7 +60,7 @@ pub(super) const PREFIX: &str = "td";
 pub struct StoreBuilder {
     prefix: String,
     limits: Limits,
-    access: Access,
+    pub(super) access: Access,
     wakeups: Vec<String>,
     background: Option<Handle>,
     max_keys: Option<usize>,
@@ -379,14 +379,6 @@ impl StoreBuilder {
     /// ```
     pub fn password_file(self, path: impl AsRef<Path>) -> Result<Self, Error> {
         Ok(self.credentials(PasswordFile::new(path.as_ref())?))
-    }
-
-    /// Sets certificates for connections over TLS. See [`Tls`](crate::Tls). For a pool see
-    /// [`credentials`](Self::credentials).
-    #[cfg(any(feature = "rustls", feature = "native-tls"))]
-    pub fn tls(mut self, tls: crate::Tls) -> Self {
-        self.access.tls = Some(tls);
-        self
     }
 }
 

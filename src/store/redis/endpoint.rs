@@ -18,7 +18,7 @@ pub(crate) struct Access {
     pub(crate) credentials: Option<Arc<dyn ProvideCredentials>>,
     pub(crate) tcp: Tcp,
     #[cfg(any(feature = "rustls", feature = "native-tls"))]
-    pub(crate) tls: Option<crate::Tls>,
+    pub(crate) tls: crate::store::tls::Tls,
 }
 
 /// One server.
@@ -31,7 +31,7 @@ impl Access {
     /// Whether nothing is set. A pool has its own settings.
     pub(crate) fn is_default(&self) -> bool {
         #[cfg(any(feature = "rustls", feature = "native-tls"))]
-        if self.tls.is_some() {
+        if !self.tls.is_default() {
             return false;
         }
         self.credentials.is_none() && self.tcp == Tcp::default()
@@ -63,7 +63,7 @@ impl Access {
             ))
         })?;
         #[cfg(any(feature = "rustls", feature = "native-tls"))]
-        let info = crate::store::tls::secured(info, self.tls.as_ref())?;
+        let info = crate::store::tls::secured(info, &self.tls)?;
         Ok(info.set_tcp_settings(self.tcp.settings()?))
     }
 }

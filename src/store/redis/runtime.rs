@@ -134,6 +134,11 @@ impl RuntimeLinks {
         let states = current.map(|route| route.breaker.state());
         states.max().unwrap_or_default()
     }
+
+    /// The version of a server to which it is connected.
+    pub(super) fn server_version(&self) -> Option<String> {
+        lock(&self.routes).iter().flatten().find_map(|route| route.link.version())
+    }
 }
 
 /// Dropped when its runtime ends. It then drops the links of the runtime.

@@ -20,8 +20,8 @@ use tokio::time::timeout;
 
 use super::endpoint::{Access, Endpoint};
 use super::failure::{self, disconnected};
-use super::several::{Urls, ask_in_turn};
 use super::subscription::Failures;
+use super::urls::{Urls, ask_in_turn};
 use crate::Error;
 use crate::error::{Cause, Outage};
 use crate::store::background::{Background, BackgroundTask};
@@ -68,7 +68,13 @@ struct Named {
 }
 
 impl Sentinels {
-    pub(crate) fn new(urls: Urls, master: &str, home: &Background) -> Result<Self, Error> {
+    pub(crate) fn new(
+        urls: impl IntoIterator<Item = impl AsRef<str>>,
+        access: &Access,
+        master: &str,
+        home: &Background,
+    ) -> Result<Self, Error> {
+        let urls = Urls::new("Sentinel", urls, access)?;
         if master.is_empty() {
             return Err(Error::invalid("the name of the master must not be empty"));
         }
@@ -133,7 +139,9 @@ impl Sentinels {
     /// Whether both are certainly the same master and database.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let (one, other) = (&self.asked, &other.asked);
-        one.master == other.master && one.database() == other.database() && one.urls.overlap(&other.urls)
+        one.master == other.master
+            && one.database() == other.database()
+            && one.urls.overlap(&other.urls.infos)
     }
 }
 
@@ -327,8 +335,8 @@ mod tests {
 
     #[test]
     fn the_master_of_the_latest_failover_counts() {
-        let urls = Urls::new("Sentinel", ["redis://a:1", "redis://b:1"], &Access::default()).unwrap();
-        let sentinels = Sentinels::new(urls, "m", &Background::thread()).unwrap();
+        let urls = ["redis://a:1", "redis://b:1"];
+        let sentinels = Sentinels::new(urls, &Access::default(), "m", &Background::thread()).unwrap();
         let asked = &sentinels.asked;
         let after = |address, epoch| {
             asked.learn(address, epoch);
@@ -349,8 +357,8 @@ mod tests {
 
     #[test]
     fn the_master_has_its_own_user_and_the_sentinels_have_no_database() {
-        let urls = Urls::new("Sentinel", ["redis://u:p@a:1/3"], &Access::default()).unwrap();
-        let sentinels = Sentinels::new(urls, "m", &Background::thread()).unwrap();
+        let urls = ["redis://u:p@a:1/3"];
+        let sentinels = Sentinels::new(urls, &Access::default(), "m", &Background::thread()).unwrap();
         let sentinel = sentinels.asked.sentinels().next().unwrap();
         let settings = sentinel.info.redis_settings();
         assert_eq!((settings.username(), settings.password(), settings.db()), (Some("u"), Some("p"), 0));
