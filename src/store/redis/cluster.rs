@@ -17,7 +17,6 @@ use super::urls::{Urls, ask_in_turn};
 use crate::error::Outage;
 use crate::{Error, random};
 
-#[derive(Debug)]
 pub(crate) struct Cluster {
     pub(super) urls: Urls,
     /// How long all nodes together may take to name the masters: as long as a caller waits. A longer look-up would hold up

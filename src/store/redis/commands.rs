@@ -30,13 +30,13 @@ impl RedisStore {
             Some(Ok(_)) => link.answered(),
             Some(Err(error)) => {
                 if self.source.is_lost(failure::outage(error).cause) {
-                    link.discard(&held);
+                    link.close(Some(&held));
                 }
             }
             None => {
                 let answers = link.answered_since(sent).is_some();
                 if !answers {
-                    link.discard(&held);
+                    link.close(Some(&held));
                 }
                 let (outage, sent) = (self.timed_out(), Some(sent));
                 return Err(Failed { outage, sent, written: false, answers, redirect: None });
@@ -89,7 +89,7 @@ impl RedisStore {
             None => self.timed_out(),
         };
         if self.source.is_lost(outage.cause) {
-            route.link.discard(&held);
+            route.link.close(Some(&held));
         }
         if failure::is_outage(outage.cause) && !held.connection.is_cluster() {
             route.breaker.failed(sent, &outage, false);

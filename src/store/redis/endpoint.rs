@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ToRedisArgs};
 
-use super::failure::no_connection;
+use super::failure::{no_connection, outage};
 use super::tcp::Tcp;
 use crate::Error;
 use crate::error::{Cause, Outage};
@@ -107,7 +107,7 @@ impl Endpoint {
     }
 
     /// Makes a client, with the credentials of this moment.
-    pub(super) async fn client(&self) -> Result<Client, Outage> {
+    async fn client(&self) -> Result<Client, Outage> {
         if self.is_tls() {
             prepare_tls();
         }
@@ -120,6 +120,13 @@ impl Endpoint {
             info = info.set_redis_settings(settings);
         }
         Client::open(info).map_err(|error| no_connection(self.info.addr(), error))
+    }
+
+    /// Subscribes to channels, on a connection for that alone.
+    pub(super) async fn subscribe(&self, channels: &[impl ToRedisArgs + Sync]) -> Result<PubSub, Outage> {
+        let connected = self.client().await?.get_async_pubsub().await;
+        let mut connection = connected.map_err(|error| no_connection(self.info.addr(), error))?;
+        connection.subscribe(channels).await.map_err(outage).map(|()| connection)
     }
 
     pub(super) async fn connect(&self) -> Result<MultiplexedConnection, Outage> {
@@ -142,10 +149,4 @@ pub(super) fn is_tls(info: &ConnectionInfo) -> bool {
 pub(super) fn prepare_tls() {
     #[cfg(any(feature = "rustls", feature = "native-tls"))]
     crate::store::tls::prepare();
-}
-
-impl std::fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Endpoint").field(&self.address()).finish()
-    }
 }

@@ -86,7 +86,7 @@ impl RuntimeLinks {
 
     /// Closes the connections.
     pub(super) fn close(&self) {
-        lock(&self.routes).iter().flatten().for_each(|route| route.link.close());
+        lock(&self.routes).iter().flatten().for_each(|route| route.link.close(None));
     }
 
     /// The number of a route, by master and link. Links are numbered from 0; the last link is the one for bulk

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{Client, ConnectionAddr, ConnectionInfo, RedisConnectionInfo, Value, cmd, pipe};
+use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo, Value, cmd, pipe};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -41,7 +41,6 @@ const LONGEST: Duration = Duration::from_secs(2);
 const FORGOTTEN: Duration = Duration::from_secs(10);
 
 /// The master that Sentinels name.
-#[derive(Debug)]
 pub(crate) struct Sentinels {
     asked: Arc<Asked>,
     home: Background,
@@ -117,10 +116,10 @@ impl Sentinels {
         }
     }
 
-    /// Makes a client of the master.
-    pub(super) async fn client(&self) -> Result<Client, Outage> {
+    /// Returns the master that is named at the moment.
+    pub(super) async fn master(&self) -> Result<Endpoint, Outage> {
         self.follow();
-        self.asked.named_master().await?.client().await
+        self.asked.named_master().await
     }
 
     /// Starts the task that follows the Sentinels, unless it is running.
@@ -254,12 +253,7 @@ async fn connected(sentinel: &Endpoint) -> Result<MultiplexedConnection, Outage>
 
 /// Subscribes at a Sentinel. `None`: its user may not.
 async fn subscribed(sentinel: &Endpoint) -> Result<Option<PubSub>, Outage> {
-    let subscribe = async {
-        let client = sentinel.client().await?;
-        let mut messages = client.get_async_pubsub().await.map_err(failure::outage)?;
-        messages.subscribe(&MESSAGES).await.map_err(failure::outage).map(|()| messages)
-    };
-    match timeout(LONGEST, subscribe).await {
+    match timeout(LONGEST, sentinel.subscribe(&MESSAGES)).await {
         Ok(Err(outage)) if outage.cause == Cause::Denied => Ok(None),
         Ok(subscribed) => subscribed.map(Some),
         Err(_) => Err(too_slow(sentinel)),
@@ -320,12 +314,6 @@ impl fmt::Display for Sentinels {
 impl fmt::Display for Asked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the master {:?} of {}", self.master, self.urls.addresses())
-    }
-}
-
-impl fmt::Debug for Asked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

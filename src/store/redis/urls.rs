@@ -1,6 +1,5 @@
 //! Servers that are one store together: a Cluster by the URLs of some nodes, or the Sentinels of a master.
 
-use std::fmt;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -42,12 +41,6 @@ impl Urls {
     pub(super) fn addresses(&self) -> String {
         let addresses: Vec<_> = self.infos.iter().map(|info| info.addr().to_string()).collect();
         addresses.join(", ")
-    }
-}
-
-impl fmt::Debug for Urls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.addresses())
     }
 }
 

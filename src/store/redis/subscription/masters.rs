@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::future::pending;
+use std::future::{pending, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ pub(super) async fn listen(cluster: &Arc<Cluster>, ear: &Arc<Ear>) -> Infallible
 async fn stay(node: Endpoint, ear: Arc<Ear>, lost: Arc<Notify>) {
     let mut failures = Failures::default();
     loop {
-        let lasted = ear.hear(true, node.client(), pending()).await;
+        let lasted = ear.hear(true, ready(Ok(&node)), pending()).await;
         lost.notify_one();
         failures.pause(lasted).await;
     }

@@ -7,7 +7,7 @@ mod ear;
 #[cfg(feature = "cluster")]
 mod masters;
 
-use std::future::pending;
+use std::future::{pending, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,13 +72,13 @@ async fn listen(places: &[Source], ear: &Arc<Ear>) {
     for place in places.iter().cycle() {
         let lasted = match place {
             Source::Pool(_) => pending().await,
-            Source::Url(endpoint) => ear.hear(false, endpoint.client(), pending()).await,
+            Source::Url(endpoint) => ear.hear(false, ready(Ok(&**endpoint)), pending()).await,
             #[cfg(feature = "cluster")]
             Source::Cluster(cluster, _) => match masters::listen(cluster, ear).await {},
             #[cfg(feature = "sentinel")]
             Source::Sentinel(sentinels) => {
                 let since = sentinels.switches();
-                ear.hear(false, sentinels.client(), sentinels.switched(since)).await
+                ear.hear(false, sentinels.master(), sentinels.switched(since)).await
             }
         };
         failures.pause(lasted).await;
