@@ -167,10 +167,8 @@ pub use mutex::{Mutex, MutexGuard, MutexLayer};
 pub use rw_lock::{RwLock, RwLockLayer};
 #[cfg(feature = "single-flight")]
 pub use single_flight::{SingleFlight, SingleFlightLayer};
-#[cfg(any(feature = "rustls", feature = "native-tls"))]
-pub use store::Tls;
 pub use store::{
-    BreakerState, Credentials, IntoPool, Key, Ping, ProvideCredentials, Store, StoreBuilder, StoreFailure,
+    BreakerState, Credentials, IntoPool, Key, ProvideCredentials, Store, StoreBuilder, StoreFailure,
     StoreStats,
 };
 #[cfg(feature = "rate-limit")]

@@ -1,6 +1,6 @@
 //! Decisions over TLS, beside the same over a plain connection to the same server.
 
-use tower_distributed::{Quota, Store, Tls, TokenBucket};
+use tower_distributed::{Quota, Store, TokenBucket};
 
 use crate::certificates::{Authority, TlsServer};
 use crate::common::Bench;
@@ -18,8 +18,8 @@ pub fn run(bench: &Bench) {
     let authority = Authority::new("bench");
     let identity = authority.server(&["127.0.0.1"]);
     let server = bench.runtime.block_on(TlsServer::start(&authority, &identity, "tls-auth-clients no"));
-    let tls = Tls::new().root_certificates(authority.pem());
-    let stores = [Store::redis(&server.server.url()), Store::builder().tls(tls).redis(&server.url())];
+    let over_tls = Store::builder().root_certificates(authority.pem());
+    let stores = [Store::redis(&server.server.url()), over_tls.redis(&server.url())];
     let quota = Quota::per_second(1_000_000).burst(1_000_000);
     let buckets = stores.map(|store| TokenBucket::new(&store.unwrap(), "bench", quota.clone()).unwrap());
     let round = |_| {

@@ -105,10 +105,10 @@ fn address() -> Extractor<ClientIp> {
 /// nobody: a restart of this process does not bring Redis back.
 async fn ready(store: Store) -> (StatusCode, String) {
     match store.ping().await {
-        Ok(ping) => {
-            let version = ping.server_version().map(|version| format!(" {version}")).unwrap_or_default();
-            let text = format!("ready, {store}{version} answered in {:?}\n", ping.round_trip());
-            (StatusCode::OK, text)
+        Ok(took) => {
+            let version =
+                store.stats().server_version.map(|version| format!(" {version}")).unwrap_or_default();
+            (StatusCode::OK, format!("ready, {store}{version} answered in {took:?}\n"))
         }
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready, {error}\n")),
     }

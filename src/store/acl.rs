@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use super::Store;
 use super::durability::Durability;
-use super::{Backend, Store};
 use crate::Error;
 
 /// The commands that the store sends, and those in its scripts.
@@ -60,7 +60,7 @@ impl Store {
     }
 
     fn rule(&self, user: &str, commands: &str) -> Result<String, Error> {
-        let Backend::Redis(store) = self.backend() else {
+        let Some(store) = self.on_redis() else {
             return Err(Error::invalid("a store in memory has no access control list"));
         };
         if user.is_empty() || user.contains(|c: char| c.is_whitespace() || c.is_control()) {

@@ -70,6 +70,15 @@ impl Background {
         }
     }
 
+    /// Runs a task and returns its output.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, Error> {
+        let ended = |_| Error::unavailable(Cause::NotSent, "the store's background thread has ended");
+        self.handle()?.spawn(task).await.map_err(ended)
+    }
+
     /// Runs a task. Drops it if no thread can be started.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         if let Ok(handle) = self.handle() {

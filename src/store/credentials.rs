@@ -2,12 +2,9 @@
 
 use std::future::Future;
 use std::path::Path;
-use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use tower::BoxError;
-
-use crate::Error;
 
 /// A user name and a password for Redis. They do not appear in texts.
 #[derive(Clone, PartialEq, Eq)]
@@ -62,23 +59,8 @@ where
     }
 }
 
-/// The password in a file, which is read for each new connection.
-pub(crate) struct PasswordFile(Arc<Path>);
-
-impl PasswordFile {
-    pub(crate) fn new(path: &Path) -> Result<Self, Error> {
-        read(path).map(|_| Self(path.into())).map_err(|error| Error::invalid(error.to_string()))
-    }
-}
-
-impl ProvideCredentials for PasswordFile {
-    fn credentials(&self) -> BoxFuture<'static, Result<Credentials, BoxError>> {
-        let path = Arc::clone(&self.0);
-        Box::pin(async move { Ok(tokio::task::spawn_blocking(move || read(&path)).await??) })
-    }
-}
-
-fn read(path: &Path) -> Result<Credentials, std::io::Error> {
+/// Reads the password in a file.
+pub(super) fn password_in(path: &Path) -> Result<Credentials, std::io::Error> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         let text = format!("the password file {} cannot be read: {error}", path.display());
         std::io::Error::new(error.kind(), text)

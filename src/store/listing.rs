@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
+use super::redis::RedisStore;
 use super::redis::scan::Position;
-use super::redis::{RedisStore, ended};
 use super::redis_name::{Stem, parse};
 use super::{Backend, Cells, Store};
 use crate::{Error, Key};
@@ -30,7 +30,7 @@ pub(crate) struct Listing {
 impl Store {
     /// Lists the parts of all states, or of those in one namespace, if the store is on Redis. The name must be valid.
     pub(crate) fn listing(&self, namespace: Option<&str>) -> Option<Listing> {
-        let Backend::Redis(store) = self.backend() else { return None };
+        let store = self.on_redis()?;
         // A prefix and a name have no character with a meaning in patterns.
         let pattern = match namespace {
             Some(name) => format!("{}:{{{name}:*", store.base.prefix),
@@ -64,17 +64,12 @@ impl Listing {
     }
 
     async fn names(&mut self) -> Result<Option<Vec<Vec<u8>>>, Error> {
-        if let Ok(runtime) = Handle::try_current() {
-            return self.store.scan(&runtime, &mut self.position, &self.pattern).await;
-        }
-        // Without a runtime of the caller, the background thread sends the call.
-        let (runtime, store) = (self.store.background.handle()?, Arc::clone(&self.store));
-        let (mut position, pattern, there) = (self.position.clone(), self.pattern.clone(), runtime.clone());
-        let scan = async move {
-            let names = store.scan(&there, &mut position, &pattern).await;
+        let (mut position, pattern) = (self.position.take(), self.pattern.clone());
+        let scan = |store: Arc<RedisStore>, runtime: Handle| async move {
+            let names = store.scan(&runtime, &mut position, &pattern).await;
             (names, position)
         };
-        let (names, position) = runtime.spawn(scan).await.map_err(|_| ended())?;
+        let (names, position) = self.store.anywhere(scan).await?;
         self.position = position;
         names
     }

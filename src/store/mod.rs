@@ -14,7 +14,6 @@ mod namespace;
 mod notifier;
 mod operation;
 mod owed;
-mod ping;
 mod redis;
 mod redis_name;
 mod scheduler;
@@ -27,8 +26,6 @@ mod tls;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-use tokio::runtime::Handle;
 
 pub use self::builder::{IntoPool, StoreBuilder};
 pub use self::credentials::{Credentials, ProvideCredentials};
@@ -43,13 +40,10 @@ pub(crate) use self::operation::{
     Arguments, Cell, Field, Fields, Garbled, Never, Operation, Repeat, Script, script,
 };
 pub(crate) use self::owed::Owed;
-pub use self::ping::{BreakerState, Ping};
 pub(crate) use self::redis::send_queue::Padded;
 pub(crate) use self::redis_name::Stem;
 pub(crate) use self::scheduler::{PeriodicTask, Scheduler, Signal};
-pub use self::stats::StoreStats;
-#[cfg(any(feature = "rustls", feature = "native-tls"))]
-pub use self::tls::Tls;
+pub use self::stats::{BreakerState, StoreStats};
 
 use self::background::Background;
 use self::in_memory::InMemory;
@@ -236,8 +230,15 @@ impl Store {
         }
     }
 
+    fn on_redis(&self) -> Option<&Arc<RedisStore>> {
+        match self.backend() {
+            Backend::InMemory(_) => None,
+            Backend::Redis(store) => Some(store),
+        }
+    }
+
     pub(crate) fn is_in_memory(&self) -> bool {
-        matches!(self.backend(), Backend::InMemory(_))
+        self.on_redis().is_none()
     }
 
     /// Whether this store is certainly the same place as another.
@@ -245,57 +246,6 @@ impl Store {
         match (self.backend(), other.backend()) {
             (Backend::Redis(one), Backend::Redis(other)) => Arc::ptr_eq(one, other) || one.is_same(other),
             _ => Arc::ptr_eq(&self.0, &other.0),
-        }
-    }
-
-    /// Sends a `PING` to the server, for readiness probes. In memory it always succeeds.
-    ///
-    /// The ping is sent even while the breaker is open, and an answer closes the breaker, except on a Cluster. Use it
-    /// for readiness (may this process get requests?), not for liveness: a restart of this process does not bring
-    /// Redis back. The gateway example answers `/readyz` with it.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-    /// let store = tower_distributed::Store::in_memory();
-    /// let ping = store.ping().await?;
-    /// assert_eq!(ping.breaker(), tower_distributed::BreakerState::Closed);
-    /// println!("{} answered in {:?}", ping.server_version().unwrap_or("memory"), ping.round_trip());
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`is_unavailable`](Error::is_unavailable) if there is no answer within the [connect
-    /// timeout](StoreBuilder::connect_timeout) and the [timeout](StoreBuilder::timeout).
-    pub async fn ping(&self) -> Result<Ping, Error> {
-        let Backend::Redis(store) = self.backend() else {
-            return Ok(Ping::new(Duration::ZERO, None, BreakerState::Closed));
-        };
-        if let Ok(runtime) = Handle::try_current() {
-            return store.ping(&runtime).await;
-        }
-        let (runtime, store) = (store.background.handle()?, Arc::clone(store));
-        let there = runtime.clone();
-        let pinged = runtime.spawn(async move { store.ping(&there).await });
-        pinged.await.unwrap_or_else(|_| {
-            Err(Error::unavailable(Cause::NotSent, "the store's background thread has ended"))
-        })
-    }
-
-    /// Returns what the store does at the moment, for a status page. Asks no server. All zero in memory.
-    ///
-    /// The feature `metrics` reports the same and more, over time.
-    ///
-    /// ```
-    /// let stats = tower_distributed::Store::in_memory().stats();
-    /// assert_eq!(stats.breaker(), tower_distributed::BreakerState::Closed);
-    /// println!("{} wait; {} in {} batches so far", stats.queued(), stats.operations(), stats.batches());
-    /// ```
-    #[must_use]
-    pub fn stats(&self) -> StoreStats {
-        match self.backend() {
-            Backend::InMemory(_) => StoreStats::default(),
-            Backend::Redis(store) => store.stats(Handle::try_current().ok().map(|runtime| runtime.id())),
         }
     }
 
@@ -319,18 +269,14 @@ impl Store {
     /// [`is_unavailable`](Error::is_unavailable) if the operations are not done within `limit`. The text says how
     /// many are left.
     pub async fn shutdown(&self, limit: Duration) -> Result<(), Error> {
-        let Backend::Redis(store) = self.backend() else { return Ok(()) };
-        let (store, runtime) = (Arc::clone(store), store.background.handle()?);
+        let Some(store) = self.on_redis() else { return Ok(()) };
+        let (background, store) = (store.background.clone(), Arc::clone(store));
         // On the background thread, since there may be no runtime here.
-        match runtime.spawn(async move { store.shutdown(limit).await }).await {
-            Ok(Err(left)) => {
-                let text =
-                    format!("{left} releases and other background operations were not done within {limit:?}");
-                Err(Error::unavailable(Cause::TimedOut, text))
-            }
-            Ok(Ok(())) => Ok(()),
-            Err(_) => Err(Error::unavailable(Cause::NotSent, "the store's background thread has ended")),
-        }
+        background.run(async move { store.shutdown(limit).await }).await?.map_err(|left| {
+            let text =
+                format!("{left} releases and other background operations were not done within {limit:?}");
+            Error::unavailable(Cause::NotSent, text)
+        })
     }
 
     /// Delivers wake-ups to waiters.
@@ -350,10 +296,7 @@ impl Store {
 
     /// The prefix of the channels that carry wake-ups. Empty in memory.
     pub(crate) fn channels(&self) -> String {
-        match self.backend() {
-            Backend::InMemory(_) => String::new(),
-            Backend::Redis(store) => store.channels(),
-        }
+        self.on_redis().map_or_else(String::new, |store| store.channels())
     }
 
     /// Returns the value that all users of a name share in this process. The first user makes it.
@@ -367,26 +310,17 @@ impl Store {
 
     /// The time within which a call ends.
     pub(crate) fn call_limit(&self) -> Duration {
-        match self.backend() {
-            Backend::InMemory(_) => Duration::ZERO,
-            Backend::Redis(store) => store.call_limit(),
-        }
+        self.on_redis().map_or(Duration::ZERO, |store| store.call_limit())
     }
 
     /// How long a call may wait for replicas or the disk before it counts; `None`: it counts at once.
     pub(crate) fn durable_within(&self) -> Option<Duration> {
-        match self.backend() {
-            Backend::InMemory(_) => None,
-            Backend::Redis(store) => store.limits.durability.map(|durability| durability.within),
-        }
+        self.on_redis()?.limits.durability.map(|durability| durability.within)
     }
 
     /// Where work runs that must not depend on its callers. `None` in memory, where every operation is immediate.
     pub(crate) fn background(&self) -> Option<&Background> {
-        match self.backend() {
-            Backend::InMemory(_) => None,
-            Backend::Redis(store) => Some(&store.background),
-        }
+        self.on_redis().map(|store| &store.background)
     }
 
     /// Where work runs that takes time even in memory: there, on the thread of this process.
@@ -396,15 +330,12 @@ impl Store {
 
     /// The pending background operations. `None` in memory, where there are none.
     pub(crate) fn owed(&self) -> Option<&Owed> {
-        match self.backend() {
-            Backend::InMemory(_) => None,
-            Backend::Redis(store) => Some(&store.owed),
-        }
+        self.on_redis().map(|store| &store.owed)
     }
 
     /// Starts the subscription to wake-ups, unless it runs already.
     pub(crate) fn subscribe(&self) {
-        if let Backend::Redis(store) = self.backend() {
+        if let Some(store) = self.on_redis() {
             store.subscribe();
         }
     }

@@ -1,9 +1,7 @@
 //! Namespaces: a primitive keeps the states of its keys under a name in a store.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
 use derive_where::derive_where;
 use tokio::runtime::Handle;
@@ -14,7 +12,8 @@ use super::key::{Key, KeySpace, RedisKey, check_name};
 use super::operation::{Cell, Operation};
 use super::redis::RedisStore;
 use super::redis::client::RedisClient;
-use super::redis::future::RedisFuture;
+pub(crate) use super::redis::future::OperationFuture;
+use super::redis::future::Step;
 use super::sent::Sent;
 use crate::{Error, Store};
 
@@ -148,21 +147,26 @@ impl<O: Operation> Client<O> {
         }
     }
 
-    /// Runs an operation on the state of a key. In memory it is done on return.
+    /// Runs an operation on the state of a key. In memory it is done on return. On Redis it is sent when the future is first
+    /// polled; if the future is dropped, the operation may still run, and its grant is then taken back.
     pub(crate) fn run(&self, key: Key, operation: O) -> OperationFuture<O> {
-        match self {
-            Self::InMemory(cells) => OperationFuture::Ready(Some(
-                cells.step(key.as_bytes(), |cell, now| operation.apply(cell, now)),
-            )),
-            Self::Redis(client) => OperationFuture::Pending(client.submit(key, operation)),
-        }
+        OperationFuture(match self {
+            Self::InMemory(cells) => {
+                Step::Done(Some(cells.step(key.as_bytes(), |cell, now| operation.apply(cell, now))))
+            }
+            Self::Redis(client) => Step::Submitted(Some((Arc::clone(client), key, operation))),
+        })
     }
 
-    /// Like [`run`](Self::run), for a task that polls the future at once. `waker` is the waker of this task.
+    /// Like [`run`](Self::run), but sends the operation now, for a task that polls the future at once. `waker` is the waker
+    /// of this task.
     pub(crate) fn start(&self, key: Key, operation: O, waker: Waker) -> OperationFuture<O> {
         match self {
             Self::InMemory(_) => self.run(key, operation),
-            Self::Redis(client) => OperationFuture::Pending(client.start(key, operation, waker)),
+            Self::Redis(client) => {
+                let here = Handle::try_current().ok();
+                OperationFuture(client.enqueue(here, key, operation, Some(waker), false))
+            }
         }
     }
 
@@ -199,31 +203,8 @@ impl<O: Operation> Client<O> {
         match self {
             Self::InMemory(cells) => then(cells.step(key.as_bytes(), |cell, now| operation.apply(cell, now))),
             Self::Redis(client) => {
-                Sent::then(OperationFuture::Pending(client.queue(from, key, operation)), then);
+                Sent::then(OperationFuture(client.enqueue(from, key, operation, None, false)), then);
             }
-        }
-    }
-}
-
-/// A submitted operation.
-pub(crate) enum OperationFuture<O: Operation> {
-    /// Done; `None` once the reply was taken.
-    Ready(Option<Result<O::Reply, Error>>),
-    Pending(RedisFuture<O>),
-}
-
-impl<O: Operation> Unpin for OperationFuture<O> {}
-
-impl<O: Operation> Future for OperationFuture<O> {
-    type Output = Result<O::Reply, Error>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.get_mut() {
-            Self::Ready(reply) => match reply.take() {
-                Some(reply) => Poll::Ready(reply),
-                None => Poll::Pending,
-            },
-            Self::Pending(pending) => Pin::new(pending).poll(context),
         }
     }
 }

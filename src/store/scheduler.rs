@@ -117,8 +117,16 @@ impl Scheduler {
         }
     }
 
+    /// Gives a signal to all tasks, or to those that are due by now.
     fn signal(&self, signal: Signal) {
-        self.joined().into_iter().for_each(|task| task.signal(signal));
+        // Not under the lock.
+        let joined = lock(&self.state).joined();
+        let now = Instant::now();
+        for task in joined {
+            if signal != Signal::Due || task.due().is_some_and(|due| due <= now) {
+                task.signal(signal);
+            }
+        }
     }
 
     /// Makes the work that need not wait due now.
@@ -154,10 +162,6 @@ impl Scheduler {
         drop(joined);
         next
     }
-
-    fn joined(&self) -> Vec<Arc<dyn PeriodicTask>> {
-        lock(&self.state).joined()
-    }
 }
 
 /// A running task. If its runtime ends first, another task continues the work.
@@ -174,18 +178,9 @@ impl Task {
         let mut link = scheduler.link.clone();
         while let Some(next) = scheduler.plan(self.place) {
             tokio::select! {
-                () = sleep_until(next) => {
-                    let now = Instant::now();
-                    for task in scheduler.joined() {
-                        if task.due().is_some_and(|due| due <= now) {
-                            task.signal(Signal::Due);
-                        }
-                    }
-                }
+                () = sleep_until(next) => scheduler.signal(Signal::Due),
                 () = self.earlier.notified() => {}
-                Ok(()) = link.changed() => {
-                    scheduler.signal(Signal::Relinked);
-                }
+                Ok(()) = link.changed() => scheduler.signal(Signal::Relinked),
             }
         }
         self.done = true;

@@ -1,59 +1,61 @@
-//! Certificates for connections over TLS: [`Tls`].
-
-use std::fmt;
+//! Certificates for connections over TLS.
 
 use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
 
+use super::StoreBuilder;
 use crate::Error;
 
 #[cfg(feature = "rustls")]
 mod with_rustls;
 
-/// Whom a store trusts over TLS, and how it identifies itself. For URLs with `rediss://`, see
-/// [`StoreBuilder::tls`](crate::StoreBuilder::tls).
-///
-/// By default a server is trusted if a root certificate of the operating system signed its certificate, or one of Mozilla's
-/// with the feature `rustls-webpki-roots`. With `rustls`, those of the operating system are read once in a process. The certificate must be valid for the host in the URL. This cannot be turned off:
-/// for a server with a certificate of your own, give the certificate of your authority.
-///
-/// ```no_run
-/// use tower_distributed::{Store, Tls};
-///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let tls = Tls::new()
-///     .root_certificates(std::fs::read("/etc/redis/ca.pem")?)
-///     .client_certificate(std::fs::read("/etc/redis/client.pem")?, std::fs::read("/etc/redis/client.key")?);
-/// let store = Store::builder().tls(tls).redis("rediss://redis.example.com")?;
-/// # Ok(()) }
-/// ```
+/// Whom a store trusts over TLS, and how it identifies itself.
 #[derive(Clone, Default)]
-pub struct Tls {
+pub(crate) struct Tls {
     roots: Option<Vec<u8>>,
     client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-impl Tls {
-    /// The default settings.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Trusts these root certificates and no others. One or more certificates in PEM.
-    #[must_use]
-    pub fn root_certificates(self, pem: impl Into<Vec<u8>>) -> Self {
-        Self { roots: Some(pem.into()), ..self }
+impl StoreBuilder {
+    /// Trusts these root certificates and no others, for URLs with `rediss://`. One or more certificates in PEM. For a pool
+    /// see [`credentials`](Self::credentials).
+    ///
+    /// By default a server is trusted if a root certificate of the operating system signed its certificate, or one of
+    /// Mozilla's with the feature `rustls-webpki-roots`. With `rustls`, those of the operating system are read once in a
+    /// process. The certificate must be valid for the host in the URL. This cannot be turned off: for a server with a
+    /// certificate of your own, give the certificate of your authority.
+    ///
+    /// ```no_run
+    /// use tower_distributed::Store;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = Store::builder()
+    ///     .root_certificates(std::fs::read("/etc/redis/ca.pem")?)
+    ///     .client_certificate(std::fs::read("/etc/redis/client.pem")?, std::fs::read("/etc/redis/client.key")?)
+    ///     .redis("rediss://redis.example.com")?;
+    /// # Ok(()) }
+    /// ```
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.access.tls.roots = Some(pem.into());
+        self
     }
 
     /// Identifies the store to servers that ask for a client certificate: the certificate, followed by its chain if it has
-    /// one, and its private key. Both in PEM; with `native-tls` the key must be PKCS #8.
-    #[must_use]
-    pub fn client_certificate(self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
-        Self { client: Some((certificate.into(), key.into())), ..self }
+    /// one, and its private key. Both in PEM; with `native-tls` the key must be PKCS #8. For a pool see
+    /// [`credentials`](Self::credentials).
+    pub fn client_certificate(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        self.access.tls.client = Some((certificate.into(), key.into()));
+        self
+    }
+}
+
+impl Tls {
+    /// Whether nothing is set.
+    pub(super) fn is_default(&self) -> bool {
+        self.roots.is_none() && self.client.is_none()
     }
 
     /// The settings in the form of the client library.
-    pub(crate) fn certificates(&self) -> Result<TlsCertificates, Error> {
+    fn certificates(&self) -> Result<TlsCertificates, Error> {
         let no_certificate = |pem: &[u8]| !contains(pem, b"-----BEGIN CERTIFICATE-----");
         if self.roots.as_deref().is_some_and(no_certificate) {
             return Err(Error::invalid("the root certificates must be PEM, contain no certificate"));
@@ -74,22 +76,21 @@ impl Tls {
 }
 
 /// Applies the settings to the address of a server.
-pub(super) fn secured(info: ConnectionInfo, tls: Option<&Tls>) -> Result<ConnectionInfo, Error> {
-    match (info.addr(), tls) {
-        (ConnectionAddr::TcpTls { insecure: true, .. }, _) => Err(Error::invalid(
+pub(super) fn secured(info: ConnectionInfo, tls: &Tls) -> Result<ConnectionInfo, Error> {
+    match info.addr() {
+        ConnectionAddr::TcpTls { insecure: true, .. } => Err(Error::invalid(
             "`#insecure` is not supported, since it would trust any server: give the server's certificate to \
-             Tls::root_certificates",
+             StoreBuilder::root_certificates",
         )),
-        (ConnectionAddr::TcpTls { .. }, tls) => {
-            let certificates = tls.cloned().unwrap_or_default().certificates()?;
-            let client = Client::build_with_tls(info, certificates)
+        ConnectionAddr::TcpTls { .. } => {
+            let client = Client::build_with_tls(info, tls.certificates()?)
                 .map_err(|error| Error::invalid(format!("the settings of TLS cannot be used: {error}")))?;
             Ok(client.get_connection_info().clone())
         }
-        (_, Some(_)) => {
-            Err(Error::invalid(format!("with `tls` the URL must be rediss://, but {} is not", info.addr())))
+        _ if tls.is_default() => Ok(info),
+        addr => {
+            Err(Error::invalid(format!("with certificates the URL must be rediss://, but {addr} is not")))
         }
-        (_, None) => Ok(info),
     }
 }
 
@@ -101,13 +102,4 @@ pub(super) fn prepare() {
 
 fn contains(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
-}
-
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls")
-            .field("root_certificates", &self.roots.is_some())
-            .field("client_certificate", &self.client.is_some())
-            .finish()
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_distributed::{Error, Quota, Store, StoreBuilder, Tls, TokenBucket};
+use tower_distributed::{Error, Quota, Store, StoreBuilder, TokenBucket};
 
 use crate::certificates::{Authority, TlsServer};
 use crate::woken::a_waiter_is_woken;
@@ -17,7 +17,7 @@ const ASKS: &str = "tls-auth-clients yes";
 const DOES_NOT_ASK: &str = "tls-auth-clients no";
 
 fn trusting(authority: &Authority) -> StoreBuilder {
-    Store::builder().tls(Tls::new().root_certificates(authority.pem()))
+    Store::builder().root_certificates(authority.pem())
 }
 
 /// A call, and a waiter that is woken over the subscription.
@@ -54,14 +54,16 @@ async fn a_server_can_ask_for_a_certificate() {
     let server = TlsServer::start(&authority, &authority.server(&HOST), ASKS).await;
     let with = |authority: &Authority, of: &Authority| {
         let client = of.client();
-        let tls = Tls::new().root_certificates(authority.pem());
-        let tls = tls.client_certificate(client.certificate, client.key);
-        Store::builder().tls(tls).redis(&server.url()).unwrap()
+        let builder = trusting(authority).client_certificate(client.certificate, client.key);
+        builder.redis(&server.url()).unwrap()
     };
     check(&with(&authority, &authority), &server.server).await;
     for store in [with(&authority, &other), trusting(&authority).redis(&server.url()).unwrap()] {
         let error = error_of(&store).await;
-        assert!(error.is_unavailable() && error.to_string().contains("Tls::client_certificate"), "{error}");
+        assert!(
+            error.is_unavailable() && error.to_string().contains("StoreBuilder::client_certificate"),
+            "{error}"
+        );
     }
 }
 
@@ -76,9 +78,9 @@ async fn a_server_that_cannot_be_trusted_is_told_with_the_remedy() {
     let elsewhere = authority.server(&["redis.example.com"]);
     let elsewhere = TlsServer::start(&authority, &elsewhere, DOES_NOT_ASK).await;
     for (store, told) in [
-        (trusting(&other).redis(&good.url()), "Tls::root_certificates"),
+        (trusting(&other).redis(&good.url()), "StoreBuilder::root_certificates"),
         // The certificates of the operating system, or Mozilla's.
-        (Store::redis(&good.url()), "Tls::root_certificates"),
+        (Store::redis(&good.url()), "StoreBuilder::root_certificates"),
         (trusting(&authority).redis(&expired.url()), "has expired"),
         (trusting(&authority).redis(&elsewhere.url()), "another host"),
         // Not over TLS.
@@ -115,7 +117,7 @@ async fn a_cluster_works_over_tls() {
     .await;
     check(&trusting(&authority).cluster([node.url()]).unwrap(), &node.server).await;
     let error = error_of(&trusting(&Authority::new("other")).cluster([node.url()]).unwrap()).await;
-    assert!(error.to_string().contains("Tls::root_certificates"), "{error}");
+    assert!(error.to_string().contains("StoreBuilder::root_certificates"), "{error}");
 }
 
 #[cfg(all(feature = "sentinel", feature = "rustls"))]
@@ -153,7 +155,10 @@ async fn sentinel_works_over_tls() {
 
     for store in [trusting(&Authority::new("other")), Store::builder()] {
         let error = error_of(&store.sentinel(&urls, name).unwrap()).await;
-        assert!(error.is_unavailable() && error.to_string().contains("Tls::root_certificates"), "{error}");
+        assert!(
+            error.is_unavailable() && error.to_string().contains("StoreBuilder::root_certificates"),
+            "{error}"
+        );
     }
 }
 
@@ -162,19 +167,22 @@ fn settings_are_checked_when_a_store_is_built() {
     let authority = Authority::new("ours");
     let (one, two) = (authority.client(), authority.client());
     let url = "rediss://127.0.0.1";
-    let tls = |tls: Tls| Store::builder().tls(tls).redis(url);
+    let builder = Store::builder;
     for (store, told) in [
         (trusting(&authority).redis("redis://127.0.0.1"), "rediss://"),
         (Store::redis("rediss://127.0.0.1/#insecure"), "#insecure"),
-        (tls(Tls::new().root_certificates("none")), "contain no certificate"),
-        (tls(Tls::new().client_certificate("none", one.key.clone())), "contains no certificate"),
-        (tls(Tls::new().client_certificate(one.certificate.clone(), "none")), "cannot be used"),
+        (builder().root_certificates("none").redis(url), "contain no certificate"),
+        (builder().client_certificate("none", one.key.clone()).redis(url), "contains no certificate"),
+        (builder().client_certificate(one.certificate.clone(), "none").redis(url), "cannot be used"),
         #[cfg(feature = "rustls")]
-        (tls(Tls::new().client_certificate(one.certificate, two.key)), "client certificate cannot be used"),
+        (
+            builder().client_certificate(one.certificate, two.key).redis(url),
+            "client certificate cannot be used",
+        ),
     ] {
         let error = store.unwrap_err();
         assert!(error.is_invalid() && error.to_string().contains(told), "{told}: {error}");
     }
-    let shown = format!("{:?}", Tls::new().client_certificate(two.certificate, "a secret"));
+    let shown = format!("{:?}", Store::builder().client_certificate(two.certificate, "a secret"));
     assert!(!shown.contains("secret"), "{shown}");
 }

@@ -12,7 +12,7 @@ use axum::response::Response;
 use futures::future::{join, join_all};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
-use tower_distributed::{BreakerState, Error, Store, StoreStats, TokenBucket, WaitGroup};
+use tower_distributed::{BreakerState, Error, Store, TokenBucket, WaitGroup};
 
 use super::board::{Board, Seat};
 use super::bursts::{self, Call};
@@ -81,8 +81,8 @@ impl Side {
         };
         let tokens = join_all(callers.iter().map(peek)).await.into_iter().flatten().collect();
         match self.store.ping().await {
-            Ok(ping) => {
-                let version = ping.server_version().map(str::to_owned);
+            Ok(_) => {
+                let version = self.store.stats().server_version;
                 Known { latency, version, error: None, tokens, permits: Some(permits) }
             }
             Err(error) => Known::unavailable(&error),
@@ -91,7 +91,7 @@ impl Side {
 
     /// The state of its breaker. Nobody is asked.
     fn breaker(&self) -> &'static str {
-        match self.store.stats().breaker() {
+        match self.store.stats().breaker {
             BreakerState::Closed => "closed",
             BreakerState::HalfOpen => "half-open",
             _ => "open",
@@ -178,8 +178,8 @@ impl Fleet {
         let gateways: Vec<_> = self.gateways.iter().map(|gateway| gateway.state(&self.link)).collect();
         let stats = self.gateways.each_ref().map(|gateway| gateway.on_store.store.stats());
         // In memory there are none.
-        let operations: u64 = stats.iter().map(StoreStats::operations).sum();
-        let batches: u64 = stats.iter().map(StoreStats::batches).sum();
+        let operations: u64 = stats.iter().map(|stats| stats.operations).sum();
+        let batches: u64 = stats.iter().map(|stats| stats.batches).sum();
         json!({
             "now_ms": self.board.now(), "state": self.state_is_in().to_string(), "away": self.link.is_away(),
             "cut": self.link.is_forwarded(),

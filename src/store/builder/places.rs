@@ -5,12 +5,8 @@ use std::sync::Arc;
 use super::StoreBuilder;
 use crate::Error;
 use crate::store::background::Background;
-use crate::store::redis::endpoint::Endpoint;
 use crate::store::redis::pool::Sealed;
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
-use crate::store::redis::several::Urls;
 use crate::store::redis::source::Source;
-use crate::store::redis::subscription::Subscriber;
 use crate::store::redis::{CLOCK, RedisStore};
 use crate::store::{Backend, Store, key};
 
@@ -21,8 +17,8 @@ impl StoreBuilder {
     ///
     /// [`is_invalid`](Error::is_invalid) if the URL or a setting is not valid.
     pub fn redis(self, url: &str) -> Result<Store, Error> {
-        let (endpoint, home) = (Arc::new(Endpoint::new(url, &self.access)?), self.home()?);
-        self.source(Source::Url(Arc::clone(&endpoint)), Some(Subscriber::Server(endpoint)), home)
+        let (source, home) = (Source::url(url, &self.access)?, self.home()?);
+        self.source(source, home)
     }
 
     /// Creates a store on a Redis Cluster, which the URLs of some of its nodes name. The others are found, also those that
@@ -42,19 +38,17 @@ impl StoreBuilder {
     /// [`wakeups`](Self::wakeups) is set, which would have no effect.
     #[cfg(feature = "cluster")]
     pub fn cluster(self, urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Store, Error> {
-        use crate::store::redis::several::Nodes;
+        use crate::store::redis::cluster::Cluster;
         use crate::store::redis::slots::Masters;
         if !self.wakeups.is_empty() {
             return Err(Error::invalid(
                 "`wakeups` must be unset for `cluster`, which subscribes at each master: it is for a pool",
             ));
         }
-        let nodes =
-            Arc::new(Nodes::new(Urls::new("a Cluster", urls, &self.access)?, self.limits.connect_timeout)?);
         let home = self.home()?;
         let masters = Arc::new(Masters::new(&home));
-        let subscriber = Subscriber::Cluster(Arc::clone(&nodes), Arc::clone(&masters));
-        self.source(Source::Cluster(nodes, masters), Some(subscriber), home)
+        let cluster = Cluster::new(urls, &self.access, self.limits.connect_timeout, masters)?;
+        self.source(Source::Cluster(cluster, None), home)
     }
 
     /// Creates a store on the server that Redis Sentinel names as the master of the given name, by the URLs of the Sentinels.
@@ -88,8 +82,8 @@ impl StoreBuilder {
     ) -> Result<Store, Error> {
         use crate::store::redis::sentinels::Sentinels;
         let home = self.home()?;
-        let sentinels = Arc::new(Sentinels::new(Urls::new("Sentinel", urls, &self.access)?, master, &home)?);
-        self.source(Source::Sentinel(Arc::clone(&sentinels)), Some(Subscriber::Sentinel(sentinels)), home)
+        let sentinels = Sentinels::new(urls, &self.access, master, &home)?;
+        self.source(Source::Sentinel(Arc::new(sentinels)), home)
     }
 
     /// Creates a store on a pool of `deadpool_redis`, `deadpool_redis::cluster` or `deadpool_redis::sentinel`.
@@ -133,12 +127,12 @@ impl StoreBuilder {
     pub fn pool(self, pool: impl IntoPool) -> Result<Store, Error> {
         if !self.access.is_default() && self.wakeups.is_empty() {
             return Err(Error::invalid(
-                "a pool has credentials, certificates and socket options of its own: `credentials`, `tls`, and those that \
-                 begin with `tcp` are for `wakeups` beside it",
+                "a pool has credentials, certificates and socket options of its own: `credentials`, those of certificates, \
+                 and those that begin with `tcp` are for `wakeups` beside it",
             ));
         }
         let home = self.home()?;
-        self.source(Source::Pool(pool.into_pool(&home)), None, home)
+        self.source(Source::Pool(pool.into_pool(&home)), home)
     }
 
     /// Where the store runs what depends on no caller.
@@ -146,8 +140,7 @@ impl StoreBuilder {
         self.background.clone().map_or_else(|| Ok(Background::thread()), Background::runtime)
     }
 
-    /// `own`: the place itself, to subscribe at.
-    fn source(self, source: Source, own: Option<Subscriber>, home: Background) -> Result<Store, Error> {
+    fn source(self, source: Source, home: Background) -> Result<Store, Error> {
         key::check_name("prefix", &self.prefix)?;
         if let Some(max_keys) = self.max_keys {
             let text = format!(
@@ -161,33 +154,32 @@ impl StoreBuilder {
                 "`replicas` and `fsync` are not for a pool of a Cluster: give its URLs to `cluster`",
             ));
         }
+        // A store on a pool does not know its server.
+        let own = Some(&source).filter(|source| !source.is_pool()).cloned();
         let wakeups = own.into_iter().chain(self.subscribers(&source)?).collect();
         Ok(self.assemble(source, CLOCK, wakeups, home))
     }
 
     /// Where `wakeups` says to subscribe.
-    fn subscribers(&self, source: &Source) -> Result<Vec<Subscriber>, Error> {
+    fn subscribers(&self, source: &Source) -> Result<Vec<Source>, Error> {
         #[cfg(feature = "cluster")]
         if let Some(masters) = source.masters()
             && !self.wakeups.is_empty()
         {
-            use crate::store::redis::several::Nodes;
-            let urls = Urls::new("a Cluster", &self.wakeups, &self.access)?;
-            return Ok(vec![Subscriber::Cluster(
-                Arc::new(Nodes::new(urls, self.limits.connect_timeout)?),
-                Arc::clone(masters),
-            )]);
+            use crate::store::redis::cluster::Cluster;
+            let (longest, masters) = (self.limits.connect_timeout, Arc::clone(masters));
+            let cluster = Cluster::new(&self.wakeups, &self.access, longest, masters)?;
+            return Ok(vec![Source::Cluster(cluster, None)]);
         }
         #[cfg(not(feature = "cluster"))]
         let _ = source;
-        let endpoint = |url: &String| Endpoint::new(url, &self.access).map(Arc::new);
-        self.wakeups.iter().map(|url| endpoint(url).map(Subscriber::Server)).collect()
+        self.wakeups.iter().map(|url| Source::url(url, &self.access)).collect()
     }
 
     /// A store on a server. Its scripts read the time by the Lua code `clock`.
     #[cfg(test)]
     pub(crate) fn with_clock(self, url: &str, clock: &'static str) -> Result<Store, Error> {
-        let source = Source::url(url)?;
+        let source = Source::url(url, &self.access)?;
         let wakeups = self.subscribers(&source)?;
         Ok(self.assemble(source, clock, wakeups, Background::thread()))
     }
@@ -196,7 +188,7 @@ impl StoreBuilder {
         self,
         source: Source,
         clock: &'static str,
-        wakeups: Vec<Subscriber>,
+        wakeups: Vec<Source>,
         background: Background,
     ) -> Store {
         let store = RedisStore::new(source, self.prefix, self.limits, clock, wakeups, background);

@@ -249,7 +249,7 @@ impl RedisStore {
         // A server that has answered an earlier call since then is slow, not down.
         let answers = outage.cause == Cause::TimedOut && link.answered_since(sent).is_some();
         if self.source.is_lost(outage.cause) && !answers {
-            link.discard(&held);
+            link.close(Some(&held));
         }
         if failure::is_outage(outage.cause) {
             self.source.look_for_masters(Some(connection));

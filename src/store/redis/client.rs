@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 use super::batch::{Batch, Item, Phase};
 use super::flusher::{Inline, QueueRef};
-use super::future::{Queued, RedisFuture, Sending, Step};
+use super::future::{Queued, Sending, Step};
 use super::send_queue::{Padded, RuntimeQueues, SendQueue};
 use super::{Loaded, RedisStore, budget, ended};
 use crate::store::key::Key;
@@ -27,8 +27,9 @@ pub(crate) struct RedisClient<O: Operation> {
     pub(super) namespace: Namespace<O::Cell>,
     pub(super) script: Arc<Loaded>,
     pub(super) runtimes: Padded<Mutex<Vec<RuntimeQueues<O>>>>,
-    /// The client for the operations that take back replies whose callers are gone.
-    undo: OnceLock<Box<dyn TakeBack<O>>>,
+    /// Runs the operations that take back replies whose callers are gone. It hides its client, since the type of the undo
+    /// operation has an undo operation too.
+    undo: OnceLock<Box<dyn Fn(Key, O::Undo) + Send + Sync>>,
 }
 
 impl<O: Operation> RedisClient<O> {
@@ -37,32 +38,15 @@ impl<O: Operation> RedisClient<O> {
         Arc::new(Self { store, namespace, script, runtimes: Padded::default(), undo: OnceLock::new() })
     }
 
-    /// Runs an operation. It is sent when the future is first polled. If the future is dropped, the operation may
-    /// still run, and its grant is then taken back.
-    pub(crate) fn submit(self: &Arc<Self>, key: Key, operation: O) -> RedisFuture<O> {
-        RedisFuture(Step::Asked(Some((Arc::clone(self), key, operation))))
-    }
-
-    /// Like [`submit`](Self::submit), but sends the operation now. For a task that polls the result at once;
-    /// `waker` is its waker.
-    pub(crate) fn start(self: &Arc<Self>, key: Key, operation: O, waker: Waker) -> RedisFuture<O> {
-        RedisFuture(self.enqueue(Handle::try_current().ok(), key, operation, Some(waker), false))
-    }
-
-    /// Runs an operation. It leaves from a runtime, or from the background thread, before all operations that are submitted
-    /// there later, even if its future is not polled.
-    pub(crate) fn queue(self: &Arc<Self>, from: Option<Handle>, key: Key, operation: O) -> RedisFuture<O> {
-        RedisFuture(self.enqueue(from, key, operation, None, false))
-    }
-
     /// Runs an owed operation without a waiting caller, on the background thread.
     pub(crate) fn detach(self: &Arc<Self>, key: Key, operation: O) {
         drop(self.enqueue(None, key, operation, None, true));
     }
 
-    /// Sends an operation, or adds it to a batch. `here` is the runtime of the caller; without one, the background
-    /// thread serves it. `owed`: it counts as owed, and its reply has no receiver.
-    pub(super) fn enqueue(
+    /// Sends an operation, or adds it to a batch, which leaves before all operations that are submitted there later, even if
+    /// its future is not polled. `here` is the runtime of the caller; without one, the background thread serves it. `waker`:
+    /// of the task that polls the result at once. `owed`: it counts as owed, and its reply has no receiver.
+    pub(in crate::store) fn enqueue(
         self: &Arc<Self>,
         here: Option<Handle>,
         key: Key,
@@ -74,7 +58,7 @@ impl<O: Operation> RedisClient<O> {
         let can_send = here.is_some() && waker.is_some() && !O::IN_ORDER;
         let runtime = match here.map_or_else(|| self.store.background.handle(), Ok) {
             Ok(runtime) => runtime,
-            Err(error) => return Step::Failed(error),
+            Err(error) => return Step::Done(Some(Err(error))),
         };
         let store = &*self.store;
         let slot = self.namespace.slot(&key);
@@ -88,7 +72,7 @@ impl<O: Operation> RedisClient<O> {
         let (phase, operation) = (Phase::Waiting(None), Some(operation));
         let mut item = Item { operation, key, slot, owed, reserved, weight: 0, phase };
 
-        let Some((mut runtimes, at)) = self.queues(&runtime) else { return Step::Failed(ended()) };
+        let Some((mut runtimes, at)) = self.queues(&runtime) else { return Step::Done(Some(Err(ended()))) };
         let queues = &mut runtimes[at];
         let number = queues.links.number(store.source.master(slot), link);
         let (links, queue) = queues.queue(number);
@@ -104,14 +88,15 @@ impl<O: Operation> RedisClient<O> {
             drop(runtimes);
             let sent = Arc::clone(&batch);
             let sending = Box::pin(async move { inline.0.send(&sent).await });
-            return Step::Sending(Sending::new(sending, runtime), Queued { batch, index: 0, fresh: false });
+            let sending = Some(Sending::new(sending, runtime));
+            return Step::Queued(Queued { batch, index: 0, fresh: false, sending });
         }
         let fresh = waker.is_some();
         (item.phase, item.weight) = (Phase::Waiting(waker), weight);
         if is_bounded && !links.budget.take(weight) {
             let refused = this(queue);
             drop(runtimes);
-            return Step::Failed(refused.overloaded(1));
+            return Step::Done(Some(Err(refused.overloaded(1))));
         }
         store.owed.add(usize::from(owed));
         let (batch, index) = queue.push(self, item, bytes, &links.budget);
@@ -124,7 +109,7 @@ impl<O: Operation> RedisClient<O> {
         if let Some(queue) = flusher {
             queue.spawn_flusher();
         }
-        Step::Queued(Queued { batch, index, fresh })
+        Step::Queued(Queued { batch, index, fresh, sending: None })
     }
 
     /// Returns the queues of all runtimes, and the index of those of `runtime`. Operations that wait on ended
@@ -154,21 +139,11 @@ impl<O: Operation> RedisClient<O> {
 
     pub(super) fn take_back(&self, key: Key, replies: &[O::Reply]) {
         if let Some(undo) = O::undo(replies) {
-            let client = || -> Box<dyn TakeBack<O>> {
-                Box::new(RedisClient::<O::Undo>::new(Arc::clone(&self.store), self.namespace.clone()))
-            };
-            self.undo.get_or_init(client).run(key, undo);
+            let take_back = self.undo.get_or_init(|| {
+                let client = RedisClient::<O::Undo>::new(Arc::clone(&self.store), self.namespace.clone());
+                Box::new(move |key, undo| client.detach(key, undo))
+            });
+            take_back(key, undo);
         }
-    }
-}
-
-/// Takes back the replies of an operation. It is a trait because the undo operation has an undo operation too.
-trait TakeBack<O: Operation>: Send + Sync {
-    fn run(&self, key: Key, undo: O::Undo);
-}
-
-impl<O: Operation> TakeBack<O> for Arc<RedisClient<O::Undo>> {
-    fn run(&self, key: Key, undo: O::Undo) {
-        self.detach(key, undo);
     }
 }

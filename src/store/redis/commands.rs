@@ -12,7 +12,6 @@ use super::runtime::{Route, RuntimeLinks};
 use super::{RedisStore, failure};
 use crate::Error;
 use crate::error::Outage;
-use crate::store::ping::Ping;
 
 impl RedisStore {
     /// Tries a connection that was idle, so that a call that is sent at most once is not lost with it. If there is none, it
@@ -31,13 +30,13 @@ impl RedisStore {
             Some(Ok(_)) => link.answered(),
             Some(Err(error)) => {
                 if self.source.is_lost(failure::outage(error).cause) {
-                    link.discard(&held);
+                    link.close(Some(&held));
                 }
             }
             None => {
                 let answers = link.answered_since(sent).is_some();
                 if !answers {
-                    link.discard(&held);
+                    link.close(Some(&held));
                 }
                 let (outage, sent) = (self.timed_out(), Some(sent));
                 return Err(Failed { outage, sent, written: false, answers, redirect: None });
@@ -46,24 +45,18 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Sends a `PING` to the server, even while the breaker is open.
-    pub(in crate::store) async fn ping(self: &Arc<Self>, runtime: &Handle) -> Result<Ping, Error> {
-        let links = self.links(runtime);
+    /// Sends a `PING` to the server, even while the breaker is open. Returns how long the answer took.
+    pub(in crate::store) async fn ping(self: &Arc<Self>, runtime: &Handle) -> Result<Duration, Error> {
+        let (links, ping) = (self.links(runtime), redis::cmd("PING"));
         let mut outcome = None;
         // One master of a Cluster that answers is enough.
         for master in self.source.numbers() {
-            match self.ping_at(&links, &links.route(links.number(master, 0))).await {
-                Ok(ping) => return Ok(ping),
+            match self.ask_at(&links, &links.route(links.number(master, 0)), &ping, false).await {
+                Ok((_, took)) => return Ok(took),
                 Err(outage) => outcome = Some(outage),
             }
         }
         Err(outcome.unwrap_or_else(|| self.timed_out()).into())
-    }
-
-    async fn ping_at(&self, links: &RuntimeLinks, route: &Route) -> Result<Ping, Outage> {
-        let breaker = links.breaker();
-        let (_, round_trip) = self.ask_at(links, route, &redis::cmd("PING"), false).await?;
-        Ok(Ping::new(round_trip, route.link.version(), breaker))
     }
 
     /// Sends a command other than a script call to a master, even while the breaker is open. Returns the reply, and how
@@ -96,7 +89,7 @@ impl RedisStore {
             None => self.timed_out(),
         };
         if self.source.is_lost(outage.cause) {
-            route.link.discard(&held);
+            route.link.close(Some(&held));
         }
         if failure::is_outage(outage.cause) && !held.connection.is_cluster() {
             route.breaker.failed(sent, &outage, false);

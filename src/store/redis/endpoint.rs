@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ToRedisArgs};
 
-use super::failure::no_connection;
+use super::failure::{no_connection, outage};
 use super::tcp::Tcp;
 use crate::Error;
 use crate::error::{Cause, Outage};
@@ -18,7 +18,7 @@ pub(crate) struct Access {
     pub(crate) credentials: Option<Arc<dyn ProvideCredentials>>,
     pub(crate) tcp: Tcp,
     #[cfg(any(feature = "rustls", feature = "native-tls"))]
-    pub(crate) tls: Option<crate::Tls>,
+    pub(crate) tls: crate::store::tls::Tls,
 }
 
 /// One server.
@@ -31,7 +31,7 @@ impl Access {
     /// Whether nothing is set. A pool has its own settings.
     pub(crate) fn is_default(&self) -> bool {
         #[cfg(any(feature = "rustls", feature = "native-tls"))]
-        if self.tls.is_some() {
+        if !self.tls.is_default() {
             return false;
         }
         self.credentials.is_none() && self.tcp == Tcp::default()
@@ -63,7 +63,7 @@ impl Access {
             ))
         })?;
         #[cfg(any(feature = "rustls", feature = "native-tls"))]
-        let info = crate::store::tls::secured(info, self.tls.as_ref())?;
+        let info = crate::store::tls::secured(info, &self.tls)?;
         Ok(info.set_tcp_settings(self.tcp.settings()?))
     }
 }
@@ -107,7 +107,7 @@ impl Endpoint {
     }
 
     /// Makes a client, with the credentials of this moment.
-    pub(super) async fn client(&self) -> Result<Client, Outage> {
+    async fn client(&self) -> Result<Client, Outage> {
         if self.is_tls() {
             prepare_tls();
         }
@@ -120,6 +120,13 @@ impl Endpoint {
             info = info.set_redis_settings(settings);
         }
         Client::open(info).map_err(|error| no_connection(self.info.addr(), error))
+    }
+
+    /// Subscribes to channels, on a connection for that alone.
+    pub(super) async fn subscribe(&self, channels: &[impl ToRedisArgs + Sync]) -> Result<PubSub, Outage> {
+        let connected = self.client().await?.get_async_pubsub().await;
+        let mut connection = connected.map_err(|error| no_connection(self.info.addr(), error))?;
+        connection.subscribe(channels).await.map_err(outage).map(|()| connection)
     }
 
     pub(super) async fn connect(&self) -> Result<MultiplexedConnection, Outage> {
@@ -142,10 +149,4 @@ pub(super) fn is_tls(info: &ConnectionInfo) -> bool {
 pub(super) fn prepare_tls() {
     #[cfg(any(feature = "rustls", feature = "native-tls"))]
     crate::store::tls::prepare();
-}
-
-impl std::fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Endpoint").field(&self.address()).finish()
-    }
 }

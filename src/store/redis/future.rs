@@ -1,4 +1,4 @@
-//! The future of an operation on Redis.
+//! The future of an operation. On Redis it is submitted, then queued in a batch, then done; in memory it is done at once.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use crate::Error;
 use crate::store::key::Key;
 use crate::store::operation::Operation;
 
-/// The future of an operation.
-pub(crate) struct RedisFuture<O: Operation>(pub(super) Step<O>);
+/// A submitted operation.
+pub(crate) struct OperationFuture<O: Operation>(pub(in crate::store) Step<O>);
 
-pub(super) enum Step<O: Operation> {
+pub(in crate::store) enum Step<O: Operation> {
     /// Not polled yet; `None` after it was sent.
-    Asked(Option<(Arc<RedisClient<O>>, Key, O)>),
-    /// In flight from this task.
-    Sending(Sending, Queued<O>),
+    Submitted(Option<(Arc<RedisClient<O>>, Key, O)>),
     Queued(Queued<O>),
-    Failed(Error),
-    Done,
+    /// Done; `None` once the reply was taken.
+    Done(Option<Result<O::Reply, Error>>),
 }
 
 /// An operation in a batch.
-pub(super) struct Queued<O: Operation> {
+pub(in crate::store) struct Queued<O: Operation> {
     pub(super) batch: Arc<Batch<O>>,
     pub(super) index: usize,
     /// Whether the batch already has the waker of the task that polls next.
     pub(super) fresh: bool,
+    /// The batch in flight from this task.
+    pub(super) sending: Option<Sending>,
 }
 
 /// A batch in flight from the task of its caller. If the caller goes away, a spawned task completes it. So a grant
@@ -41,57 +41,42 @@ pub(super) struct Sending {
     runtime: Handle,
 }
 
-impl<O: Operation> Unpin for RedisFuture<O> {}
+impl<O: Operation> Unpin for OperationFuture<O> {}
 
-impl<O: Operation> Future for RedisFuture<O> {
+impl<O: Operation> Future for OperationFuture<O> {
     type Output = Result<O::Reply, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self(step) = self.get_mut();
         loop {
             match step {
-                Step::Asked(asked) => {
-                    let Some((client, key, operation)) = asked.take() else { return Poll::Pending };
-                    *step = client.enqueue(
-                        Handle::try_current().ok(),
-                        key,
-                        operation,
-                        Some(context.waker().clone()),
-                        false,
-                    );
-                }
-                Step::Sending(sending, _) => {
-                    ready!(sending.poll(context));
-                    let Step::Sending(_, queued) = std::mem::replace(step, Step::Done) else {
-                        return Poll::Pending;
-                    };
-                    *step = Step::Queued(queued);
+                Step::Submitted(submitted) => {
+                    let Some((client, key, operation)) = submitted.take() else { return Poll::Pending };
+                    let (here, waker) = (Handle::try_current().ok(), context.waker().clone());
+                    *step = client.enqueue(here, key, operation, Some(waker), false);
                 }
                 Step::Queued(queued) => {
+                    if let Some(sending) = &mut queued.sending {
+                        ready!(sending.poll(context));
+                        queued.sending = None;
+                    }
                     // The batch has the waker already.
                     if std::mem::take(&mut queued.fresh) {
                         return Poll::Pending;
                     }
                     let reply = ready!(queued.batch.poll(queued.index, context));
-                    *step = Step::Done;
+                    *step = Step::Done(None);
                     return Poll::Ready(reply);
                 }
-                Step::Failed(_) => {
-                    let Step::Failed(error) = std::mem::replace(step, Step::Done) else {
-                        return Poll::Pending;
-                    };
-                    return Poll::Ready(Err(error));
-                }
-                Step::Done => return Poll::Pending,
+                Step::Done(reply) => return reply.take().map_or(Poll::Pending, Poll::Ready),
             }
         }
     }
 }
 
-impl<O: Operation> Drop for RedisFuture<O> {
+impl<O: Operation> Drop for OperationFuture<O> {
     fn drop(&mut self) {
-        if let Step::Queued(Queued { batch, index, .. }) | Step::Sending(_, Queued { batch, index, .. }) =
-            &self.0
+        if let Step::Queued(Queued { batch, index, .. }) = &self.0
             && let Some((key, reply)) = batch.leave(*index)
         {
             batch.client.take_back(key, &[reply]);

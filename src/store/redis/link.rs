@@ -155,18 +155,10 @@ impl Link {
         }
     }
 
-    /// Closes the connection. The next call makes another.
-    pub(super) fn close(&self) {
+    /// Closes the connection; with `held` only if it is that one, and was not replaced yet. The next call makes another.
+    pub(super) fn close(&self, held: Option<&Arc<Ready>>) {
         let mut state = lock(&self.state);
-        if matches!(&*state, State::Ready(_)) {
-            *state = State::Idle;
-        }
-    }
-
-    /// Removes a connection that failed, unless it was already replaced.
-    pub(super) fn discard(&self, held: &Arc<Ready>) {
-        let mut state = lock(&self.state);
-        if matches!(&*state, State::Ready(ready) if Arc::ptr_eq(ready, held)) {
+        if matches!(&*state, State::Ready(ready) if held.is_none_or(|held| Arc::ptr_eq(ready, held))) {
             *state = State::Idle;
         }
     }

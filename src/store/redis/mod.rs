@@ -6,6 +6,8 @@ mod breaker;
 mod budget;
 mod call;
 pub(crate) mod client;
+#[cfg(feature = "cluster")]
+pub(in crate::store) mod cluster;
 mod commands;
 pub(in crate::store) mod endpoint;
 mod failure;
@@ -22,13 +24,13 @@ mod script;
 pub(in crate::store) mod send_queue;
 #[cfg(feature = "sentinel")]
 pub(in crate::store) mod sentinels;
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
-pub(in crate::store) mod several;
 #[cfg_attr(not(feature = "cluster"), allow(dead_code, unused_imports, unused_variables))]
 pub(in crate::store) mod slots;
 pub(crate) mod source;
 pub(in crate::store) mod subscription;
 pub(super) mod tcp;
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+mod urls;
 mod version;
 
 use std::collections::HashMap;
@@ -48,7 +50,7 @@ use self::refused::Refused;
 use self::runtime::RuntimeLinks;
 pub(super) use self::script::Loaded;
 use self::source::Source;
-use self::subscription::{Subscriber, Subscription};
+use self::subscription::Subscription;
 use super::background::Background;
 use super::builder::Limits;
 use super::key::Key;
@@ -92,7 +94,7 @@ impl RedisStore {
         prefix: String,
         limits: Limits,
         clock: &'static str,
-        wakeups: Vec<Subscriber>,
+        wakeups: Vec<Source>,
         background: Background,
     ) -> Self {
         let telemetry = Server::new(&source.to_string());
@@ -143,9 +145,25 @@ impl RedisStore {
         let here = runtimes.iter().find(|links| runtime.is_some_and(|runtime| links.is_of(runtime)));
         StoreStats {
             breaker: here.map_or(BreakerState::Closed, |links| links.breaker()),
+            server_version: here.and_then(|links| links.server_version()),
             queued: runtimes.iter().map(|links| links.budget.operations()).sum(),
             operations: self.operations.load(Ordering::Relaxed),
             batches: self.batches.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Runs a task on the runtime of the caller; outside of any runtime, on the background thread.
+    pub(super) async fn anywhere<T, F>(
+        self: &Arc<Self>,
+        task: impl FnOnce(Arc<Self>, Handle) -> F,
+    ) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        match Handle::try_current() {
+            Ok(runtime) => Ok(task(Arc::clone(self), runtime).await),
+            Err(_) => self.background.run(task(Arc::clone(self), self.background.handle()?)).await,
         }
     }
 

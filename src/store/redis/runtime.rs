@@ -86,7 +86,7 @@ impl RuntimeLinks {
 
     /// Closes the connections.
     pub(super) fn close(&self) {
-        lock(&self.routes).iter().flatten().for_each(|route| route.link.close());
+        lock(&self.routes).iter().flatten().for_each(|route| route.link.close(None));
     }
 
     /// The number of a route, by master and link. Links are numbered from 0; the last link is the one for bulk
@@ -133,6 +133,11 @@ impl RuntimeLinks {
         let current = routes.iter().flatten().filter(|route| self.source.is_current(route.master));
         let states = current.map(|route| route.breaker.state());
         states.max().unwrap_or_default()
+    }
+
+    /// The version of a server to which it is connected.
+    pub(super) fn server_version(&self) -> Option<String> {
+        lock(&self.routes).iter().flatten().find_map(|route| route.link.version())
     }
 }
 

@@ -20,9 +20,16 @@ pub(in crate::store) struct Position {
     at: Option<(usize, u64)>,
 }
 
+impl Position {
+    /// Returns the position for the next call, and leaves the one for the case that it fails or is dropped: the current
+    /// master is then scanned again from its first key. It may be another server by then, whose cursors differ.
+    pub(in crate::store) fn take(&mut self) -> Self {
+        Self { done: self.done.clone(), at: self.at.take() }
+    }
+}
+
 impl RedisStore {
-    /// Returns the next names that match a pattern; `None` at the end. After an error, or if the future is dropped, the
-    /// current master is scanned again from its first key: it may be another server by then, whose cursors differ.
+    /// Returns the next names that match a pattern; `None` at the end.
     pub(in crate::store) async fn scan(
         self: &Arc<Self>,
         runtime: &Handle,

@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{Client, ConnectionAddr, ConnectionInfo, RedisConnectionInfo, Value, cmd, pipe};
+use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo, Value, cmd, pipe};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::endpoint::{Access, Endpoint};
 use super::failure::{self, disconnected};
-use super::several::{Urls, ask_in_turn};
 use super::subscription::Failures;
+use super::urls::{Urls, ask_in_turn};
 use crate::Error;
 use crate::error::{Cause, Outage};
 use crate::store::background::{Background, BackgroundTask};
@@ -41,7 +41,6 @@ const LONGEST: Duration = Duration::from_secs(2);
 const FORGOTTEN: Duration = Duration::from_secs(10);
 
 /// The master that Sentinels name.
-#[derive(Debug)]
 pub(crate) struct Sentinels {
     asked: Arc<Asked>,
     home: Background,
@@ -68,7 +67,13 @@ struct Named {
 }
 
 impl Sentinels {
-    pub(crate) fn new(urls: Urls, master: &str, home: &Background) -> Result<Self, Error> {
+    pub(crate) fn new(
+        urls: impl IntoIterator<Item = impl AsRef<str>>,
+        access: &Access,
+        master: &str,
+        home: &Background,
+    ) -> Result<Self, Error> {
+        let urls = Urls::new("Sentinel", urls, access)?;
         if master.is_empty() {
             return Err(Error::invalid("the name of the master must not be empty"));
         }
@@ -111,10 +116,10 @@ impl Sentinels {
         }
     }
 
-    /// Makes a client of the master.
-    pub(super) async fn client(&self) -> Result<Client, Outage> {
+    /// Returns the master that is named at the moment.
+    pub(super) async fn master(&self) -> Result<Endpoint, Outage> {
         self.follow();
-        self.asked.named_master().await?.client().await
+        self.asked.named_master().await
     }
 
     /// Starts the task that follows the Sentinels, unless it is running.
@@ -133,7 +138,9 @@ impl Sentinels {
     /// Whether both are certainly the same master and database.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let (one, other) = (&self.asked, &other.asked);
-        one.master == other.master && one.database() == other.database() && one.urls.overlap(&other.urls)
+        one.master == other.master
+            && one.database() == other.database()
+            && one.urls.overlap(&other.urls.infos)
     }
 }
 
@@ -246,12 +253,7 @@ async fn connected(sentinel: &Endpoint) -> Result<MultiplexedConnection, Outage>
 
 /// Subscribes at a Sentinel. `None`: its user may not.
 async fn subscribed(sentinel: &Endpoint) -> Result<Option<PubSub>, Outage> {
-    let subscribe = async {
-        let client = sentinel.client().await?;
-        let mut messages = client.get_async_pubsub().await.map_err(failure::outage)?;
-        messages.subscribe(&MESSAGES).await.map_err(failure::outage).map(|()| messages)
-    };
-    match timeout(LONGEST, subscribe).await {
+    match timeout(LONGEST, sentinel.subscribe(&MESSAGES)).await {
         Ok(Err(outage)) if outage.cause == Cause::Denied => Ok(None),
         Ok(subscribed) => subscribed.map(Some),
         Err(_) => Err(too_slow(sentinel)),
@@ -315,20 +317,14 @@ impl fmt::Display for Asked {
     }
 }
 
-impl fmt::Debug for Asked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_master_of_the_latest_failover_counts() {
-        let urls = Urls::new("Sentinel", ["redis://a:1", "redis://b:1"], &Access::default()).unwrap();
-        let sentinels = Sentinels::new(urls, "m", &Background::thread()).unwrap();
+        let urls = ["redis://a:1", "redis://b:1"];
+        let sentinels = Sentinels::new(urls, &Access::default(), "m", &Background::thread()).unwrap();
         let asked = &sentinels.asked;
         let after = |address, epoch| {
             asked.learn(address, epoch);
@@ -349,8 +345,8 @@ mod tests {
 
     #[test]
     fn the_master_has_its_own_user_and_the_sentinels_have_no_database() {
-        let urls = Urls::new("Sentinel", ["redis://u:p@a:1/3"], &Access::default()).unwrap();
-        let sentinels = Sentinels::new(urls, "m", &Background::thread()).unwrap();
+        let urls = ["redis://u:p@a:1/3"];
+        let sentinels = Sentinels::new(urls, &Access::default(), "m", &Background::thread()).unwrap();
         let sentinel = sentinels.asked.sentinels().next().unwrap();
         let settings = sentinel.info.redis_settings();
         assert_eq!((settings.username(), settings.password(), settings.db()), (Some("u"), Some("p"), 0));

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 // Not tokio's: a caller's runtime may have paused its clock, the one that reads the masters has not.
 use std::time::{Duration, Instant};
 
@@ -78,9 +78,17 @@ impl Masters {
         Self { known, home: home.clone(), turn, last }
     }
 
+    fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known_mut(&self) -> RwLockWriteGuard<'_, Known> {
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns the number of the master of a slot; if it is not known, that of another master, which redirects.
     pub(super) fn of(&self, slot: u16) -> usize {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known();
         let master = known.by_slot.get(usize::from(slot)).filter(|master| **master != NONE);
         let master = master.or_else(|| known.by_slot.iter().find(|master| **master != NONE));
         master.map_or(0, |master| usize::from(*master))
@@ -88,29 +96,28 @@ impl Masters {
 
     /// Returns the number of the master at an address, which it may get now.
     pub(super) fn number_of(&self, address: &str) -> Option<usize> {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        Some(known.number_of(address.to_owned())).filter(|number| *number < usize::from(NONE))
+        Some(self.known_mut().number_of(address.to_owned())).filter(|number| *number < usize::from(NONE))
     }
 
     /// Returns the address of a master by its number.
     pub(super) fn address(&self, number: usize) -> Option<String> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).masters.get(number).cloned()
+        self.known().masters.get(number).cloned()
     }
 
     /// Returns the addresses of the masters that have slots.
     pub(super) fn addresses(&self) -> Vec<String> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known();
         known.current().into_iter().filter_map(|number| known.masters.get(number).cloned()).collect()
     }
 
     /// Returns the numbers of the masters that have slots.
     pub(super) fn numbers(&self) -> BTreeSet<usize> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).current()
+        self.known().current()
     }
 
     /// Whether a master has slots, as far as is known.
     pub(super) fn is_current(&self, number: usize) -> bool {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known();
         known.by_slot.is_empty() || known.by_slot.iter().any(|master| usize::from(*master) == number)
     }
 
@@ -167,10 +174,7 @@ impl Masters {
             return;
         }
         let (changed, outage) = match answer.await {
-            Ok(told) => {
-                let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-                (known.learn(told), None)
-            }
+            Ok(told) => (self.known_mut().learn(told), None),
             Err(outage) => (false, Some(outage)),
         };
         let before = lock(&self.last).as_ref().map_or(PAUSE, |last| last.pause);

@@ -12,13 +12,15 @@ use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::time::timeout;
 
-use super::endpoint::{Endpoint, prepare_tls};
+#[cfg(feature = "cluster")]
+use super::cluster::Cluster;
+#[cfg(feature = "cluster")]
+use super::endpoint::is_tls;
+use super::endpoint::{Access, Endpoint, prepare_tls};
 use super::failure::no_connection;
 use super::pool::Pool;
 #[cfg(feature = "sentinel")]
 use super::sentinels::Sentinels;
-#[cfg(feature = "cluster")]
-use super::several::Nodes;
 use super::slots::{Masters, Topology};
 use crate::error::{Cause, Outage};
 use crate::store::key::RedisKey;
@@ -30,11 +32,9 @@ pub(crate) enum Source {
     /// As a user's pool does.
     #[cfg_attr(not(feature = "pools"), allow(dead_code))]
     Pool(Arc<Pool>),
+    /// All masters of a Cluster, or one by its number.
     #[cfg(feature = "cluster")]
-    Cluster(Arc<Nodes>, Arc<Masters>),
-    /// One master of a Cluster, by its number.
-    #[cfg(feature = "cluster")]
-    Master(Arc<Nodes>, Arc<Masters>, usize),
+    Cluster(Arc<Cluster>, Option<usize>),
     #[cfg(feature = "sentinel")]
     Sentinel(Arc<Sentinels>),
 }
@@ -51,30 +51,45 @@ pub(crate) enum Connection {
 
 impl Source {
     /// Makes connections to one server.
-    #[cfg(test)]
-    pub(crate) fn url(url: &str) -> Result<Self, crate::Error> {
-        Ok(Self::Url(Arc::new(Endpoint::new(url, &Default::default())?)))
+    pub(crate) fn url(url: &str, access: &Access) -> Result<Self, crate::Error> {
+        Ok(Self::Url(Arc::new(Endpoint::new(url, access)?)))
     }
 
     pub(in crate::store) fn masters(&self) -> Option<&Arc<Masters>> {
         match self {
             #[cfg(feature = "cluster")]
-            Self::Cluster(_, masters) => Some(masters),
-            _ => self.masters_of_pool(),
-        }
-    }
-
-    /// The masters to which one connection of a pool leads.
-    fn masters_of_pool(&self) -> Option<&Arc<Masters>> {
-        match self {
+            Self::Cluster(cluster, _) => Some(&cluster.masters),
             Self::Pool(pool) => pool.masters.as_ref(),
             _ => None,
         }
     }
 
+    pub(in crate::store) fn is_pool(&self) -> bool {
+        matches!(self, Self::Pool(_))
+    }
+
     /// Whether a connection leads to several masters, and reconnects to them by itself.
     pub(in crate::store) fn is_pool_of_cluster(&self) -> bool {
-        self.masters_of_pool().is_some()
+        self.is_pool() && self.masters().is_some()
+    }
+
+    /// Whether both are certainly the same server and database, or the same Cluster or a node of it.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Url(one), Self::Url(other)) => {
+                one.address() == other.address() && one.database() == other.database()
+            }
+            #[cfg(feature = "cluster")]
+            (Self::Cluster(one, _), Self::Cluster(other, _)) => one.urls.overlap(&other.urls.infos),
+            #[cfg(feature = "sentinel")]
+            (Self::Sentinel(one), Self::Sentinel(other)) => one.is_same(other),
+            #[cfg(feature = "cluster")]
+            (Self::Url(server), Self::Cluster(cluster, _))
+            | (Self::Cluster(cluster, _), Self::Url(server)) => {
+                cluster.urls.overlap(std::slice::from_ref(&server.info))
+            }
+            _ => false,
+        }
     }
 
     /// Where the calls for one master go: to itself, where its address is known.
@@ -82,19 +97,19 @@ impl Source {
     pub(super) fn to_master(&self, number: usize) -> Self {
         match self {
             #[cfg(feature = "cluster")]
-            Self::Cluster(nodes, masters) => Self::Master(Arc::clone(nodes), Arc::clone(masters), number),
+            Self::Cluster(cluster, _) => Self::Cluster(Arc::clone(cluster), Some(number)),
             source => source.clone(),
         }
     }
 
     /// The number of the master at an address, to which another master has redirected a call.
     pub(super) fn redirected_to(&self, address: &str) -> Option<usize> {
-        self.masters().filter(|_| !self.is_pool_of_cluster())?.number_of(address)
+        self.masters().filter(|_| !self.is_pool())?.number_of(address)
     }
 
     /// The address of a master, for connections that lead to all of them.
     pub(super) fn address_in_pool(&self, number: usize) -> Option<String> {
-        self.masters_of_pool()?.address(number)
+        self.masters().filter(|_| self.is_pool())?.address(number)
     }
 
     /// The numbers of the masters to which calls go.
@@ -137,7 +152,7 @@ impl Source {
     pub(super) fn look_for_masters(&self, connection: Option<Connection>) {
         match (self, connection) {
             #[cfg(feature = "cluster")]
-            (Self::Cluster(nodes, masters), _) if masters.is_due() => drop(nodes.look_for(masters)),
+            (Self::Cluster(cluster, _), _) if cluster.masters.is_due() => drop(cluster.look_for_masters()),
             (Self::Pool(pool), Some(connection)) => {
                 if let Some(masters) = pool.masters.as_ref().filter(|masters| masters.is_due()) {
                     drop(masters.refresh(told(connection)));
@@ -188,7 +203,7 @@ impl Source {
         match self {
             Self::Url(endpoint) if endpoint.database() != 0 => " +select",
             #[cfg(feature = "cluster")]
-            Self::Cluster(..) | Self::Master(..) => OF_CLUSTERS,
+            Self::Cluster(..) => OF_CLUSTERS,
             #[cfg(feature = "sentinel")]
             Self::Sentinel(..) => OF_SENTINELS,
             Self::Pool(pool) => pool.more_commands,
@@ -202,7 +217,7 @@ impl Source {
             // Such a server waits for the end of a line.
             Self::Url(endpoint) if endpoint.is_tls() => SPEAKS_TLS,
             #[cfg(feature = "cluster")]
-            Self::Cluster(nodes, _) | Self::Master(nodes, ..) if nodes.is_tls() => SPEAKS_TLS,
+            Self::Cluster(cluster, _) if cluster.urls.infos.iter().any(is_tls) => SPEAKS_TLS,
             _ => "",
         }
     }
@@ -220,26 +235,11 @@ impl Source {
                 Ok(connection)
             }
             #[cfg(feature = "cluster")]
-            Self::Cluster(nodes, masters) => Self::master_of(nodes, masters, 0).await,
-            #[cfg(feature = "cluster")]
-            Self::Master(nodes, masters, number) => Self::master_of(nodes, masters, *number).await,
+            Self::Cluster(cluster, number) => {
+                cluster.connect(number.unwrap_or(0)).await.map(Connection::Server)
+            }
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinels) => sentinels.connect().await.map(Connection::Server),
-        }
-    }
-
-    #[cfg(feature = "cluster")]
-    async fn master_of(
-        nodes: &Arc<Nodes>,
-        masters: &Arc<Masters>,
-        number: usize,
-    ) -> Result<Connection, Outage> {
-        if masters.address(number).is_none() && !masters.are_denied() {
-            nodes.look_for(masters).await;
-        }
-        match masters.address(number) {
-            Some(address) => nodes.node(&address).connect().await.map(Connection::Server),
-            None => Err(masters.outage().unwrap_or_else(|| nodes.unanswered())),
         }
     }
 }
@@ -327,12 +327,12 @@ impl fmt::Display for Source {
             Self::Url(endpoint) => f.write_str(&endpoint.address()),
             Self::Pool(pool) => f.write_str(pool.name),
             #[cfg(feature = "cluster")]
-            Self::Cluster(nodes, _) => nodes.fmt(f),
-            #[cfg(feature = "cluster")]
-            Self::Master(nodes, masters, number) => match masters.address(*number) {
-                Some(address) => f.write_str(&address),
-                None => nodes.fmt(f),
-            },
+            Self::Cluster(cluster, number) => {
+                match number.and_then(|number| cluster.masters.address(number)) {
+                    Some(address) => f.write_str(&address),
+                    None => cluster.fmt(f),
+                }
+            }
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinels) => sentinels.fmt(f),
         }

@@ -17,7 +17,7 @@ const REMEDIES: [(&[&str], &str); 6] = [
             "unable to get local issuer",
         ],
         "the server's certificate is not signed by a trusted authority: give its root certificate to \
-         Tls::root_certificates",
+         StoreBuilder::root_certificates",
     ),
     (
         &["certificate expired", "certificate has expired"],
@@ -29,11 +29,11 @@ const REMEDIES: [(&[&str], &str); 6] = [
     ),
     (
         &["CertificateRequired", "certificate required"],
-        "the server asks for a certificate: give one to Tls::client_certificate",
+        "the server asks for a certificate: give one to StoreBuilder::client_certificate",
     ),
     (
         &["alert: UnknownCA", "alert: CertificateExpired", "alert: BadCertificate", "alert unknown ca"],
-        "the server does not accept the certificate of Tls::client_certificate",
+        "the server does not accept the certificate of StoreBuilder::client_certificate",
     ),
     (
         &["InvalidContentType", "wrong version number", "corrupt message"],
@@ -53,7 +53,7 @@ pub(in crate::store::redis) fn no_connection(server: impl Display, error: RedisE
         let text = text.to_lowercase();
         CLOSED.iter().any(|part| text.contains(part)).then_some(
             "the server closed the connection: if it speaks TLS on this port, use rediss:// as the URL; if it asks \
-             for client certificates, give one to Tls::client_certificate",
+             for client certificates, give one to StoreBuilder::client_certificate",
         )
     };
     let text = match remedy.or_else(closed) {

@@ -1,18 +1,19 @@
 //! What the connections of a subscription share, and how each passes its messages on.
 
+use std::borrow::Borrow;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Mutex, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use redis::{Client, Value};
+use redis::Value;
 use tokio::time::{Instant, timeout};
 
 use super::duplicates::Duplicates;
 use crate::error::Outage;
 use crate::store::notifier::{News, Notifier, Push};
-use crate::store::redis::failure::{no_connection, outage};
+use crate::store::redis::endpoint::Endpoint;
 use crate::sync::lock;
 use crate::telemetry::Server;
 
@@ -39,22 +40,15 @@ impl Ear {
 
     /// Passes the messages on until the connection fails, or is to be left. Returns for how long it was subscribed.
     /// `several`: whether other connections receive the same messages.
-    pub(super) async fn hear(
+    pub(super) async fn hear<S: Borrow<Endpoint>>(
         &self,
         several: bool,
-        client: impl Future<Output = Result<Client, Outage>>,
+        server: impl Future<Output = Result<S, Outage>>,
         left: impl Future<Output = ()>,
     ) -> Duration {
-        let connect = async {
-            let client = client.await?;
-            let address = client.get_connection_info().addr().to_string();
-            let no_connection = |error| no_connection(&address, error);
-            let mut connection = client.get_async_pubsub().await.map_err(no_connection)?;
-            connection.subscribe(&self.channels).await.map_err(outage)?;
-            Ok::<_, Outage>(connection.split())
-        };
-        let (mut sink, mut stream) = match timeout(CONNECT, connect).await {
-            Ok(Ok(connection)) => connection,
+        let subscribe = async { server.await?.borrow().subscribe(&self.channels).await };
+        let (mut sink, mut stream) = match timeout(CONNECT, subscribe).await {
+            Ok(Ok(connection)) => connection.split(),
             Ok(Err(outage)) => return self.failed(&outage.text),
             Err(_) => return self.failed("no connection in time"),
         };

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::future::pending;
+use std::future::{pending, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,20 +12,19 @@ use tokio::time::timeout;
 
 use super::Failures;
 use super::ear::Ear;
+use crate::store::redis::cluster::Cluster;
 use crate::store::redis::endpoint::Endpoint;
-use crate::store::redis::several::Nodes;
-use crate::store::redis::slots::Masters;
 
 /// How often the masters are looked up. They are also looked up when a connection fails.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Stays subscribed at each master until the future is dropped.
-pub(super) async fn listen(nodes: &Arc<Nodes>, known: &Arc<Masters>, ear: &Arc<Ear>) -> Infallible {
+pub(super) async fn listen(cluster: &Arc<Cluster>, ear: &Arc<Ear>) -> Infallible {
     let (mut tasks, mut masters) = (JoinSet::new(), HashMap::<String, AbortHandle>::new());
     let (lost, mut failures) = (Arc::new(Notify::new()), Failures::default());
     loop {
-        nodes.look_for(known).await;
-        let addresses = known.addresses();
+        cluster.look_for_masters().await;
+        let addresses = cluster.masters.addresses();
         if !addresses.is_empty() {
             masters.retain(|address, task| {
                 let stays = addresses.contains(address);
@@ -36,7 +35,7 @@ pub(super) async fn listen(nodes: &Arc<Nodes>, known: &Arc<Masters>, ear: &Arc<E
             });
             for address in addresses {
                 masters.entry(address).or_insert_with_key(|address| {
-                    tasks.spawn(stay(nodes.node(address), Arc::clone(ear), Arc::clone(&lost)))
+                    tasks.spawn(stay(cluster.node(address), Arc::clone(ear), Arc::clone(&lost)))
                 });
             }
             while tasks.try_join_next().is_some() {}
@@ -54,7 +53,7 @@ pub(super) async fn listen(nodes: &Arc<Nodes>, known: &Arc<Masters>, ear: &Arc<E
 async fn stay(node: Endpoint, ear: Arc<Ear>, lost: Arc<Notify>) {
     let mut failures = Failures::default();
     loop {
-        let lasted = ear.hear(true, node.client(), pending()).await;
+        let lasted = ear.hear(true, ready(Ok(&node)), pending()).await;
         lost.notify_one();
         failures.pause(lasted).await;
     }

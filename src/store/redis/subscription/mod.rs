@@ -7,7 +7,7 @@ mod ear;
 #[cfg(feature = "cluster")]
 mod masters;
 
-use std::future::pending;
+use std::future::{pending, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,13 +15,7 @@ use tokio::time::Instant;
 
 use self::ear::Ear;
 use super::breaker::pause;
-use super::endpoint::Endpoint;
-#[cfg(feature = "sentinel")]
-use super::sentinels::Sentinels;
-#[cfg(feature = "cluster")]
-use super::several::Nodes;
-#[cfg(feature = "cluster")]
-use super::slots::Masters;
+use super::source::Source;
 use crate::store::background::{Background, BackgroundTask};
 use crate::store::notifier::Notifier;
 use crate::telemetry::Server;
@@ -34,45 +28,16 @@ const FORGIVEN: Duration = Duration::from_millis(250);
 /// forgotten. So a server that closes each subscription at any time gets about a dozen new ones a second at most.
 const LASTED: Duration = Duration::from_millis(100);
 
-/// Where to subscribe.
-#[derive(Clone, Debug)]
-pub(crate) enum Subscriber {
-    Server(Arc<Endpoint>),
-    #[cfg(feature = "cluster")]
-    Cluster(Arc<Nodes>, Arc<Masters>),
-    #[cfg(feature = "sentinel")]
-    Sentinel(Arc<Sentinels>),
-}
-
-impl Subscriber {
-    /// Whether both are certainly the same server and database, or the same Cluster or a node of it.
-    fn is_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Server(one), Self::Server(other)) => {
-                one.address() == other.address() && one.database() == other.database()
-            }
-            #[cfg(feature = "cluster")]
-            (Self::Cluster(one, _), Self::Cluster(other, _)) => one.is_same(other),
-            #[cfg(feature = "sentinel")]
-            (Self::Sentinel(one), Self::Sentinel(other)) => one.is_same(other),
-            #[cfg(feature = "cluster")]
-            (Self::Server(server), Self::Cluster(nodes, _))
-            | (Self::Cluster(nodes, _), Self::Server(server)) => nodes.names(server),
-            #[cfg(feature = "sentinel")]
-            _ => false,
-        }
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Subscription {
-    places: Arc<[Subscriber]>,
+    /// Where to subscribe: not a pool.
+    places: Arc<[Source]>,
     listening: BackgroundTask,
     telemetry: Server,
 }
 
 impl Subscription {
-    pub(super) fn new(places: Vec<Subscriber>, telemetry: Server) -> Self {
+    pub(super) fn new(places: Vec<Source>, telemetry: Server) -> Self {
         Self { places: places.into(), listening: BackgroundTask::default(), telemetry }
     }
 
@@ -102,17 +67,18 @@ impl Subscription {
 
 /// Stays subscribed until the future is dropped. After a failure it tries the next place: almost at once if it was
 /// subscribed for a while, otherwise at growing intervals.
-async fn listen(places: &[Subscriber], ear: &Arc<Ear>) {
+async fn listen(places: &[Source], ear: &Arc<Ear>) {
     let mut failures = Failures::default();
     for place in places.iter().cycle() {
         let lasted = match place {
-            Subscriber::Server(endpoint) => ear.hear(false, endpoint.client(), pending()).await,
+            Source::Pool(_) => pending().await,
+            Source::Url(endpoint) => ear.hear(false, ready(Ok(&**endpoint)), pending()).await,
             #[cfg(feature = "cluster")]
-            Subscriber::Cluster(nodes, known) => match masters::listen(nodes, known, ear).await {},
+            Source::Cluster(cluster, _) => match masters::listen(cluster, ear).await {},
             #[cfg(feature = "sentinel")]
-            Subscriber::Sentinel(sentinels) => {
+            Source::Sentinel(sentinels) => {
                 let since = sentinels.switches();
-                ear.hear(false, sentinels.client(), sentinels.switched(since)).await
+                ear.hear(false, sentinels.master(), sentinels.switched(since)).await
             }
         };
         failures.pause(lasted).await;
