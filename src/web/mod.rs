@@ -52,4 +52,4 @@ pub use self::rw_lock::{ByMethod, rw_lock};
 #[cfg(feature = "single-flight")]
 pub use self::single_flight::single_flight;
 #[cfg(feature = "dedupe")]
-pub use crate::idempotency::{IdempotencyBuilder, IdempotencyLayer, IdempotencyService, idempotency};
+pub use crate::idempotency::{IdempotencyBuilder, IdempotencyLayer, idempotency};

@@ -12,9 +12,8 @@ mod settle;
 
 pub use self::admission::Admission;
 pub use self::ban::Ban;
-pub use self::future::ResponseFuture;
 pub use self::hooks::{BlockOnResponse, OnAdmit, OnResponse};
-pub use self::limiter::KeyExtractors;
+pub(crate) use self::limiter::KeyExtractors;
 pub use self::quotas::{ChooseQuotas, ChosenQuotas, QuotaTable};
 pub use self::settings::RateLimitLayer;
 pub use crate::middleware::Cost;
