@@ -22,7 +22,7 @@ pub use self::claim::Claim;
 pub(crate) use self::claims::{Found, Memory};
 pub(crate) use self::claims::{Known, Looked};
 pub use self::exact::ExactBuilder;
-pub use self::layer::*;
+pub use self::layer::{DedupeLayer, DuplicateAction, Evidence, Unsure};
 #[cfg(feature = "http")]
 pub(crate) use self::replay::{Replay, ReplayClaim, Replays};
 

@@ -129,7 +129,7 @@ impl Decision {
     }
 
     /// Returns the key of the request, as the layer's extractor made it, for example to
-    /// [charge more](crate::TokenBucket::charge). `None` for a refusal, and if the request was not decided by a layer.
+    /// [charge more](crate::TokenBucket::charge). `None` if the request was not decided by a layer.
     ///
     /// With [several limits](crate::TokenBuckets), the key combines those of all limits. No single bucket has it.
     #[must_use]

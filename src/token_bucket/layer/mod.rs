@@ -10,9 +10,8 @@ mod service;
 mod settings;
 mod settle;
 
-pub use self::admission::Admission;
 pub use self::ban::Ban;
-pub use self::hooks::{BlockOnResponse, OnAdmit, OnResponse};
+pub use self::hooks::BlockOnResponse;
 pub(crate) use self::limiter::KeyExtractors;
 pub use self::quotas::{ChooseQuotas, ChosenQuotas, QuotaTable};
 pub use self::settings::RateLimitLayer;
