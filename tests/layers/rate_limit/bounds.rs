@@ -13,7 +13,7 @@ use static_assertions::{assert_impl_all, assert_not_impl_any};
 use tower::{Layer as _, Service, ServiceExt as _};
 use tower_distributed::token_bucket::{BucketState, Decision, Reservation};
 use tower_distributed::{
-    AsError, Error, Key, Layered, Quota, Quotas, RateLimitLayer, Refusal, Store, StoreBuilder, StoreFailure,
+    Error, Key, Layered, Quota, Quotas, RateLimitLayer, Refusal, Store, StoreBuilder, StoreFailure,
     TokenBucket,
 };
 
