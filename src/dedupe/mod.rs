@@ -60,7 +60,7 @@ pub enum Claimed {
     /// The item is new. The caller has claimed it and must handle it.
     New(Claim),
     /// The item was handled before. In exact mode this is certain. With a filter it is wrong at the filter's
-    /// [false-positive rate](BloomFilter::false_positive_rate).
+    /// [false-positive rate](crate::bloom_filter::BloomFilterBuilder::false_positive_rate).
     Duplicate,
 }
 

@@ -1,11 +1,11 @@
 //! The rate limit layer. See the public module `token_bucket`.
 
-mod admission;
 mod ban;
 mod future;
 mod hooks;
 mod limiter;
 mod quotas;
+mod refusal;
 mod service;
 mod settings;
 mod settle;
