@@ -74,4 +74,3 @@ mod request;
 pub use self::combine::{Extractor, by, look_up};
 #[cfg(feature = "http")]
 pub use self::request::*;
-pub use crate::middleware::{Extracted, IntoKey, KeyExtractor};
