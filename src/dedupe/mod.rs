@@ -251,7 +251,7 @@ impl Dedupe {
     /// let day = std::time::Duration::from_secs(86_400);
     /// let filter = BloomFilter::builder().capacity(1000).false_positive_rate(1e-6).remember_for(day);
     /// let urls = Dedupe::new(&filter.build(&Store::in_memory(), "urls")?)?;
-    /// assert_eq!(urls.filter().and_then(BloomFilter::capacity), Some(1000));
+    /// assert_eq!(urls.filter().and_then(|filter| filter.size().capacity), Some(1000));
     /// assert_eq!(urls.fill(), None);
     ///
     /// if let Claimed::New(claim) = urls.try_claim("https://example.com/").await? {
