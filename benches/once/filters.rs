@@ -10,7 +10,7 @@ use crate::common::Bench;
 use crate::one_script_each::Bare;
 
 const NAME: &str = "bloom-vs-one-script-each";
-const OURS: &str = "BloomFilter::check_and_insert";
+const OURS: &str = "BloomFilter::insert";
 const BARE: &str = "its script, one EVALSHA each";
 const CAPACITY: u64 = 1_000_000;
 const RATE: f64 = 0.01;
@@ -41,7 +41,7 @@ pub fn run(bench: &Bench) {
             }
         }
     }
-    let (callers, bits, hashes) = (callers::CALLERS, filter.bits(), filter.hashes());
+    let (callers, bits, hashes) = (callers::CALLERS, filter.size().bits, filter.size().hashes);
     let title = format!(
         "New items, {callers} callers, capacity {CAPACITY}, rate {RATE}: {bits} bits, {hashes} hashes"
     );
@@ -53,10 +53,10 @@ pub fn run(bench: &Bench) {
 
 /// What one has inserted is known to the other.
 async fn same_filter(filter: &BloomFilter, mut bare: Bare) {
-    assert!(filter.check_and_insert("by us").await.unwrap());
+    assert!(filter.insert("by us").await.unwrap());
     assert!(!bare.check_and_insert(b"by us").await);
     assert!(bare.check_and_insert(b"by the script").await);
-    assert!(!filter.check_and_insert("by the script").await.unwrap());
+    assert!(!filter.insert("by the script").await.unwrap());
 }
 
 /// Inserts an item that nobody has inserted before.
@@ -74,7 +74,7 @@ impl<F> Inserter<F> {
 impl Caller for Inserter<BloomFilter> {
     async fn call(&mut self) {
         let item = self.item();
-        self.filter.check_and_insert(item).await.unwrap();
+        self.filter.insert(item).await.unwrap();
     }
 }
 

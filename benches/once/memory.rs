@@ -27,11 +27,11 @@ pub fn run(bench: &Bench) {
         "Capacity {CAPACITY}, rate {RATE}: {bytes} bytes in {} keys of Redis, {} arrays, {} bits, {} hashes; \
          optimum {optimum:.0} bytes",
         keys.len(),
-        filter.keys(),
-        filter.bits(),
-        filter.hashes()
+        filter.size().keys,
+        filter.size().bits,
+        filter.size().hashes
     ));
-    assert_eq!(keys.len(), 2 * filter.keys() as usize, "a configuration and an array each");
+    assert_eq!(keys.len(), 2 * filter.size().keys as usize, "a configuration and an array each");
     Versus {
         name: NAME,
         measures: "bytes of a filter for 10 000 000 items at 0.001",

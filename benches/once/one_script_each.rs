@@ -31,12 +31,12 @@ struct Filter {
 impl Bare {
     /// For a filter that is not spread and does not forget.
     pub async fn connect(url: &str, filter: &BloomFilter) -> Self {
-        assert_eq!((filter.keys(), filter.remember_for()), (1, None));
+        assert_eq!((filter.size().keys, filter.size().remember_for), (1, None));
         let client = redis::Client::open(url).unwrap();
         // Without the time-out per command that is redis-rs's default: as fast as it gets.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
-        let (bits, hashes) = (filter.bits(), filter.hashes());
+        let (bits, hashes) = (filter.size().bits, filter.size().hashes);
         let filter = Filter {
             sha: Script::new(SCRIPT).get_hash().to_owned(),
             keys: ["config", "bits0", "bits1"].map(|part| format!("td:{{{}:0}}:{part}", filter.name())),

@@ -104,8 +104,8 @@ fn is_for(verb: Verb, kind: Kind) -> bool {
 fn has_something(verb: Verb, state: &State) -> bool {
     match (verb, state) {
         (Verb::Revoke, state) => state.leases().is_some_and(|leases| !leases.holders().is_empty()),
-        (Verb::Forget, State::Flight(flight)) => flight.answer().is_some(),
-        (Verb::Forget, State::Dedupe(dedupe)) => dedupe.is_handled() == Some(true),
+        (Verb::Forget, State::Flight(flight)) => flight.answer.is_some(),
+        (Verb::Forget, State::Dedupe(dedupe)) => dedupe.is_handled == Some(true),
         (Verb::Reset, _) => true,
         (Verb::Forget, _) => false,
     }

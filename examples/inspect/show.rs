@@ -105,14 +105,14 @@ pub(crate) fn text(state: &State) -> String {
         State::Leases(leases) => leases_text(leases),
         State::Flight(flight) => flight_text(flight),
         State::Filter(filter) => {
-            let (filled, items) = (100.0 * filter.filled(), filter.estimated_count());
-            format!("{filled:.1} % of {} bits set, about {items} items", filter.bits())
+            let (filled, items) = (100.0 * filter.filled, filter.estimated_count);
+            format!("{filled:.1} % of {} bits set, about {items} items", filter.size.bits)
         }
-        State::Dedupe(dedupe) => match dedupe.is_handled() {
+        State::Dedupe(dedupe) => match dedupe.is_handled {
             Some(true) => "handled".to_owned(),
             Some(false) => "not handled".to_owned(),
             None => {
-                format!("for {} items, remembered for {}", dedupe.capacity(), span(dedupe.remember_for()))
+                format!("for {} items, remembered for {}", dedupe.capacity, span(dedupe.remember_for))
             }
         },
         other => format!("{other:?}"),
@@ -133,13 +133,13 @@ fn leases_text(leases: &Snapshot) -> String {
 
 fn flight_text(flight: &FlightState) -> String {
     let mut parts = Vec::new();
-    if !flight.runs().is_free() {
-        parts.push(format!("running, {} waiting", flight.runs().waiting()));
+    if !flight.runs.is_free() {
+        parts.push(format!("running, {} waiting", flight.runs.waiting()));
     }
-    if let Some(answer) = flight.answer() {
-        let (bytes, fresh) = (answer.bytes(), answer.fresh_for());
+    if let Some(answer) = &flight.answer {
+        let (bytes, fresh) = (answer.bytes, answer.fresh_for);
         let fresh = if fresh.is_zero() { "stale".to_owned() } else { format!("fresh for {}", span(fresh)) };
-        parts.push(format!("answer of {bytes} bytes, {fresh}, kept for {}", span(answer.kept_for())));
+        parts.push(format!("answer of {bytes} bytes, {fresh}, kept for {}", span(answer.kept_for)));
     }
     parts.join("; ")
 }

@@ -61,5 +61,5 @@ async fn run() -> Done<(Vec<(f64, f64)>, u64, u32)> {
         measured.push((100.0 * inserted as f64 / CAPACITY as f64, 100.0 * wrong as f64 / PROBES as f64));
         seen.insert_all((inserted..inserted + step).map(|item| format!("item-{item}"))).await?;
     }
-    Ok((measured, seen.bits(), seen.hashes()))
+    Ok((measured, seen.size().bits, seen.size().hashes))
 }

@@ -77,13 +77,13 @@ async fn answer(filter: &BloomFilter, step: &Step) -> Result<String, Error> {
     let bytes = |items: &[u32]| items.iter().map(|item| item.to_le_bytes()).collect::<Vec<_>>();
     Ok(match step {
         Step::CheckAndInsert { item, callers } => {
-            let calls = (0..*callers).map(|_| filter.check_and_insert(item.to_le_bytes()));
+            let calls = (0..*callers).map(|_| filter.insert(item.to_le_bytes()));
             let mut answers = join_all(calls).await.into_iter().collect::<Result<Vec<_>, _>>()?;
             // At most one caller is the first, and which one is random.
             answers.sort();
             format!("{answers:?}")
         }
-        Step::Insert(items) => format!("{:?}", filter.check_and_insert_all(bytes(items)).await?),
+        Step::Insert(items) => format!("{:?}", filter.insert_all(bytes(items)).await?),
         Step::Contains(items) => format!("{:?}", filter.contains_all(bytes(items)).await?),
         Step::Count => format!("{:?}", filter.estimated_count().await?),
         Step::Clear => filter.clear().await.map(|()| String::new())?,

@@ -32,7 +32,7 @@ impl BloomFilter {
     /// Makes sure that the first key has this layout, before any other key is used. A stored filter with fewer keys
     /// would not be noticed at the other keys.
     pub(crate) async fn open(&self) -> Result<(), Error> {
-        if self.keys() > 1 && !self.0.opened.load(Ordering::Relaxed) {
+        if self.layout().shards > 1 && !self.0.opened.load(Ordering::Relaxed) {
             self.step::<Open>(0).await?;
             self.0.opened.store(true, Ordering::Relaxed);
         }

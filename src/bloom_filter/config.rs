@@ -7,6 +7,7 @@ use super::BloomFilter;
 use super::layout::Layout;
 use super::size::{MOST_BITS, MOST_HASHES, MOST_KEYS, bits_and_hashes, check_total, keys};
 use crate::bloom_filter::stored_layout::check_remember_for;
+use crate::lease::setters::setters;
 use crate::store::check_name;
 use crate::{Error, Store};
 
@@ -45,24 +46,18 @@ pub(super) struct Config {
     pub(super) rate: Option<f64>,
 }
 
-impl BloomFilterBuilder {
+setters! { BloomFilterBuilder:
     /// Sets how many different items the filter is for, at least 1. Set
     /// [`false_positive_rate`](Self::false_positive_rate) too.
     ///
     /// With [`remember_for`](Self::remember_for) `F`, the capacity is the number of items that arrive within `F`.
     /// For example, a filter for 100 items a second that remembers for a day has a capacity of 8 640 000. Above the
     /// capacity, the filter has more false positives than the rate says.
-    pub fn capacity(mut self, items: u64) -> Self {
-        self.capacity = Some(items);
-        self
-    }
+    fn capacity(items: u64) => capacity = Some(items);
 
     /// Sets the false-positive rate, above 0 and below 1: the share of items that were not inserted and are
     /// reported as inserted. The rate holds up to the capacity.
-    pub fn false_positive_rate(mut self, rate: f64) -> Self {
-        self.rate = Some(rate);
-        self
-    }
+    fn false_positive_rate(rate: f64) => rate = Some(rate);
 
     /// Sets how many bits the filter has, at least 1, in place of a capacity. Set [`hashes`](Self::hashes) too. A
     /// filter that forgets has twice as many bits.
@@ -72,20 +67,15 @@ impl BloomFilterBuilder {
     ///
     /// // About a million items at 0.8 %, spread over four masters of a Cluster.
     /// let seen = BloomFilter::builder().bits(10_000_000).hashes(7).keys(4).build(&Store::in_memory(), "urls")?;
-    /// assert_eq!((seen.bits(), seen.hashes(), seen.keys()), (10_000_000, 7, 4));
+    /// let size = seen.size();
+    /// assert_eq!((size.bits, size.hashes, size.keys), (10_000_000, 7, 4));
     /// # Ok::<(), tower_distributed::Error>(())
     /// ```
-    pub fn bits(mut self, bits: u64) -> Self {
-        self.bits = Some(bits);
-        self
-    }
+    fn bits(bits: u64) => bits = Some(bits);
 
     /// Sets how many bits stand for an item, 1 to 64, in place of a false-positive rate. Set [`bits`](Self::bits)
     /// too.
-    pub fn hashes(mut self, hashes: u32) -> Self {
-        self.hashes = Some(hashes);
-        self
-    }
+    fn hashes(hashes: u32) => hashes = Some(hashes);
 
     /// Sets over how many keys the bits are spread, 1 to 64. A key has at most 64 MiB.
     ///
@@ -93,21 +83,17 @@ impl BloomFilterBuilder {
     /// allocator wastes little memory. With [`bits`](Self::bits), as few keys as possible.
     ///
     /// An item belongs to one key. On a Cluster the keys are on different masters, which share the work.
-    pub fn keys(mut self, keys: u32) -> Self {
-        self.keys = Some(keys);
-        self
-    }
+    fn keys(keys: u32) => keys = Some(keys);
 
     /// Sets how long an item is remembered at least after it was last inserted, 1 second to 10 years in whole
     /// milliseconds. Default: items are never forgotten.
     ///
     /// An item is forgotten after twice this time at the latest. The server's clock counts. The filter takes a
     /// little more than twice the memory: it has two generations of this length, and each holds the whole capacity.
-    pub fn remember_for(mut self, span: Duration) -> Self {
-        self.remember_for = Some(span);
-        self
-    }
+    fn remember_for(span: Duration) => remember_for = Some(span);
+}
 
+impl BloomFilterBuilder {
     /// Builds the filter `name` in a store.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bits::SAMPLE;
-use super::size::{MOST_BITS, MOST_HASHES, MOST_KEYS};
+use super::size::{FilterSize, MOST_BITS, MOST_HASHES, MOST_KEYS};
 use crate::store::Arguments;
 
 /// How the bits of a filter are laid out.
@@ -42,9 +42,16 @@ impl Layout {
         is_whole.then(|| (Self::new(shards, bits, hashes, forget), newest))
     }
 
-    /// Returns the number of bits in all keys, without those of the second generation.
-    pub(super) fn all_bits(&self) -> u64 {
-        self.bits * u64::from(self.shards)
+    /// Returns the size, as far as it is stored.
+    pub(super) fn size(&self) -> FilterSize {
+        FilterSize {
+            capacity: None,
+            false_positive_rate: None,
+            bits: self.bits * u64::from(self.shards),
+            hashes: self.hashes,
+            keys: self.shards,
+            remember_for: self.remember_for(),
+        }
     }
 
     /// Returns how long an item is remembered at least, or `None` if the filter does not forget.

@@ -1,62 +1,28 @@
 //! Reads a filter without its configuration, which is stored with it.
 
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use super::bits::{Bits, SAMPLE, slot};
 use super::layout::Layout;
 use super::operations::PARTS;
 use super::shard_key;
+use super::size::FilterSize;
 use crate::Error;
 use crate::bloom_filter::stored_layout::{Mismatch, UNREADABLE, read};
 use crate::store::{Arguments, Fields, Garbled, Namespace, Never, Operation, Repeat, Script, script};
 
 /// What is known of a stored filter. [`Operator`](crate::operator) has an example.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct FilterState {
-    layout: Layout,
-    filled: f64,
-    items: f64,
-}
-
-impl FilterState {
-    /// Returns the number of bits in all keys, without those of the second generation.
-    #[must_use]
-    pub fn bits(&self) -> u64 {
-        self.layout.all_bits()
-    }
-
-    /// Returns how many bits stand for an item.
-    #[must_use]
-    pub fn hashes(&self) -> u32 {
-        self.layout.hashes
-    }
-
-    /// Returns over how many keys the bits are spread.
-    #[must_use]
-    pub fn keys(&self) -> u32 {
-        self.layout.shards
-    }
-
-    /// Returns how long an item is remembered at least, or `None` if the filter does not forget.
-    #[must_use]
-    pub fn remember_for(&self) -> Option<Duration> {
-        self.layout.remember_for()
-    }
-
-    /// Returns the share of the bits that are set, 0 to 1, in the fuller generation. A filter that was made by capacity and
+    /// The size of the filter. Its capacity and rate are not stored.
+    pub size: FilterSize,
+    /// The share of the bits that are set, 0 to 1, in the fuller generation. A filter that was made by capacity and
     /// rate has about 0.5 at its capacity. Estimated by a sample of each key.
-    #[must_use]
-    pub fn filled(&self) -> f64 {
-        self.filled
-    }
-
-    /// Estimates how many items the filter remembers, by a sample of each key. See
+    pub filled: f64,
+    /// An estimate of how many items the filter remembers, by a sample of each key. See
     /// [`estimated_count`](crate::BloomFilter::estimated_count), which counts all bits.
-    #[must_use]
-    pub fn estimated_count(&self) -> u64 {
-        self.items.round() as u64
-    }
+    pub estimated_count: u64,
 }
 
 /// Reads one shard: the stored configuration, and the set bits in the sample of each array.
@@ -95,7 +61,8 @@ pub(crate) async fn look(namespace: &Namespace<Bits>) -> Result<Option<FilterSta
             filled[slot] += shard.ones[slot] as f64 / layout.sampled() as f64 / f64::from(layout.shards);
         }
     }
-    Ok(Some(FilterState { layout, filled: filled[0].max(filled[1]), items }))
+    let (filled, estimated_count) = (filled[0].max(filled[1]), items.round() as u64);
+    Ok(Some(FilterState { size: layout.size(), filled, estimated_count }))
 }
 
 impl Operation for Look {

@@ -19,12 +19,12 @@ mod tests;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use smallvec::smallvec;
 
 pub use self::config::BloomFilterBuilder;
 pub(crate) use self::hash::Probe;
+pub use self::size::FilterSize;
 
 use self::batch::first_places;
 pub(crate) use self::bits::Bits;
@@ -47,7 +47,7 @@ use crate::{Error, Key, Store};
 ///
 /// seen.insert_all(["https://example.com/a", "https://example.com/b"]).await?;
 /// let found = ["https://example.com/b", "https://example.com/c"];
-/// assert_eq!(seen.check_and_insert_all(found).await?, [false, true]); // only the second is new
+/// assert_eq!(seen.insert_all(found).await?, [false, true]); // only the second is new
 /// assert_eq!(seen.estimated_count().await?, 4);
 ///
 /// seen.clear().await?;
@@ -106,21 +106,10 @@ impl BloomFilter {
         }))
     }
 
-    /// Inserts an item. An item is any bytes, and may be empty.
-    ///
-    /// # Errors
-    ///
-    /// [`is_unavailable`](Error::is_unavailable) if the store gives no answer.
-    /// [`is_overloaded`](Error::is_overloaded) if a bound of the store is reached.
-    /// [`is_invalid`](Error::is_invalid) if a filter with another configuration is stored under the name.
-    pub async fn insert(&self, item: impl AsRef<[u8]>) -> Result<(), Error> {
-        self.check_and_insert(item).await.map(|_| ())
-    }
-
     /// Returns whether an item was inserted.
     ///
-    /// `false` is certain. `true` is wrong at the [false-positive rate](Self::false_positive_rate). The call
-    /// inserts nothing, and does not extend the time for which the item is remembered.
+    /// `false` is certain. `true` is wrong at the [false-positive rate](BloomFilterBuilder::false_positive_rate). The
+    /// call inserts nothing, and does not extend the time for which the item is remembered.
     ///
     /// # Errors
     ///
@@ -129,34 +118,22 @@ impl BloomFilter {
         self.ask(&self.0.contains, self.probe(item.as_ref())).await
     }
 
-    /// Inserts an item and returns whether it was new.
+    /// Inserts an item and returns whether it was new. An item is any bytes, and may be empty.
     ///
-    /// `true` is certain. `false` is wrong at the [false-positive rate](Self::false_positive_rate): then the item
-    /// was new. On a store on a pool for a Cluster it can also be wrong if a connection breaks: see
+    /// `true` is certain. `false` is wrong at the [false-positive rate](BloomFilterBuilder::false_positive_rate): then
+    /// the item was new. On a store on a pool for a Cluster it can also be wrong if a connection breaks: see
     /// [`Store`](crate::Store#repeated-calls).
     ///
     /// # Errors
     ///
-    /// The same errors as [`insert`](Self::insert). After [`is_unavailable`](Error::is_unavailable) it is unknown whether
-    /// the item was new, and it may be inserted: another call would then return `false`. A
-    /// [`Dedupe`](crate::Dedupe) has no such gap, because it claims an item before it is handled.
-    pub async fn check_and_insert(&self, item: impl AsRef<[u8]>) -> Result<bool, Error> {
+    /// [`is_unavailable`](Error::is_unavailable) if the store gives no answer. Then it is unknown whether the item was
+    /// new, and it may be inserted: another call would then return `false`. A [`Dedupe`](crate::Dedupe) has no such
+    /// gap, because it claims an item before it is handled. [`is_overloaded`](Error::is_overloaded) if a bound of the
+    /// store is reached. [`is_invalid`](Error::is_invalid) if a filter with another configuration is stored under the
+    /// name.
+    #[doc(alias = "check_and_insert")]
+    pub async fn insert(&self, item: impl AsRef<[u8]>) -> Result<bool, Error> {
         Ok(!self.ask(&self.0.check_and_insert, self.probe(item.as_ref())).await?)
-    }
-
-    /// Inserts all items.
-    ///
-    /// Sends many items in one call to the store, and a few such calls at a time. If it returns an error or its
-    /// future is dropped, some of the items may have been inserted.
-    ///
-    /// # Errors
-    ///
-    /// The same errors as [`insert`](Self::insert).
-    pub async fn insert_all<I>(&self, items: I) -> Result<(), Error>
-    where
-        I: IntoIterator<Item: AsRef<[u8]>>,
-    {
-        self.check_and_insert_all(items).await.map(|_| ())
     }
 
     /// Returns for each item whether it was inserted, in the order of the items. See [`contains`](Self::contains).
@@ -174,13 +151,13 @@ impl BloomFilter {
 
     /// Inserts all items and returns for each whether it was new, in the order of the items.
     ///
-    /// An item that occurs twice is new only at its first place. The calls are sent as by
-    /// [`insert_all`](Self::insert_all).
+    /// An item that occurs twice is new only at its first place. Sends many items in one call to the store, and a few
+    /// such calls at a time. If it returns an error or its future is dropped, some of the items may have been inserted.
     ///
     /// # Errors
     ///
     /// The same errors as [`insert`](Self::insert).
-    pub async fn check_and_insert_all<I>(&self, items: I) -> Result<Vec<bool>, Error>
+    pub async fn insert_all<I>(&self, items: I) -> Result<Vec<bool>, Error>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
@@ -203,7 +180,7 @@ impl BloomFilter {
     /// The same errors as [`insert`](Self::insert).
     pub async fn estimated_count(&self) -> Result<u64, Error> {
         let mut items = 0.0;
-        for shard in 0..self.keys() {
+        for shard in 0..self.layout().shards {
             let ones = self.step::<Count>(shard).await?;
             items += ones.iter().map(|&ones| self.layout().items_behind(ones)).sum::<f64>();
         }
@@ -219,7 +196,7 @@ impl BloomFilter {
     /// The same errors as [`insert`](Self::insert). A filter with another configuration is not cleared.
     pub async fn clear(&self) -> Result<(), Error> {
         // The first key is deleted last, since its configuration protects the other keys.
-        for shard in (0..self.keys()).rev() {
+        for shard in (0..self.layout().shards).rev() {
             self.step::<Clear>(shard).await?;
         }
         self.0.opened.store(false, Ordering::Relaxed);
@@ -232,40 +209,11 @@ impl BloomFilter {
         &self.0.name
     }
 
-    /// Returns the capacity, or `None` if the filter was built by bits and hashes.
+    /// Returns the size: bits, hashes and keys, what they were computed from, and how long items are remembered.
     #[must_use]
-    pub fn capacity(&self) -> Option<u64> {
-        self.0.config.capacity
-    }
-
-    /// Returns the false-positive rate at the capacity, or `None` if the filter was built by bits and hashes.
-    #[must_use]
-    pub fn false_positive_rate(&self) -> Option<f64> {
-        self.0.config.rate
-    }
-
-    /// Returns the number of bits in all keys, without those of the second generation.
-    #[must_use]
-    pub fn bits(&self) -> u64 {
-        self.layout().all_bits()
-    }
-
-    /// Returns how many bits stand for an item.
-    #[must_use]
-    pub fn hashes(&self) -> u32 {
-        self.layout().hashes
-    }
-
-    /// Returns over how many keys the bits are spread.
-    #[must_use]
-    pub fn keys(&self) -> u32 {
-        self.layout().shards
-    }
-
-    /// Returns how long an item is remembered at least, or `None` if the filter does not forget.
-    #[must_use]
-    pub fn remember_for(&self) -> Option<Duration> {
-        self.layout().remember_for()
+    pub fn size(&self) -> FilterSize {
+        let Config { layout, capacity, rate } = &self.0.config;
+        FilterSize { capacity: *capacity, false_positive_rate: *rate, ..layout.size() }
     }
 
     /// Returns the place of an item.

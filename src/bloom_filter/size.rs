@@ -1,6 +1,26 @@
 //! Computes how many bits, hashes and keys a filter has.
 
+use std::time::Duration;
+
 use crate::Error;
+
+/// The size of a filter: what [`BloomFilter::size`](crate::BloomFilter::size) returns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct FilterSize {
+    /// The capacity. `None` if the filter was built by bits and hashes; it is not stored.
+    pub capacity: Option<u64>,
+    /// The false-positive rate at the capacity. `None` if the filter was built by bits and hashes; it is not stored.
+    pub false_positive_rate: Option<f64>,
+    /// The number of bits in all keys, without those of the second generation.
+    pub bits: u64,
+    /// How many bits stand for an item.
+    pub hashes: u32,
+    /// Over how many keys the bits are spread.
+    pub keys: u32,
+    /// How long an item is remembered at least. `None` if the filter does not forget.
+    pub remember_for: Option<Duration>,
+}
 
 /// The maximum number of bits of one array: 64 MiB.
 pub(super) const MOST_BITS: u64 = 1 << 29;

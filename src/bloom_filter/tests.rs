@@ -128,21 +128,21 @@ fn settings_out_of_range_are_named() {
 
 #[test]
 fn settings_at_the_ends_of_their_ranges_are_taken() {
-    let build = |builder: BloomFilterBuilder| builder.build(&Store::in_memory(), "test").unwrap();
+    let build = |builder: BloomFilterBuilder| builder.build(&Store::in_memory(), "test").unwrap().size();
     let largest = build(BloomFilter::builder().bits(64 << 29).hashes(64));
-    assert_eq!((largest.bits(), largest.keys(), largest.hashes()), (64 << 29, 64, 64));
+    assert_eq!((largest.bits, largest.keys, largest.hashes), (64 << 29, 64, 64));
     let smallest = build(BloomFilter::builder().bits(1).hashes(1).remember_for(DAY / 86_400));
-    assert_eq!((smallest.bits(), smallest.keys(), smallest.capacity()), (1, 1, None));
+    assert_eq!((smallest.bits, smallest.keys, smallest.capacity), (1, 1, None));
     let filter = build(
         BloomFilter::builder()
             .capacity(3_000_000_000)
             .false_positive_rate(0.01)
             .remember_for(3650 * DAY / 10),
     );
-    assert!((62..=64).contains(&filter.keys()) && filter.bits() <= 64 << 29);
-    assert_eq!((filter.capacity(), filter.false_positive_rate()), (Some(3_000_000_000), Some(0.01)));
-    assert_eq!(filter.remember_for(), Some(365 * DAY));
-    assert_eq!(build(BloomFilter::builder().capacity(9).false_positive_rate(0.5)).remember_for(), None);
+    assert!((62..=64).contains(&filter.keys) && filter.bits <= 64 << 29);
+    assert_eq!((filter.capacity, filter.false_positive_rate), (Some(3_000_000_000), Some(0.01)));
+    assert_eq!(filter.remember_for, Some(365 * DAY));
+    assert_eq!(build(BloomFilter::builder().capacity(9).false_positive_rate(0.5)).remember_for, None);
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn an_item_is_remembered_for_one_to_two_spans() {
     for phase in 0..60 {
         let item = [phase as u8];
         world.advance(240 - START / 1_000_000 % 60 + phase);
-        assert!(world.filter.check_and_insert(item).await.unwrap());
+        assert!(world.filter.insert(item).await.unwrap());
         let mut seconds = 0;
         while world.filter.contains(item).await.unwrap() {
             world.advance(1);
@@ -170,7 +170,7 @@ async fn a_clock_that_is_set_back_forgets_nothing_early() {
     for _ in 0..10 {
         world.advance(-90);
         assert!(world.filter.contains("a").await.unwrap());
-        assert!(!world.filter.check_and_insert("a").await.unwrap());
+        assert!(!world.filter.insert("a").await.unwrap());
     }
     world.advance(10 * 90 + 120);
     assert!(!world.filter.contains("a").await.unwrap());

@@ -110,7 +110,7 @@ impl DedupeBuilder {
     pub fn build(self, filter: &BloomFilter) -> Result<Dedupe, Error> {
         self.options.check()?;
         let name = filter.name();
-        match (filter.remember_for(), self.forever) {
+        match (filter.size().remember_for, self.forever) {
             (None, false) => {
                 return Err(Error::invalid(format!(
                     "the filter {name:?} has no remember_for, so it fills up: set remember_for on the filter, \

@@ -24,7 +24,7 @@ pub(crate) struct Filtered {
 impl Filtered {
     pub(crate) fn new(filter: BloomFilter, when_full: FilterFull) -> Self {
         let name = filter.name();
-        let fill = filter.store().shared(name, || Arc::new(Fill::new(name, filter.keys())));
+        let fill = filter.store().shared(name, || Arc::new(Fill::new(name, filter.size().keys)));
         Self { filter, fill, when_full }
     }
 

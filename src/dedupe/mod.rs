@@ -22,7 +22,7 @@ pub use self::claim::Claim;
 pub(crate) use self::claims::{Found, Memory};
 pub(crate) use self::claims::{Known, Looked};
 pub use self::exact::ExactBuilder;
-pub use self::layer::*;
+pub use self::layer::{DedupeLayer, DuplicateAction, Evidence, Unsure};
 #[cfg(feature = "http")]
 pub(crate) use self::replay::{Replay, ReplayClaim, Replays};
 
@@ -60,7 +60,7 @@ pub enum Claimed {
     /// The item is new. The caller has claimed it and must handle it.
     New(Claim),
     /// The item was handled before. In exact mode this is certain. With a filter it is wrong at the filter's
-    /// [false-positive rate](BloomFilter::false_positive_rate).
+    /// [false-positive rate](crate::bloom_filter::BloomFilterBuilder::false_positive_rate).
     Duplicate,
 }
 
@@ -251,7 +251,7 @@ impl Dedupe {
     /// let day = std::time::Duration::from_secs(86_400);
     /// let filter = BloomFilter::builder().capacity(1000).false_positive_rate(1e-6).remember_for(day);
     /// let urls = Dedupe::new(&filter.build(&Store::in_memory(), "urls")?)?;
-    /// assert_eq!(urls.filter().and_then(BloomFilter::capacity), Some(1000));
+    /// assert_eq!(urls.filter().and_then(|filter| filter.size().capacity), Some(1000));
     /// assert_eq!(urls.fill(), None);
     ///
     /// if let Claimed::New(claim) = urls.try_claim("https://example.com/").await? {

@@ -80,7 +80,7 @@ enum Fault {
     Told,
     /// The text is of this crate, and clients may see it.
     Malformed,
-    /// A part of the key is missing. As `Malformed`, and [`or`](crate::Extracted::or) uses another key.
+    /// A part of the key is missing. As `Malformed`, and [`or`](crate::extract::Extractor::or) uses another key.
     Missing,
 }
 
@@ -97,12 +97,13 @@ impl Error {
     /// [`BadRequest`](crate::RefusalKind::BadRequest): 400 over HTTP, `INVALID_ARGUMENT` over gRPC.
     ///
     /// ```
-    /// use tower_distributed::{Error, Key};
+    /// use tower_distributed::{Error, Key, Refusal, RefusalKind};
     ///
     /// fn tenant(path: &String) -> Result<Key, Error> {
     ///     path.split('/').nth(1).map(Key::from).ok_or_else(|| Error::bad_request("the path names no tenant"))
     /// }
-    /// assert!(tenant(&"x".to_owned()).unwrap_err().is_bad_request());
+    /// let error = tenant(&"x".to_owned()).unwrap_err();
+    /// assert_eq!(Refusal::from(error).kind(), RefusalKind::BadRequest);
     /// ```
     pub fn bad_request(text: impl Into<String>) -> Self {
         Self(Arc::new(Kind::BadRequest(text.into(), Fault::Told)))
@@ -131,9 +132,10 @@ impl Error {
     /// 503 over HTTP, `UNAVAILABLE` over gRPC. `cause` is its [`source`](StdError::source), and clients do not see it.
     ///
     /// ```
-    /// use tower_distributed::Error;
+    /// use tower_distributed::{Error, Refusal, RefusalKind};
     ///
-    /// assert!(Error::look_up_failed("no connection to the database").is_look_up_failed());
+    /// let error = Error::look_up_failed("no connection to the database");
+    /// assert_eq!(Refusal::from(error).kind(), RefusalKind::LookUpFailed);
     /// ```
     pub fn look_up_failed(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self(Arc::new(Kind::LookUpFailed(cause.into().into())))

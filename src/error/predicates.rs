@@ -77,19 +77,28 @@ impl Error {
         self.busy().is_some_and(|busy| busy.why == Why::QueueFull)
     }
 
-    /// Whether the weight is above the limit. Such a call can never be admitted.
+    /// Whether the call asks for more than there can be: its cost is above the burst, or its weight above the limit.
+    /// Such a call can never be admitted.
     ///
     /// ```
-    /// use tower_distributed::{Store, WaitGroup};
+    /// use tower_distributed::{Quota, Store, TokenBucket, WaitGroup};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-    /// let exports = WaitGroup::new(&Store::in_memory(), "exports", 2)?;
+    /// let store = Store::in_memory();
+    /// let bucket = TokenBucket::new(&store, "mail", Quota::per_minute(60).burst(10))?;
+    /// assert!(bucket.allow_n("ann", 11).await.unwrap_err().is_exceeds_limit());
+    /// let exports = WaitGroup::new(&store, "exports", 2)?;
     /// assert!(exports.add_n("acme", 3).await.unwrap_err().is_exceeds_limit());
     /// # Ok(()) }
     /// ```
     #[must_use]
     pub fn is_exceeds_limit(&self) -> bool {
-        matches!(*self.0, Kind::ExceedsLimit { .. })
+        matches!(*self.0, Kind::ExceedsLimit { .. } | Kind::ExceedsBurst { .. })
+    }
+
+    /// Whether it is a cost above the burst.
+    pub(crate) fn is_exceeds_burst(&self) -> bool {
+        matches!(*self.0, Kind::ExceedsBurst { .. })
     }
 
     /// Whether the lease is no longer held: it has expired or was revoked.
@@ -124,35 +133,13 @@ impl Error {
 
     /// Whether a key extractor could not get a key from the request: [`bad_request`](Self::bad_request), or a part of the
     /// key [is missing](Self::is_missing_part).
-    ///
-    /// ```
-    /// use tower_distributed::{Error, Refusal, RefusalKind};
-    ///
-    /// let error = Error::bad_request("the path names no tenant");
-    /// assert!(error.is_bad_request());
-    /// assert_eq!(Refusal::from(error).kind(), RefusalKind::BadRequest);
-    /// ```
-    #[must_use]
-    pub fn is_bad_request(&self) -> bool {
+    pub(crate) fn is_bad_request(&self) -> bool {
         matches!(*self.0, Kind::BadRequest(..))
     }
 
     /// Whether a request lacks a part of its key, such as a header field. The text names the part. Such an error is also a
     /// [bad request](Self::is_bad_request).
-    ///
-    /// ```
-    /// use http::Request;
-    /// use tower_distributed::{KeyExtractor, Refusal, RefusalKind, extract::header};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-    /// let error = header("x-tenant")?.extract(&Request::new(())).await.unwrap_err();
-    /// assert!(error.is_missing_part() && error.is_bad_request());
-    /// assert_eq!(error.to_string(), "the header field x-tenant is missing");
-    /// assert_eq!(Refusal::from(error).kind(), RefusalKind::MissingPart);
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn is_missing_part(&self) -> bool {
+    pub(crate) fn is_missing_part(&self) -> bool {
         matches!(*self.0, Kind::BadRequest(_, Fault::Missing))
     }
 
@@ -173,8 +160,7 @@ impl Error {
     }
 
     /// Whether a key could not be looked up: [`look_up_failed`](Self::look_up_failed).
-    #[must_use]
-    pub fn is_look_up_failed(&self) -> bool {
+    pub(crate) fn is_look_up_failed(&self) -> bool {
         matches!(*self.0, Kind::LookUpFailed(_))
     }
 
@@ -239,21 +225,6 @@ impl Error {
             Kind::Unavailable(_) if self.is_away() && !self.is_denied() => Some(RETRY_SOON),
             _ => None,
         }
-    }
-
-    /// Whether the cost is above the burst. Such a call can never be admitted.
-    ///
-    /// ```
-    /// use tower_distributed::{Quota, Store, TokenBucket};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-    /// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_minute(60).burst(10))?;
-    /// assert!(bucket.allow_n("ann", 11).await.unwrap_err().is_exceeds_burst());
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn is_exceeds_burst(&self) -> bool {
-        matches!(*self.0, Kind::ExceedsBurst { .. })
     }
 
     /// Whether the store gave no usable answer: it is down, unreachable, too slow, or does not serve.

@@ -71,8 +71,6 @@ mod combine;
 #[cfg(feature = "http")]
 mod request;
 
-pub use self::combine::{Extractor, LookUp, Map, Optional, Or, by, look_up};
+pub use self::combine::{Extractor, by, look_up};
 #[cfg(feature = "http")]
 pub use self::request::*;
-pub use crate::middleware::key::SkipIf;
-pub use crate::middleware::{Extracted, IntoKey, KeyExtractor, KeyFn};

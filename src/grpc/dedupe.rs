@@ -3,12 +3,11 @@
 use http::{Request, Response};
 
 use super::{Refuse, refuse};
-use crate::dedupe::layer::IsSuccess;
 use crate::{Dedupe, DedupeLayer, KeyExtractor, web};
 
-/// A [`DedupeLayer`] for gRPC: a call was handled where its response [has no error](IsHandled) in its head, refusals are
-/// statuses, duplicates are refused with `ALREADY_EXISTS`. The handler gets a [`LeaseHandle`](crate::LeaseHandle) of its
-/// claim as an extension.
+/// A [`DedupeLayer`] for gRPC: a call was handled where its response [has no error](is_handled) in its head, refusals
+/// are statuses, duplicates are refused with `ALREADY_EXISTS`. The handler gets a [`LeaseHandle`](crate::LeaseHandle)
+/// of its claim as an extension.
 ///
 /// ```
 /// use tower_distributed::{Dedupe, DedupeLayer, Store, extract, grpc};
@@ -25,19 +24,18 @@ pub fn dedupe<B, B2, E>(
     dedupe: Dedupe,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> DedupeLayer<Request<B>, Response<B2>, E, Refuse> {
-    DedupeLayer::new(dedupe, key).success(IsHandled).on_lease(web::InsertLease).reject_with(refuse())
+    DedupeLayer::new(dedupe, key)
+        .success(|outcome| is_handled(outcome))
+        .on_lease(web::InsertLease)
+        .reject_with(refuse())
 }
 
 /// Decides for a [`DedupeLayer`](crate::DedupeLayer) whether an item was handled: the head of the response has no
 /// error status. This is where tonic puts the error of a unary call.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct IsHandled;
-
-impl<B, E> IsSuccess<http::Response<B>, E> for IsHandled {
-    fn is_success(&self, outcome: &Result<http::Response<B>, E>) -> bool {
-        outcome.as_ref().is_ok_and(|response| {
-            let status = response.headers().get("grpc-status");
-            response.status().is_success() && status.is_none_or(|status| status == "0")
-        })
-    }
+#[must_use]
+pub fn is_handled<B, E>(outcome: &Result<Response<B>, E>) -> bool {
+    outcome.as_ref().is_ok_and(|response| {
+        let status = response.headers().get("grpc-status");
+        response.status().is_success() && status.is_none_or(|status| status == "0")
+    })
 }

@@ -1,5 +1,8 @@
 //! One line per layer for gRPC with tonic: refusals are statuses.
 
+// As in `web`.
+#![allow(clippy::redundant_closure)]
+
 #[cfg(feature = "concurrency-limit")]
 mod concurrency_limit;
 #[cfg(feature = "dedupe")]
@@ -14,7 +17,7 @@ mod rw_lock;
 #[cfg(feature = "concurrency-limit")]
 pub use self::concurrency_limit::concurrency_limit;
 #[cfg(feature = "dedupe")]
-pub use self::dedupe::{IsHandled, dedupe};
+pub use self::dedupe::{dedupe, is_handled};
 #[cfg(feature = "mutex")]
 pub use self::mutex::mutex;
 #[cfg(feature = "rate-limit")]

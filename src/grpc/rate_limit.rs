@@ -24,7 +24,9 @@ pub fn rate_limit<B, B2>(
     bucket: TokenBucket,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> RateLimitLayer<Request<B>, Response<B2>, Refuse> {
-    RateLimitLayer::new(bucket, key).on_admit(web::InsertDecision).reject_with(refuse())
+    RateLimitLayer::new(bucket, key)
+        .on_admit(|decision, request| web::insert_decision(decision, request))
+        .reject_with(refuse())
 }
 
 /// Several limits over different keys for gRPC: a call is charged to all of them or to none, in one step. As
@@ -37,5 +39,7 @@ pub fn rate_limits<B, B2, K, const N: usize>(
 where
     K: KeyExtractors<Request<B>, N> + Send + Sync + 'static,
 {
-    RateLimitLayer::all_of(limits, keys).on_admit(web::InsertDecision).reject_with(refuse())
+    RateLimitLayer::all_of(limits, keys)
+        .on_admit(|decision, request| web::insert_decision(decision, request))
+        .reject_with(refuse())
 }

@@ -18,8 +18,8 @@ use self::upload::Limits;
 use crate::dedupe::Replays;
 use crate::middleware::away::Away;
 use crate::middleware::key::DynKey;
-use crate::response::{Refuse, Responses};
-use crate::{KeyExtractor, Layered, Store};
+use crate::response::Responses;
+use crate::{KeyExtractor, Store};
 
 /// Returns the builder of a layer that lets a client repeat a request without handling it twice.
 ///
@@ -103,9 +103,6 @@ pub fn idempotency<B>(
 ) -> IdempotencyBuilder<B> {
     IdempotencyBuilder::new(store, name, Arc::new(principal))
 }
-
-/// The [`Service`](tower::Service) of an [`IdempotencyLayer`].
-pub type IdempotencyService<S, B, R = Refuse> = Layered<S, Shared<B, R>>;
 
 /// The settings of a service. Its clones share them.
 pub struct Shared<B, R> {

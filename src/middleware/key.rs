@@ -85,7 +85,7 @@ where
     }
 }
 
-/// What a [`KeyExtractor`] returns.
+/// What a [`KeyExtractor`] returns. To combine extractors, use [`extract::by`](crate::extract::by).
 ///
 /// ```
 /// use tower_distributed::{Extracted, Key, KeyExtractor};
@@ -97,14 +97,15 @@ where
 ///
 /// impl KeyExtractor<Job> for ByJob {
 ///     fn extract(&self, job: &Job) -> Extracted {
-///         let tenant = Extracted::from(job.tenant.as_deref().map(Key::from));
-///         let id = || Extracted::from(Key::from(job.id));
-///         tenant.and(id).or(id).map(|key| Key::of([Key::from("job"), key]))
+///         match &job.tenant {
+///             Some(tenant) => Key::of(["job", tenant, &job.id.to_string()]).into(),
+///             None => Key::of(["job", &job.id.to_string()]).into(),
+///         }
 ///     }
 /// }
 ///
 /// let key = ByJob.extract(&Job { tenant: Some("acme".into()), id: 7 });
-/// assert_eq!(key, Some(Key::of([Key::from("job"), Key::of(["acme", "7"])])));
+/// assert_eq!(key, Some(Key::of(["job", "acme", "7"])));
 /// let key = ByJob.extract(&Job { tenant: None, id: 7 });
 /// assert_eq!(key, Some(Key::of(["job", "7"])));
 /// ```
@@ -130,12 +131,15 @@ impl Extracted {
     }
 
     /// Changes the key.
-    pub fn map(self, change: impl FnOnce(Key) -> Key + Send + 'static) -> Self {
+    pub(crate) fn map(self, change: impl FnOnce(Key) -> Key + Send + 'static) -> Self {
         self.and_then(|key| Ok(Some(change(key))))
     }
 
     /// Changes the key, or replaces it with none or an error.
-    pub fn and_then(self, change: impl FnOnce(Key) -> Result<Option<Key>, Error> + Send + 'static) -> Self {
+    pub(crate) fn and_then(
+        self,
+        change: impl FnOnce(Key) -> Result<Option<Key>, Error> + Send + 'static,
+    ) -> Self {
         match self {
             Self::Ready(Ok(Some(key))) => Self::Ready(change(key)),
             Self::Ready(known) => Self::Ready(known),
@@ -144,7 +148,7 @@ impl Extracted {
     }
 
     /// Joins this key and another one with [`Key::of`]. `None` if one of them is, an error if a part is missing.
-    pub fn and(self, other: impl FnOnce() -> Self) -> Self {
+    pub(crate) fn and(self, other: impl FnOnce() -> Self) -> Self {
         match self {
             Self::Ready(Ok(Some(one))) => other().map(|other| Key::of([one, other])),
             Self::Ready(none) => Self::Ready(none),
@@ -159,7 +163,7 @@ impl Extracted {
     }
 
     /// Returns this key, or another one if it is `None` or [a part of it is missing](Error::is_missing_part).
-    pub fn or(self, other: impl FnOnce() -> Self) -> Self {
+    pub(crate) fn or(self, other: impl FnOnce() -> Self) -> Self {
         let is_absent = |key: &Result<_, Error>| key.as_ref().map_or_else(Error::is_absence, Option::is_none);
         match self {
             Self::Ready(key) if is_absent(&key) => other(),

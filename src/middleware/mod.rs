@@ -10,7 +10,7 @@ mod layered;
 mod reject;
 
 pub use self::cost::Cost;
-pub use self::key::{Extracted, IntoKey, KeyExtractor, KeyFn};
+pub use self::key::{Extracted, IntoKey, KeyExtractor};
 pub use self::layered::Layered;
 pub(crate) use self::layered::{Middleware, give_up_ready, take_ready};
 pub use self::reject::{AsError, Refusal, RefusalKind, Reject};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tower::BoxError;
 
+use crate::Error;
 use crate::error::{Subject, Upload, Why};
-use crate::{Error, Key};
 
 /// Why a request did not reach the inner service.
 ///
@@ -27,16 +27,15 @@ use crate::{Error, Key};
 /// let error = send.ready().await?.call("ann").await.unwrap_err();
 /// let refusal = error.downcast_ref::<Refusal>().ok_or("an error of the inner service")?;
 /// assert_eq!(refusal.kind(), RefusalKind::RateLimited);
-/// assert_eq!(refusal.key(), Some(&"ann".into()));
 /// assert!(refusal.retry_after().is_some_and(|after| after.as_secs() <= 60));
-/// assert!(refusal.decision().is_some_and(|decision| decision.remaining() == 0));
+/// let decision = refusal.decision().ok_or("a refusal without a decision")?;
+/// assert_eq!((decision.key(), decision.remaining()), (Some(&"ann".into()), 0));
 /// assert!(refusal.get_ref().is_refused()); // the error, as of the token bucket itself
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
 pub struct Refusal {
     error: Error,
-    pub(crate) key: Option<Key>,
 }
 
 /// When to try again for a lease that others hold, at most.
@@ -69,7 +68,18 @@ pub enum RefusalKind {
     Closed,
     /// The key extractor could not get a key from the request: [`Error::bad_request`].
     BadRequest,
-    /// The request lacks a part of its key, such as a header field: [`Error::is_missing_part`].
+    /// The request lacks a part of its key, such as a header field. The text of the error names the part.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_distributed::{KeyExtractor, Refusal, RefusalKind, extract::header};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let error = header("x-tenant")?.extract(&Request::new(())).await.unwrap_err();
+    /// assert_eq!(error.to_string(), "the header field x-tenant is missing");
+    /// assert_eq!(Refusal::from(error).kind(), RefusalKind::MissingPart);
+    /// # Ok(()) }
+    /// ```
     MissingPart,
     /// The request body is larger than the layer allows, and was not handled.
     RequestTooLarge,
@@ -130,12 +140,6 @@ impl Refusal {
         if self.error.busy().is_some() { known.map(|left| left.min(LONGEST_ESTIMATE)) } else { known }
     }
 
-    /// The key of the request, from a rate limit.
-    #[must_use]
-    pub fn key(&self) -> Option<&Key> {
-        self.key.as_ref()
-    }
-
     /// Returns the underlying error.
     #[must_use]
     pub fn get_ref(&self) -> &Error {
@@ -145,7 +149,7 @@ impl Refusal {
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        Self { error, key: None }
+        Self { error }
     }
 }
 

@@ -26,7 +26,7 @@ use crate::telemetry::Decisions;
 use crate::{Error, Key, Store};
 
 pub use self::builder::MutexBuilder;
-pub use self::layer::*;
+pub use self::layer::MutexLayer;
 
 /// A namespace of mutexes, one for each key. Cheap to clone. See the [module](crate::mutex) for details.
 ///

@@ -29,7 +29,7 @@ impl State {
     pub fn leases(&self) -> Option<&Snapshot> {
         match self {
             Self::Leases(leases) => Some(leases),
-            Self::Flight(flight) => Some(flight.runs()),
+            Self::Flight(flight) => Some(&flight.runs),
             Self::Bucket(_) | Self::Filter(_) | Self::Dedupe(_) => None,
         }
     }
@@ -37,51 +37,24 @@ impl State {
 
 /// What is known of a single flight.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct FlightState {
-    pub(super) runs: Snapshot,
-    pub(super) answer: Option<StoredAnswer>,
-}
-
-impl FlightState {
-    /// Returns the leader of a run that is in progress, as the only holder, and the number of processes that wait for its
+    /// The leader of a run that is in progress, as the only holder, and the number of processes that wait for its
     /// answer.
-    #[must_use]
-    pub fn runs(&self) -> &Snapshot {
-        &self.runs
-    }
-
-    /// Returns what is known of the stored answer.
-    #[must_use]
-    pub fn answer(&self) -> Option<&StoredAnswer> {
-        self.answer.as_ref()
-    }
+    pub runs: Snapshot,
+    /// What is known of the stored answer.
+    pub answer: Option<StoredAnswer>,
 }
 
 /// What is known of the handled items of an exact `Dedupe`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DedupeState {
-    pub(super) capacity: u64,
-    pub(super) remember_for: Duration,
-    pub(super) is_handled: Option<bool>,
-}
-
-impl DedupeState {
-    /// Returns the number of items that the `Dedupe` is sized for. It is at least the
+    /// The number of items that the `Dedupe` is sized for. It is at least the
     /// [capacity](crate::dedupe::ExactBuilder::capacity) that was set.
-    #[must_use]
-    pub fn capacity(&self) -> u64 {
-        self.capacity
-    }
-
-    /// Returns how long an item is remembered at least.
-    #[must_use]
-    pub fn remember_for(&self) -> Duration {
-        self.remember_for
-    }
-
-    /// Returns whether the item of the entry was handled; `None` for the entry of the whole namespace.
-    #[must_use]
-    pub fn is_handled(&self) -> Option<bool> {
-        self.is_handled
-    }
+    pub capacity: u64,
+    /// How long an item is remembered at least.
+    pub remember_for: Duration,
+    /// Whether the item of the entry was handled; `None` for the entry of the whole namespace.
+    pub is_handled: Option<bool>,
 }

@@ -3,7 +3,7 @@
 pub(crate) mod holders;
 pub(crate) mod layer;
 
-pub use self::layer::*;
+pub use self::layer::{ChooseAccess, RwLockLayer};
 use std::sync::Arc;
 use std::time::Duration;
 

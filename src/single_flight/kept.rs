@@ -19,41 +19,22 @@ const BEGINNING: i64 = 512;
 
 /// What is known of a stored answer. [`Operator`](crate::operator) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StoredAnswer {
-    fresh_for: Duration,
-    kept_for: Duration,
-    codec: Option<Arc<str>>,
-    bytes: u64,
+    /// How long the answer is still fresh; zero if it is stale.
+    pub fresh_for: Duration,
+    /// How long the store still keeps the answer.
+    pub kept_for: Duration,
+    /// The name and version of the codec that encoded the answer.
+    pub codec: Option<Arc<str>>,
+    /// The number of encoded bytes.
+    pub bytes: u64,
 }
 
 impl StoredAnswer {
     pub(super) fn new(fresh: i64, kept: i64, codec: Option<Arc<str>>, bytes: usize) -> Self {
         let span = |micros: i64| Duration::from_micros(u64::try_from(micros).unwrap_or(0));
         Self { fresh_for: span(fresh), kept_for: span(kept), codec, bytes: bytes as u64 }
-    }
-
-    /// Returns how long the answer is still fresh; zero if it is stale.
-    #[must_use]
-    pub fn fresh_for(&self) -> Duration {
-        self.fresh_for
-    }
-
-    /// Returns how long the store still keeps the answer.
-    #[must_use]
-    pub fn kept_for(&self) -> Duration {
-        self.kept_for
-    }
-
-    /// Returns the name and version of the codec that encoded the answer.
-    #[must_use]
-    pub fn codec(&self) -> Option<&str> {
-        self.codec.as_deref()
-    }
-
-    /// Returns the number of encoded bytes.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.bytes
     }
 }
 

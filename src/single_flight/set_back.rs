@@ -36,7 +36,7 @@ async fn serves_no_answer_beyond_its_ttl(store: &Store, set: &mut dyn FnMut(i64)
         now -= back;
         set(now);
         if let Some(answer) = kept::look(&answers, "k".into()).await.unwrap() {
-            assert!(answer.fresh_for() <= TTL, "{answer:?}");
+            assert!(answer.fresh_for <= TTL, "{answer:?}");
         }
         // Each caller asks anew after the time for which an answer is fresh, and stale.
         let after = ask().await;

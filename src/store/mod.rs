@@ -94,7 +94,7 @@ use crate::error::Cause;
 /// # Repeated calls
 ///
 /// A call that may have run is not sent again if its answer would be another the second time: a rate limit would
-/// charge twice, and [`check_and_insert`](crate::BloomFilter::check_and_insert) would find its own item. If the reply to
+/// charge twice, and [`insert`](crate::BloomFilter::insert) would find its own item. If the reply to
 /// such a call is lost, its error says [`is_unavailable`](Error::is_unavailable), and nothing was decided. If the
 /// connection was idle for 1 s or more, the store first sends a `PING`, so that a connection that was closed meanwhile
 /// fails no call.

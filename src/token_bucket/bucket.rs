@@ -70,7 +70,7 @@ impl TokenBucket {
     /// # Errors
     ///
     /// [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded);
-    /// [`is_exceeds_burst`](Error::is_exceeds_burst) if `n` is above the burst.
+    /// [`is_exceeds_limit`](Error::is_exceeds_limit) if `n` is above the burst.
     pub async fn allow_n(&self, key: impl Into<Key>, n: u32) -> Result<Decision, Error> {
         self.decide(key.into(), n, 0).await
     }
@@ -99,7 +99,7 @@ impl TokenBucket {
     /// # Errors
     ///
     /// * [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded).
-    /// * [`is_exceeds_burst`](Error::is_exceeds_burst) if `n` is above the burst.
+    /// * [`is_exceeds_limit`](Error::is_exceeds_limit) if `n` is above the burst.
     /// * [`is_refused`](Error::is_refused) if the delay would exceed the [`max_wait`](Self::with_max_wait), or the
     ///   tokens never come back.
     pub async fn reserve_n(&self, key: impl Into<Key>, n: u32) -> Result<Reservation, Error> {

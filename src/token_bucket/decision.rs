@@ -44,7 +44,7 @@ pub struct Decision {
     /// [cached refusal](crate::TokenBucket::cache_refusals). Always `false` for a store in memory.
     pub is_local: bool,
     /// The key of the request, as the layer's extractor made it, for example to
-    /// [charge more](crate::TokenBucket::charge). `None` for a refusal, and if the request was not decided by a layer.
+    /// [charge more](crate::TokenBucket::charge). `None` if the request was not decided by a layer.
     ///
     /// With [several limits](crate::TokenBuckets), the key combines those of all limits. No single bucket has it.
     pub key: Option<Key>,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::id::PermitId;
-pub use self::layer::*;
+pub use self::layer::{ChooseLimit, ConcurrencyLimitLayer, Cost};
 
 use self::holders::Permits;
 use super::lease::setters::setters;

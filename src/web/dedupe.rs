@@ -3,13 +3,13 @@
 use http::{HeaderValue, Request, Response};
 
 use super::InsertLease;
-use crate::dedupe::layer::{DuplicateAction, Evidence, IsSuccess, OnDuplicate};
+use crate::dedupe::layer::{DuplicateAction, Evidence};
 use crate::response::{Refuse, refuse};
 use crate::{Dedupe, DedupeLayer, KeyExtractor};
 
 /// Creates a [`DedupeLayer`] for HTTP.
 ///
-/// An item was handled if the response is a [success](IsHandled). The handler gets a
+/// An item was handled if the response is a [success](is_handled). The handler gets a
 /// [`LeaseHandle`](crate::LeaseHandle) of its claim as an extension. Refusals are responses.
 ///
 /// ```
@@ -30,11 +30,25 @@ use crate::{Dedupe, DedupeLayer, KeyExtractor};
 ///
 /// | the item | response |
 /// |---|---|
-/// | was handled, by [exact mode](Dedupe::exact) or by [`confirm_duplicate`](DedupeLayer::confirm_duplicate) | 200 with `duplicate: ?1` and no body: the duplicate is [acknowledged](AcknowledgeDuplicates) |
+/// | was handled, by [exact mode](Dedupe::exact) or by [`confirm_duplicate`](DedupeLayer::confirm_duplicate) | 200 with `duplicate: ?1` and no body: the duplicate is [acknowledged](acknowledge_duplicate) |
 /// | was handled, by a filter only | 409: if the filter is wrong, a 200 would lose the message silently |
 /// | is being handled elsewhere | 409 with `Retry-After` |
 ///
-/// [`refuse_duplicates`](DedupeLayer::refuse_duplicates) refuses all duplicates.
+/// [`on_duplicate`](DedupeLayer::on_duplicate) sets another rule, for example that a repeated order gets 409 rather
+/// than 200:
+///
+/// ```
+/// use axum::{Router, routing::post};
+/// use tower_distributed::dedupe::DuplicateAction;
+/// use tower_distributed::{Dedupe, Store, extract, web};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let week = std::time::Duration::from_secs(7 * 86_400);
+/// let orders = Dedupe::exact(&Store::in_memory(), "orders").remember_for(week).build()?;
+/// let once = web::dedupe(orders, extract::header("x-order-id")?).on_duplicate(|_, _| DuplicateAction::Refuse);
+/// let app: Router = Router::new().route("/orders", post(async || "placed")).layer(once);
+/// # Ok(()) }
+/// ```
 ///
 /// # Authenticate the sender first
 ///
@@ -65,24 +79,21 @@ pub fn dedupe<B, B2: Default, E>(
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> DedupeLayer<Request<B>, Response<B2>, E, Refuse> {
     DedupeLayer::new(dedupe, key)
-        .success(IsHandled)
-        .on_duplicate(AcknowledgeDuplicates)
+        .success(|outcome| is_handled(outcome))
+        .on_duplicate(|request, evidence| acknowledge_duplicate(request, evidence))
         .on_lease(InsertLease)
         .reject_with(refuse())
 }
 
-/// Responses with 2xx mean that the item was handled.
+/// Returns whether an item was handled: its response has a 2xx. For [`success`](DedupeLayer::success), and the default
+/// of [`dedupe`].
 ///
 /// After every other response the item can be sent again: a 401 for a forged message, a 404 before a route is
 /// deployed, a redirect, or a refusal of one of this crate's layers further inside. To accept other responses too,
 /// pass a closure to [`success`](DedupeLayer::success).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct IsHandled;
-
-impl<B, E> IsSuccess<Response<B>, E> for IsHandled {
-    fn is_success(&self, outcome: &Result<Response<B>, E>) -> bool {
-        outcome.as_ref().is_ok_and(|response| response.status().is_success())
-    }
+#[must_use]
+pub fn is_handled<B, E>(outcome: &Result<Response<B>, E>) -> bool {
+    outcome.as_ref().is_ok_and(|response| response.status().is_success())
 }
 
 /// Answers certain duplicates with 200, and refuses the others. The default of [`dedupe`].
@@ -90,33 +101,28 @@ impl<B, E> IsSuccess<Response<B>, E> for IsHandled {
 /// A duplicate is certain by [exact mode](Dedupe::exact) or by
 /// [`confirm_duplicate`](DedupeLayer::confirm_duplicate). The response has the header `duplicate: ?1` (a boolean of
 /// RFC 9651) and no body. A duplicate that only the filter reports is refused.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct AcknowledgeDuplicates;
-
-impl<Req, B: Default> OnDuplicate<Req, Response<B>> for AcknowledgeDuplicates {
-    fn on_duplicate(&self, _: Req, evidence: Evidence) -> DuplicateAction<Req, Response<B>> {
-        if evidence == Evidence::Filter {
-            return DuplicateAction::Refuse;
-        }
-        let mut response = Response::new(B::default());
-        response.headers_mut().insert("duplicate", HeaderValue::from_static("?1"));
-        DuplicateAction::Answer(response)
+#[must_use]
+pub fn acknowledge_duplicate<Req, B: Default>(
+    _: Req,
+    evidence: Evidence,
+) -> DuplicateAction<Req, Response<B>> {
+    if evidence == Evidence::Filter {
+        return DuplicateAction::Refuse;
     }
+    let mut response = Response::new(B::default());
+    response.headers_mut().insert("duplicate", HeaderValue::from_static("?1"));
+    DuplicateAction::Answer(response)
 }
 
-/// Passes duplicates to the handler, with [`Duplicate`] as an extension. Pass it to
-/// [`on_duplicate`](DedupeLayer::on_duplicate).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct MarkDuplicate;
-
-/// The request extension that [`MarkDuplicate`] inserts: the item was handled before. It may be wrong if only a
+/// The request extension that [`mark_duplicate`] inserts: the item was handled before. It may be wrong if only a
 /// filter reports the duplicate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Duplicate;
 
-impl<B, Res> OnDuplicate<Request<B>, Res> for MarkDuplicate {
-    fn on_duplicate(&self, mut request: Request<B>, _: Evidence) -> DuplicateAction<Request<B>, Res> {
-        request.extensions_mut().insert(Duplicate);
-        DuplicateAction::Pass(request)
-    }
+/// Passes duplicates to the handler, with [`Duplicate`] as an extension. Pass it to
+/// [`on_duplicate`](DedupeLayer::on_duplicate).
+#[must_use]
+pub fn mark_duplicate<B, Res>(mut request: Request<B>, _: Evidence) -> DuplicateAction<Request<B>, Res> {
+    request.extensions_mut().insert(Duplicate);
+    DuplicateAction::Pass(request)
 }

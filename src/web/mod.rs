@@ -24,6 +24,9 @@
 //!
 //! They work around every service of [`http::Request`]s and [`http::Response`]s: of axum, hyper, reqwest, or your own.
 
+// A hook that is a generic function has a type that asks for `'static` bodies; a closure that calls it has not.
+#![allow(clippy::redundant_closure)]
+
 #[cfg(feature = "concurrency-limit")]
 mod concurrency_limit;
 #[cfg(feature = "dedupe")]
@@ -41,15 +44,15 @@ mod single_flight;
 #[cfg(feature = "concurrency-limit")]
 pub use self::concurrency_limit::concurrency_limit;
 #[cfg(feature = "dedupe")]
-pub use self::dedupe::{AcknowledgeDuplicates, Duplicate, IsHandled, MarkDuplicate, dedupe};
+pub use self::dedupe::{Duplicate, acknowledge_duplicate, dedupe, is_handled, mark_duplicate};
 pub use self::insert_lease::InsertLease;
 #[cfg(feature = "mutex")]
 pub use self::mutex::mutex;
 #[cfg(feature = "rate-limit")]
-pub use self::rate_limit::{InsertDecision, rate_limit, rate_limits};
+pub use self::rate_limit::{insert_decision, rate_limit, rate_limits};
 #[cfg(feature = "rw-lock")]
-pub use self::rw_lock::{ByMethod, rw_lock};
+pub use self::rw_lock::{access_by_method, rw_lock};
 #[cfg(feature = "single-flight")]
 pub use self::single_flight::single_flight;
 #[cfg(feature = "dedupe")]
-pub use crate::idempotency::{IdempotencyBuilder, IdempotencyLayer, IdempotencyService, idempotency};
+pub use crate::idempotency::{IdempotencyBuilder, IdempotencyLayer, idempotency};

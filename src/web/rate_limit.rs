@@ -4,7 +4,7 @@ use http::{Request, Response};
 
 use crate::response::{RateLimitFields, Refuse, refuse};
 use crate::token_bucket::Decision;
-use crate::token_bucket::layer::{KeyExtractors, OnAdmit};
+use crate::token_bucket::layer::KeyExtractors;
 use crate::{KeyExtractor, RateLimitLayer, TokenBucket, TokenBuckets};
 
 /// A [`RateLimitLayer`] for HTTP: refusals are responses with `Retry-After`, and all responses have the
@@ -66,18 +66,17 @@ where
 fn in_http<B, B2>(
     layer: RateLimitLayer<Request<B>, Response<B2>>,
 ) -> RateLimitLayer<Request<B>, Response<B2>, Refuse> {
-    layer.fields(RateLimitFields::default()).on_admit(InsertDecision).reject_with(refuse())
+    layer
+        .fields(RateLimitFields::default())
+        .on_admit(|decision, request| insert_decision(decision, request))
+        .reject_with(refuse())
 }
 
-/// Puts the [`Decision`] among the request's extensions, for the handler to read what remains.
+/// For [`on_admit`](RateLimitLayer::on_admit): puts the [`Decision`] among the request's extensions, for the handler to
+/// read what remains.
 ///
 /// What passes without a decision has none there: requests without a key, and all of them while the store is away
 /// under [`StoreFailure::FailOpen`](crate::StoreFailure::FailOpen). So ask axum for an `Option<Extension<Decision>>`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct InsertDecision;
-
-impl<B> OnAdmit<Request<B>> for InsertDecision {
-    fn on_admit(&self, decision: &Decision, request: &mut Request<B>) {
-        request.extensions_mut().insert(decision.clone());
-    }
+pub fn insert_decision<B>(decision: &Decision, request: &mut Request<B>) {
+    request.extensions_mut().insert(decision.clone());
 }

@@ -61,7 +61,7 @@ async fn debug_of_primitives_and_layers_is_short_and_contains_no_password() {
     let dedupe = Dedupe::builder().remember_forever().build(&filter).unwrap();
     // Everything has been in use.
     bucket.allow("k").await.unwrap();
-    filter.check_and_insert("k").await.unwrap();
+    filter.insert("k").await.unwrap();
     let (permit, guard) = (group.add("k").await.unwrap(), mutex.lock("k").await.unwrap());
     let (reader, claim) = (lock.read("k").await.unwrap(), dedupe.try_claim("c").await.unwrap());
 

@@ -61,9 +61,9 @@ async fn a_new_item_is_not_told_as_seen() {
     let filter = |store| BloomFilter::new(store, "items", 1000, 1e-9).unwrap();
     let filters: Vec<_> = scene.stores.iter().map(filter).collect();
     for filter in &filters {
-        filter.check_and_insert("warm").await.unwrap();
+        filter.insert("warm").await.unwrap();
     }
-    let outcomes = scene.broken(async |at| filters[at].check_and_insert(format!("item {at}")).await).await;
+    let outcomes = scene.broken(async |at| filters[at].insert(format!("item {at}")).await).await;
     assert!(outcomes.iter().all(is_unknown), "{outcomes:?}");
 }
 
@@ -90,7 +90,7 @@ async fn a_connection_that_was_closed_while_idle_is_not_noticed() {
     let filter = BloomFilter::new(&scene.stores[1], "items", 1000, 1e-9).unwrap();
     for number in 0..3_u32 {
         assert_eq!(bucket.allow("k").await.unwrap().remaining(), 9 - number);
-        assert!(filter.check_and_insert(number.to_string()).await.unwrap());
+        assert!(filter.insert(number.to_string()).await.unwrap());
         scene.idle().await;
         scene.server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     }

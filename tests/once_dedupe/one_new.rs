@@ -29,7 +29,7 @@ async fn role_callers() {
         let (referee, seen) = (referee.clone(), seen.clone());
         tokio::spawn(async move {
             for item in 0..items() {
-                if seen.check_and_insert(item.to_string()).await.unwrap() {
+                if seen.insert(item.to_string()).await.unwrap() {
                     referee.note("items", "new", &item.to_string()).await;
                 }
             }

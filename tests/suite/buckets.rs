@@ -24,7 +24,7 @@ pub(crate) async fn a_burst_is_admitted_and_the_rest_refused(store: &Store, name
     bucket.reset("k").await.unwrap();
     assert_eq!(bucket.peek("k").await.unwrap().remaining(), 3);
     assert!(bucket.allow_n("k", 3).await.unwrap().is_admitted());
-    assert!(bucket.allow_n("k", 4).await.unwrap_err().is_exceeds_burst());
+    assert!(bucket.allow_n("k", 4).await.unwrap_err().is_exceeds_limit());
 }
 
 pub(crate) async fn all_quotas_are_charged_or_none(store: &Store, name: &str) {

@@ -23,7 +23,7 @@ pub(crate) async fn a_filter_of_another_configuration_is_told(place: &Place, nam
     ];
     for other in others {
         let other = other.build(place, name).unwrap();
-        let other = match other.remember_for() {
+        let other = match other.size().remember_for {
             Some(_) => Dedupe::new(&other).unwrap(),
             None => forever(&other),
         };
@@ -33,9 +33,10 @@ pub(crate) async fn a_filter_of_another_configuration_is_told(place: &Place, nam
                 other.claim(item, SOON).await.unwrap_err(),
                 other.claim_anyway(item).await.unwrap_err(),
             ] {
-                let (text, bits) = (error.to_string(), dedupe.filter().unwrap().bits().to_string());
-                let asked =
-                    (other.filter().unwrap().bits() / u64::from(other.filter().unwrap().keys())).to_string();
+                let (text, bits) = (error.to_string(), dedupe.filter().unwrap().size().bits.to_string());
+                let asked = (other.filter().unwrap().size().bits
+                    / u64::from(other.filter().unwrap().size().keys))
+                .to_string();
                 assert!(
                     error.is_invalid() && text.contains(&bits) && text.contains(&asked),
                     "{item}: {text}"
@@ -69,7 +70,7 @@ pub(crate) async fn a_filter_over_several_keys(place: &Place, name: &str) {
     const ITEMS: usize = 40;
     let filter =
         BloomFilter::builder().capacity(1000).false_positive_rate(1e-9).keys(5).build(place, name).unwrap();
-    assert_eq!(filter.keys(), 5);
+    assert_eq!(filter.size().keys, 5);
     let dedupe = forever(&filter);
     let items: Vec<_> = (0..ITEMS).map(|number| format!("item {number}")).collect();
     for (number, item) in items.iter().enumerate() {
@@ -86,7 +87,7 @@ pub(crate) async fn a_filter_over_several_keys(place: &Place, name: &str) {
 
 /// As another process sees it.
 fn claims_of(place: &Place, name: &str, filter: &BloomFilter) -> Dedupe {
-    let builder = BloomFilter::builder().capacity(1000).false_positive_rate(1e-9).keys(filter.keys());
+    let builder = BloomFilter::builder().capacity(1000).false_positive_rate(1e-9).keys(filter.size().keys);
     forever(&builder.build(place, name).unwrap())
 }
 

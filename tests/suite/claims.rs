@@ -57,9 +57,9 @@ pub(crate) async fn what_is_confirmed_is_a_duplicate(place: &Place, name: &str) 
         assert!(claim.confirm().await.unwrap());
         assert!(is_duplicate(&dedupe, item).await);
         assert!(new(dedupe.claim(item, SOON).await.unwrap()).is_none(), "nothing to wait for");
-        assert!(!dedupe.filter().unwrap().check_and_insert(item).await.unwrap());
+        assert!(!dedupe.filter().unwrap().insert(item).await.unwrap());
     }
-    assert!(dedupe.filter().unwrap().check_and_insert("inserted").await.unwrap());
+    assert!(dedupe.filter().unwrap().insert("inserted").await.unwrap());
     assert!(is_duplicate(&dedupe, "inserted").await);
 }
 

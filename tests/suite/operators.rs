@@ -47,7 +47,7 @@ async fn leases(operator: &Operator, entry: &Entry) -> tower_distributed::lease:
 /// Waits until an answer is stored and its run is over: the caller of the run gets the answer before.
 async fn is_answered(operator: &Operator, entry: &Entry) {
     eventually("the answer", SOON, async || match operator.inspect(entry).await.unwrap() {
-        Some(State::Flight(flight)) => flight.answer().is_some() && flight.runs().is_free(),
+        Some(State::Flight(flight)) => flight.answer.is_some() && flight.runs.is_free(),
         _ => false,
     })
     .await;
@@ -136,27 +136,28 @@ pub(crate) async fn each_kind_is_listed_and_shown(place: &Place, name: &str) {
     let Some(State::Flight(flight)) = operator.inspect(&entries[5]).await.unwrap() else {
         panic!("a flight")
     };
-    let answer = flight.answer().unwrap();
-    assert!(flight.runs().is_free() && answer.codec().is_some() && answer.bytes() >= "seven".len() as u64);
+    let answer = flight.answer.unwrap();
+    assert!(flight.runs.is_free() && answer.codec.is_some() && answer.bytes >= "seven".len() as u64);
     assert!(
-        answer.fresh_for() > Duration::from_secs(30)
-            && answer.kept_for() + Duration::from_millis(1) >= answer.fresh_for()
+        answer.fresh_for > Duration::from_secs(30)
+            && answer.kept_for + Duration::from_millis(1) >= answer.fresh_for
     );
     let Some(State::Dedupe(dedupe)) = operator.inspect(&entries[6]).await.unwrap() else {
         panic!("a Dedupe")
     };
-    assert_eq!((dedupe.remember_for(), dedupe.is_handled()), (Duration::from_secs(3600), None));
+    assert_eq!((dedupe.remember_for, dedupe.is_handled), (Duration::from_secs(3600), None));
     for (item, handled) in [("handled", true), ("in flight", false), ("new", false)] {
         let item = Entry::new(Kind::Dedupe, name, item).unwrap();
         let Some(State::Dedupe(dedupe)) = operator.inspect(&item).await.unwrap() else { panic!("an item") };
-        assert_eq!(dedupe.is_handled(), Some(handled), "{item}");
+        assert_eq!(dedupe.is_handled, Some(handled), "{item}");
     }
     assert_eq!(leases(&operator, &entries[7]).await.in_use(), 1);
     let Some(State::Filter(seen)) = operator.inspect(&of_filter[0]).await.unwrap() else {
         panic!("a filter")
     };
-    assert_eq!((seen.bits(), seen.hashes(), seen.keys()), (filter.bits(), filter.hashes(), filter.keys()));
-    assert_eq!((seen.remember_for(), seen.estimated_count()), (Some(Duration::from_secs(3600)), 3));
+    let size = filter.size();
+    assert_eq!((seen.size.bits, seen.size.hashes, seen.size.keys), (size.bits, size.hashes, size.keys));
+    assert_eq!((seen.size.remember_for, seen.estimated_count), (Some(Duration::from_secs(3600)), 3));
     assert!(leases(&operator, &of_filter[1]).await.holders()[0].is_exclusive());
     for kind in
         [Kind::TokenBucket, Kind::WaitGroup, Kind::Mutex, Kind::RwLock, Kind::SingleFlight, Kind::Dedupe]
@@ -371,7 +372,7 @@ async fn keys_of_others_are_told_apart() {
         let text = match operator.inspect(entry).await {
             Ok(None) => "nothing".to_owned(),
             Ok(Some(State::Leases(leases))) => format!("{} holders", leases.holders().len()),
-            Ok(Some(State::Flight(flight))) => format!("{} bytes", flight.answer().unwrap().bytes()),
+            Ok(Some(State::Flight(flight))) => format!("{} bytes", flight.answer.unwrap().bytes),
             Ok(Some(other)) => format!("{other:?}"),
             Err(error) => {
                 assert!(error.is_wrong_type(), "{entry}: {error}");

@@ -42,7 +42,7 @@ pub(crate) async fn all_limits_are_charged_or_none(store: &Store, name: &str) {
     assert!(users.allow_n("ann", 5).await.unwrap().is_admitted());
     let refused = limits.allow(["ann", "other", "-"]).await.unwrap();
     assert_eq!(refused.refused_by(), Some(format!("{name}1").as_str()));
-    assert!(limits.allow_n(["bob", "b", "-"], 4).await.unwrap_err().is_exceeds_burst());
+    assert!(limits.allow_n(["bob", "b", "-"], 4).await.unwrap_err().is_exceeds_limit());
 }
 
 pub(crate) async fn a_crowd_on_several_limits_gets_the_least(store: &Store, name: &str) {

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::num::NonZeroU32;
 
 use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_distributed::dedupe::DuplicateAction;
 use tower_distributed::rw_lock::RwLock;
 use tower_distributed::{
     BloomFilter, ConcurrencyLimitLayer, Dedupe, DedupeLayer, Mutex, Quota, RateLimitLayer, RwLockLayer,
@@ -167,7 +168,7 @@ async fn decisions_of_leases_and_claims_are_counted() {
     let layer = DedupeLayer::new(claims.clone(), key);
     send!(layer).unwrap();
     send!(layer).unwrap_err();
-    send!(layer.mark_duplicates(|_: &mut u8| {})).unwrap();
+    send!(layer.on_duplicate(|item, _| DuplicateAction::Pass(item))).unwrap();
     drop(claims.try_claim(KEY).await.unwrap());
     assert_eq!(counts("dedupe", "held"), [("admitted", 2.0), ("refused", 2.0)]);
 

@@ -136,7 +136,7 @@ impl<Req, Res, E> Lifecycle<Req, Res, E> for RequestClaims<Req, Res, E> {
                 return Next::Call(lease, request);
             }
             (Verdict::Reported(_), Some(verify)) => {
-                let (is_duplicate, source) = (verify.confirm(&request), source.clone());
+                let (is_duplicate, source) = (verify(&request), source.clone());
                 let verified = async move {
                     let (claim, verdict) = match (is_duplicate.await, claim) {
                         // If there is a claim, another caller handled the item between the two calls of
@@ -153,7 +153,7 @@ impl<Req, Res, E> Lifecycle<Req, Res, E> for RequestClaims<Req, Res, E> {
             (Verdict::Reported(_), None) => Evidence::Filter,
             (Verdict::Duplicate(evidence), _) => evidence,
         };
-        let action = on_duplicate.on_duplicate(request, evidence);
+        let action = on_duplicate(request, evidence);
         source.decisions().count(match action {
             DuplicateAction::Pass(_) => Outcome::Admitted,
             DuplicateAction::Answer(_) | DuplicateAction::Refuse => Outcome::Refused,
@@ -176,7 +176,7 @@ impl<Req, Res, E> Lifecycle<Req, Res, E> for RequestClaims<Req, Res, E> {
     ) -> Finish<Self::Finishing, Res, E> {
         let Some((claim, key)) = held else { return Finish::Now(outcome) };
         let RequestClaims { success, on_unsure, .. } = &layer.provide;
-        let settling = settle(claim, key, success.is_success(&outcome), on_unsure.clone());
+        let settling = settle(claim, key, success(&outcome), on_unsure.clone());
         Finish::Later((settling, Some(outcome)))
     }
 

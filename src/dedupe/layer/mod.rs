@@ -2,16 +2,14 @@
 
 mod claims;
 mod duplicate;
-mod success;
 
 use std::sync::Arc;
 
-use self::claims::Source;
-use self::duplicate::{AnswerWith, MarkWith};
-pub use self::duplicate::{ConfirmDuplicate, DuplicateAction, Evidence, OnDuplicate, RefuseDuplicates};
-use self::success::IsOk;
-pub use self::success::IsSuccess;
 use derive_where::derive_where;
+use futures_util::future::BoxFuture;
+
+use self::claims::Source;
+pub use self::duplicate::{DuplicateAction, Evidence};
 
 use crate::lease::layer::LeaseLayer;
 use crate::middleware::away::Away;
@@ -26,7 +24,7 @@ use crate::{AsError, Dedupe, Error, Key, KeyExtractor, StoreFailure};
 /// ```
 /// use std::time::Duration;
 /// use tower::{Layer, Service, ServiceExt, service_fn};
-/// use tower_distributed::dedupe::Unsure;
+/// use tower_distributed::dedupe::{DuplicateAction, Unsure};
 /// use tower_distributed::{Dedupe, DedupeLayer, LeaseHandle, Refusal, Store, StoreFailure};
 ///
 /// struct Order { id: u64, claim: Option<LeaseHandle> }
@@ -36,7 +34,7 @@ use crate::{AsError, Dedupe, Error, Key, KeyExtractor, StoreFailure};
 /// let orders = Dedupe::exact(&Store::in_memory(), "orders").remember_for(week).build()?;
 /// let once = DedupeLayer::new(orders, |order: &Order| order.id)
 ///     .success(|status: &Result<u16, std::io::Error>| matches!(status, Ok(200..300)))
-///     .answer_duplicates(|_: &Order| 208)
+///     .on_duplicate(|_, _| DuplicateAction::Answer(208))
 ///     .max_wait(Duration::from_secs(5)) // while the same order is handled elsewhere
 ///     .on_lease(|claim: &LeaseHandle, order: &mut Order| order.claim = Some(claim.clone()))
 ///     .cancel_when_lost(true)
@@ -57,12 +55,14 @@ pub type DedupeLayer<Req, Res, E, R = AsError> = LeaseLayer<Req, RequestClaims<R
 #[derive_where(Clone)]
 pub struct RequestClaims<Req, Res, E> {
     source: Source,
-    success: Arc<dyn IsSuccess<Res, E> + Send + Sync>,
-    on_duplicate: Arc<dyn OnDuplicate<Req, Res> + Send + Sync>,
+    success: Arc<dyn Fn(&Result<Res, E>) -> bool + Send + Sync>,
+    on_duplicate: Arc<dyn Fn(Req, Evidence) -> DuplicateAction<Req, Res> + Send + Sync>,
     /// `None`: duplicates are not verified.
-    confirm_duplicate: Option<Arc<dyn ConfirmDuplicate<Req> + Send + Sync>>,
+    confirm_duplicate: Option<Confirm<Req>>,
     on_unsure: OnUnsure,
 }
+
+type Confirm<Req> = Arc<dyn Fn(&Req) -> BoxFuture<'static, bool> + Send + Sync>;
 
 type OnUnsure = Option<Arc<dyn Fn(&Unsure) + Send + Sync>>;
 
@@ -86,8 +86,8 @@ impl<Req, Res, E> DedupeLayer<Req, Res, E> {
     pub fn new(dedupe: Dedupe, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
         let claims = RequestClaims {
             source: Source { dedupe, away: Away::FailClosed },
-            success: Arc::new(IsOk),
-            on_duplicate: Arc::new(RefuseDuplicates),
+            success: Arc::new(|outcome| outcome.is_ok()),
+            on_duplicate: Arc::new(|_, _| DuplicateAction::Refuse),
             confirm_duplicate: None,
             on_unsure: None,
         };
@@ -98,14 +98,37 @@ impl<Req, Res, E> DedupeLayer<Req, Res, E> {
 impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     /// Sets which outcomes mean that the item was handled, by a closure of `&Result<Res, E>`.
     ///
-    /// Default: every response, and no error. For HTTP there is `web::IsHandled`.
+    /// Default: every response, and no error. For HTTP there is `web::is_handled`.
     #[must_use]
-    pub fn success(mut self, success: impl IsSuccess<Res, E> + Send + Sync + 'static) -> Self {
+    pub fn success(mut self, success: impl Fn(&Result<Res, E>) -> bool + Send + Sync + 'static) -> Self {
         self.provide.success = Arc::new(success);
         self
     }
 
-    /// Sets what to do with duplicates. Default: they are refused.
+    /// Sets what to do with duplicates, by a closure from the request and the [`Evidence`] to a [`DuplicateAction`]:
+    /// refuse it, answer it, or pass it to the inner service. Default: duplicates are refused, except for
+    /// `web::dedupe`.
+    ///
+    /// ```
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::dedupe::DuplicateAction;
+    /// use tower_distributed::{Dedupe, DedupeLayer, Store};
+    ///
+    /// struct Event { id: u64, is_repeated: bool }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let day = std::time::Duration::from_secs(86_400);
+    /// let events = Dedupe::exact(&Store::in_memory(), "events").remember_for(day).build()?;
+    /// let mark = DedupeLayer::new(events, |event: &Event| event.id)
+    ///     .on_duplicate(|event, _| DuplicateAction::Pass(Event { is_repeated: true, ..event }));
+    /// let mut handle = mark.layer(service_fn(async |event: Event| Ok::<_, std::io::Error>(event.is_repeated)));
+    ///
+    /// assert!(!handle.ready().await?.call(Event { id: 1, is_repeated: false }).await?);
+    /// assert!(handle.ready().await?.call(Event { id: 1, is_repeated: false }).await?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// For HTTP, `web::mark_duplicate` adds an extension:
     ///
     /// ```
     /// use axum::{Extension, Router, routing::post};
@@ -119,65 +142,17 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     /// # fn main() -> Result<(), tower_distributed::Error> {
     /// let week = std::time::Duration::from_secs(7 * 86_400);
     /// let webhooks = Dedupe::exact(&Store::in_memory(), "webhooks").remember_for(week).build()?;
-    /// let once = web::dedupe(webhooks, extract::header("webhook-id")?).on_duplicate(web::MarkDuplicate);
+    /// let once = web::dedupe(webhooks, extract::header("webhook-id")?).on_duplicate(web::mark_duplicate);
     /// let app: Router = Router::new().route("/webhook", post(webhook)).layer(once);
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn on_duplicate(mut self, on_duplicate: impl OnDuplicate<Req, Res> + Send + Sync + 'static) -> Self {
+    pub fn on_duplicate(
+        mut self,
+        on_duplicate: impl Fn(Req, Evidence) -> DuplicateAction<Req, Res> + Send + Sync + 'static,
+    ) -> Self {
         self.provide.on_duplicate = Arc::new(on_duplicate);
         self
-    }
-
-    /// Passes duplicates to the inner service, after a closure of `&mut Req` has marked them.
-    ///
-    /// For HTTP, pass `web::MarkDuplicate` to [`on_duplicate`](Self::on_duplicate) instead.
-    ///
-    /// ```
-    /// use tower::{Layer, Service, ServiceExt, service_fn};
-    /// use tower_distributed::{Dedupe, DedupeLayer, Store};
-    ///
-    /// struct Event { id: u64, is_repeated: bool }
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
-    /// let day = std::time::Duration::from_secs(86_400);
-    /// let events = Dedupe::exact(&Store::in_memory(), "events").remember_for(day).build()?;
-    /// let mark = DedupeLayer::new(events, |event: &Event| event.id)
-    ///     .mark_duplicates(|event: &mut Event| event.is_repeated = true);
-    /// let mut handle = mark.layer(service_fn(async |event: Event| Ok::<_, std::io::Error>(event.is_repeated)));
-    ///
-    /// assert!(!handle.ready().await?.call(Event { id: 1, is_repeated: false }).await?);
-    /// assert!(handle.ready().await?.call(Event { id: 1, is_repeated: false }).await?);
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn mark_duplicates(self, mark: impl Fn(&mut Req) + Send + Sync + 'static) -> Self {
-        self.on_duplicate(MarkWith(mark))
-    }
-
-    /// Answers duplicates with a closure from `&Req` to the response.
-    #[must_use]
-    pub fn answer_duplicates(self, answer: impl Fn(&Req) -> Res + Send + Sync + 'static) -> Self {
-        self.on_duplicate(AnswerWith(answer))
-    }
-
-    /// Refuses duplicates. This is the default, except for `web::dedupe`.
-    ///
-    /// ```
-    /// use axum::{Router, routing::post};
-    /// use tower_distributed::{Dedupe, Store, extract, web};
-    ///
-    /// # fn main() -> Result<(), tower_distributed::Error> {
-    /// let week = std::time::Duration::from_secs(7 * 86_400);
-    /// let orders = Dedupe::exact(&Store::in_memory(), "orders").remember_for(week).build()?;
-    /// // A repeated order gets 409 rather than 200.
-    /// let once = web::dedupe(orders, extract::header("x-order-id")?).refuse_duplicates();
-    /// let app: Router = Router::new().route("/orders", post(async || "placed")).layer(once);
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn refuse_duplicates(self) -> Self {
-        self.on_duplicate(RefuseDuplicates)
     }
 
     /// Verifies each duplicate against your own record, by a closure from `&Req` to a future of `bool`.
@@ -205,8 +180,11 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn confirm_duplicate(mut self, confirm: impl ConfirmDuplicate<Req> + Send + Sync + 'static) -> Self {
-        self.provide.confirm_duplicate = Some(Arc::new(confirm));
+    pub fn confirm_duplicate<Fut>(mut self, confirm: impl Fn(&Req) -> Fut + Send + Sync + 'static) -> Self
+    where
+        Fut: Future<Output = bool> + Send + 'static,
+    {
+        self.provide.confirm_duplicate = Some(Arc::new(move |request| Box::pin(confirm(request))));
         self
     }
 

@@ -16,8 +16,8 @@ use crate::{Error, Extracted, IntoKey, KeyExtractor};
 /// are logged in, add `.or(client_ip())`, or make it [`optional`](Extractor::optional).
 ///
 /// ```
-/// use tower_distributed::KeyExtractor;
-/// use tower_distributed::extract::{Extracted, extension};
+/// use tower_distributed::extract::extension;
+/// use tower_distributed::{Extracted, KeyExtractor};
 ///
 /// #[derive(Clone)]
 /// struct User(u64); // inserted by the authentication

@@ -17,8 +17,9 @@ use crate::{Error, Extracted, IntoKey, Key, KeyExtractor};
 /// Values longer than this are hashed even where they may be shown.
 const LONGEST_PLAIN: usize = 256;
 
-/// Uses the value of a header field as the key. A request without the field [is refused](Error::is_missing_part): if a client
-/// can leave it out, add `.or(client_ip())`, or make it [`optional`](Extractor::optional).
+/// Uses the value of a header field as the key. A request without the field
+/// [is refused](crate::RefusalKind::MissingPart): if a client can leave it out, add `.or(client_ip())`, or make it
+/// [`optional`](Extractor::optional).
 ///
 /// The value is hashed (SHA-256), so that credentials never become the names of Redis keys; [`plain`](Extractor::plain)
 /// keeps it. The hash hides values that cannot be guessed, such as API keys; a value with little entropy, such as a phone
@@ -47,8 +48,8 @@ pub(super) fn field_name(name: &str) -> Result<HeaderName, Error> {
 }
 
 /// Uses the value of a cookie as the key, hashed unless it is [`plain`](Extractor::plain). A request without the cookie
-/// [is refused](Error::is_missing_part), unless the cookie is [`optional`](Extractor::optional). A request with several cookies
-/// of that name is a [bad request](Error::bad_request).
+/// [is refused](crate::RefusalKind::MissingPart), unless the cookie is [`optional`](Extractor::optional). A request
+/// with several cookies of that name is a [bad request](Error::bad_request).
 ///
 /// # Errors
 ///
@@ -74,9 +75,9 @@ pub(super) fn cookie_name(name: &str) -> Result<&str, Error> {
     Ok(name)
 }
 
-/// Uses the decoded value of a query parameter as the key, hashed unless it is [`plain`](Extractor::plain). A request without
-/// the parameter [is refused](Error::is_missing_part), unless it is [`optional`](Extractor::optional). A request that
-/// repeats it is a [bad request](Error::bad_request).
+/// Uses the decoded value of a query parameter as the key, hashed unless it is [`plain`](Extractor::plain). A request
+/// without the parameter [is refused](crate::RefusalKind::MissingPart), unless it is [`optional`](Extractor::optional).
+/// A request that repeats it is a [bad request](Error::bad_request).
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::query};
@@ -193,7 +194,7 @@ pub(super) fn split(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
 /// Uses the subject of the bearer token (RFC 6750) in the field `Authorization` as the key. The closure gets the token and
 /// returns the subject. The closure, or a layer outside of this one, **must verify the token**.
 ///
-/// A request without a bearer token [is refused](Error::is_missing_part), unless the token is
+/// A request without a bearer token [is refused](crate::RefusalKind::MissingPart), unless the token is
 /// [`optional`](Extractor::optional), as are requests with several such fields, and those for which the closure returns an
 /// [`Error`]. A request for which the closure returns `None` passes.
 ///

@@ -19,7 +19,7 @@ pub fn method() -> Extractor<RequestLine> {
 }
 
 /// Uses the host in the URI as the key, in lower case, with the port if the URI has one. For clients, whose requests have
-/// absolute URIs. A request whose URI has no host [is refused](Error::is_missing_part), unless it is
+/// absolute URIs. A request whose URI has no host [is refused](crate::RefusalKind::MissingPart), unless it is
 /// [`optional`](Extractor::optional). Servers receive such requests over HTTP/1.
 ///
 /// ```
@@ -34,7 +34,7 @@ pub fn host() -> Extractor<RequestLine> {
 }
 
 /// Uses the service of a gRPC call as the key, such as `shop.Orders`. A request whose path is not that of a call
-/// [is refused](Error::is_missing_part).
+/// [is refused](crate::RefusalKind::MissingPart).
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::{grpc_method, grpc_service}};
@@ -49,7 +49,7 @@ pub fn grpc_service() -> Extractor<RequestLine> {
 }
 
 /// Uses the service and method of a gRPC call as the key, such as `shop.Orders/Place`. A request whose path is not that of
-/// a call [is refused](Error::is_missing_part). See [`grpc_service`] for an example.
+/// a call [is refused](crate::RefusalKind::MissingPart). See [`grpc_service`] for an example.
 #[must_use]
 pub fn grpc_method() -> Extractor<RequestLine> {
     Extractor(RequestLine(Part::GrpcMethod))

@@ -8,7 +8,8 @@ use http_body::Body;
 use smallvec::SmallVec;
 
 use super::parameter::{cookie_name, field_name, split};
-use super::{Extractor, Path, path_and_query};
+use super::path::Path;
+use super::{Extractor, path_and_query};
 use crate::http::lists::{arguments, items, list};
 use crate::{Error, Extracted, Key, KeyExtractor};
 

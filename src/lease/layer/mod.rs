@@ -12,12 +12,12 @@ use std::time::Duration;
 use derive_where::derive_where;
 use tower_layer::Layer;
 
-pub use self::future::ResponseFuture;
-pub use self::hold::{Hold, Leased, UntilResponse};
+pub use self::hold::{Hold, UntilResponse};
 pub use self::slot::LeaseSlot;
 
 pub(crate) use self::acquire::{Acquire, Acquired, Acquiring, Provide, acquire};
 pub(crate) use self::future::{Finish, Holds, Lifecycle, Next};
+pub(crate) use self::hold::Leased;
 
 use crate::middleware::Layered;
 use crate::middleware::key::DynKey;
@@ -27,7 +27,7 @@ use crate::{AsError, KeyExtractor, LeaseHandle};
 /// [mutex](crate::MutexLayer) or of a [reader-writer lock](crate::RwLockLayer), or a [claim](crate::DedupeLayer) on an
 /// item.
 ///
-/// The type parameters are the request type, what [provides](Leased) the leases, and how
+/// The type parameters are the request type, what provides the leases, and how
 /// [refusals](Self::reject_with) are returned.
 #[derive_where(Clone; P, R)]
 pub struct LeaseLayer<Req, P, R = AsError> {

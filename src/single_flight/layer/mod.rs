@@ -11,7 +11,6 @@ use derive_where::derive_where;
 use tower_layer::Layer;
 
 pub use self::capture::{Capture, Captured, WholeAnswer, WholeResponse};
-pub use self::future::ResponseFuture;
 
 use crate::lease::layer::{OnLease, OnLeases};
 use crate::middleware::Layered;

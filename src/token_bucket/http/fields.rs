@@ -9,9 +9,8 @@ use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
 use crate::http::message::seconds;
-use crate::token_bucket::layer::OnResponse;
-use crate::token_bucket::{Balance, BucketState};
-use crate::{Admission, Error, Key, RateLimitLayer};
+use crate::token_bucket::{Balance, BucketState, Decision};
+use crate::{Error, Key, RateLimitLayer};
 
 #[cfg(test)]
 mod tests;
@@ -126,8 +125,8 @@ impl RateLimitFields {
         Self { partition_key, ..self }
     }
 
-    fn write(self, admission: Admission<'_>, headers: &mut HeaderMap) {
-        let Admission { decision, key, is_weighted } = admission;
+    /// `is_weighted`: requests cost different numbers of tokens.
+    fn write(self, decision: &Decision, is_weighted: bool, headers: &mut HeaderMap) {
         let retry_after = decision.retry_after();
         let until = |balance: &Balance<'_>| {
             // Never more than `Retry-After`.
@@ -144,7 +143,9 @@ impl RateLimitFields {
             if let Some(unit) = self.unit.or(is_weighted.then_some("tokens")) {
                 rest.extend([";qu=\"", unit, "\""]);
             }
-            if self.partition_key {
+            if self.partition_key
+                && let Some(key) = decision.key()
+            {
                 rest.extend([";pk=:", &partition(key), ":"]);
             }
             let policy = match rest.as_str() {
@@ -185,12 +186,6 @@ impl RateLimitFields {
     }
 }
 
-impl<B> OnResponse<Response<B>> for RateLimitFields {
-    fn on_response(&self, admission: &Admission<'_>, response: &mut Response<B>) {
-        self.write(*admission, response.headers_mut());
-    }
-}
-
 impl<Req, B, R> RateLimitLayer<Req, Response<B>, R> {
     /// Sets which RateLimit header fields the responses have, of admitted and of refused requests. The last call replaces
     /// those before. Default: none; of [`web::rate_limit`](crate::web::rate_limit) those of the draft
@@ -212,7 +207,9 @@ impl<Req, B, R> RateLimitLayer<Req, Response<B>, R> {
     /// ```
     #[must_use]
     pub fn fields(self, fields: RateLimitFields) -> Self {
-        self.with_fields(fields)
+        self.with_fields(move |decision, is_weighted, response: &mut Response<B>| {
+            fields.write(decision, is_weighted, response.headers_mut());
+        })
     }
 }
 

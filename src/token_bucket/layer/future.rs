@@ -15,7 +15,7 @@ use super::settings::RateLimitLayer;
 use crate::middleware::away::Away;
 use crate::telemetry::Outcome;
 use crate::token_bucket::Decision;
-use crate::{Admission, Error, Key, Quotas, Refusal, Reject};
+use crate::{Error, Key, Quotas, Refusal, Reject};
 
 pin_project! {
     /// The future of a [`RateLimitLayer`]'s service.
@@ -173,12 +173,11 @@ where
                             (decision.key.as_ref(), Some((&**decision, *by_share)))
                         }
                     };
-                    let admission = admitted.zip(key).map(|((decision, _), key)| Admission {
-                        decision,
-                        key,
-                        is_weighted: layer.is_weighted(),
-                    });
-                    let (block, charge) = layer.hooks.answered(admission.as_ref(), &mut response);
+                    let (block, charge) = layer.hooks.answered(
+                        admitted.map(|(decision, _)| decision),
+                        layer.is_weighted(),
+                        &mut response,
+                    );
                     if let (1.., Some((decision, by_share))) = (charge, admitted) {
                         settings.charge(decision, by_share, charge);
                     }

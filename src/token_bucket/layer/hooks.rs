@@ -1,69 +1,14 @@
-//! The hooks of a layer: traits for its settings.
+//! The hooks of a layer.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::middleware::Cost;
-use crate::token_bucket::Decision;
-use crate::{Admission, Key};
 use derive_where::derive_where;
 
-/// A hook for admitted requests, before the inner service gets them. Implemented by functions and closures of
-/// `(&Decision, &mut Req)`.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be called with an admitted `{Req}`",
-    note = "pass a closure with typed arguments: `|decision: &Decision, request: &mut Request| ...`"
-)]
-pub trait OnAdmit<Req> {
-    /// Called with the decision that admitted the request.
-    fn on_admit(&self, decision: &Decision, request: &mut Req);
-}
-
-impl<Req, F: Fn(&Decision, &mut Req)> OnAdmit<Req> for F {
-    fn on_admit(&self, decision: &Decision, request: &mut Req) {
-        self(decision, request);
-    }
-}
-
-/// A hook for responses to admitted requests. Implemented by functions and closures of `(&Decision, &mut Res)`.
-///
-/// A type that implements this trait also gets the key of the request:
-///
-/// ```
-/// use tower::{Layer, ServiceExt, service_fn};
-/// use tower_distributed::token_bucket::OnResponse;
-/// use tower_distributed::{Admission, Quota, RateLimitLayer, Store, TokenBucket};
-///
-/// /// Tells each caller how many requests it has left.
-/// struct WithLeft;
-///
-/// impl OnResponse<String> for WithLeft {
-///     fn on_response(&self, admission: &Admission<'_>, reply: &mut String) {
-///         *reply += &format!(", {:?} has {} left", admission.key(), admission.decision().remaining());
-///     }
-/// }
-///
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
-/// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_minute(10))?;
-/// let limit = RateLimitLayer::new(bucket, |user: &&'static str| *user).on_response(WithLeft);
-/// let send = async |_: &'static str| Ok::<_, std::io::Error>("sent".to_owned());
-/// assert_eq!(limit.layer(service_fn(send)).oneshot("ann").await?, "sent, Key(ann) has 9 left");
-/// # Ok(()) }
-/// ```
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be called with a response `{Res}`",
-    note = "pass a closure with typed arguments: `|decision: &Decision, response: &mut Response| ...`"
-)]
-pub trait OnResponse<Res> {
-    /// Called with what the limit knows of the request.
-    fn on_response(&self, admission: &Admission<'_>, response: &mut Res);
-}
-
-impl<Res, F: Fn(&Decision, &mut Res)> OnResponse<Res> for F {
-    fn on_response(&self, admission: &Admission<'_>, response: &mut Res) {
-        self(admission.decision(), response);
-    }
-}
+use super::settings::RateLimitLayer;
+use crate::Key;
+use crate::middleware::Cost;
+use crate::token_bucket::Decision;
 
 /// Reads from a response how long to block its key. Implemented by functions and closures from `&Res` to
 /// `Option<Duration>`.
@@ -82,16 +27,20 @@ impl<Res, F: Fn(&Res) -> Option<Duration>> BlockOnResponse<Res> for F {
     }
 }
 
+type OnAdmit<Req> = Arc<dyn Fn(&Decision, &mut Req) + Send + Sync>;
 type OnRefused<Req> = Arc<dyn Fn(&Req, &Key, &Decision) + Send + Sync>;
+type OnResponse<Res> = Arc<dyn Fn(&Decision, &mut Res) + Send + Sync>;
+/// Also gets whether the requests of the layer cost different numbers of tokens.
+type Fields<Res> = Arc<dyn Fn(&Decision, bool, &mut Res) + Send + Sync>;
 
 /// The hooks of a layer. Hooks of one kind are called in the order in which they were set.
 #[derive_where(Clone, Default)]
 pub(super) struct Hooks<Req, Res> {
     /// Called first, and for refused requests as well.
-    pub(super) fields: Option<Arc<dyn OnResponse<Res> + Send + Sync>>,
-    pub(super) on_admit: Vec<Arc<dyn OnAdmit<Req> + Send + Sync>>,
+    pub(super) fields: Option<Fields<Res>>,
+    pub(super) on_admit: Vec<OnAdmit<Req>>,
     pub(super) on_refused: Vec<OnRefused<Req>>,
-    pub(super) on_response: Vec<Arc<dyn OnResponse<Res> + Send + Sync>>,
+    pub(super) on_response: Vec<OnResponse<Res>>,
     pub(super) block_on_response: Vec<Arc<dyn BlockOnResponse<Res> + Send + Sync>>,
     pub(super) cost_of_response: Vec<Arc<dyn Cost<Res> + Send + Sync>>,
 }
@@ -109,17 +58,127 @@ impl<Req, Res> Hooks<Req, Res> {
     /// Calls the hooks for a response. Returns the longest block of the key, and the sum of all charges.
     pub(super) fn answered(
         &self,
-        admission: Option<&Admission<'_>>,
+        decision: Option<&Decision>,
+        is_weighted: bool,
         response: &mut Res,
     ) -> (Option<Duration>, u32) {
         let mut charge = 0;
-        if let Some(admission) = admission {
-            self.fields.iter().for_each(|hook| hook.on_response(admission, response));
-            self.on_response.iter().for_each(|hook| hook.on_response(admission, response));
+        if let Some(decision) = decision {
+            self.fields.iter().for_each(|hook| hook(decision, is_weighted, response));
+            self.on_response.iter().for_each(|hook| hook(decision, response));
             // A request without a decision is charged nothing.
             let charges = self.cost_of_response.iter().map(|hook| hook.cost(response));
             charge = charges.fold(0, u32::saturating_add);
         }
         (self.block_on_response.iter().filter_map(|hook| hook.block_on_response(response)).max(), charge)
+    }
+}
+
+impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
+    /// Adds a hook for admitted requests: a closure of `(&Decision, &mut Req)`. It can count requests, or put the
+    /// decision where the inner service finds it. For HTTP, use `web::insert_decision`.
+    ///
+    /// ```
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use tower_distributed::token_bucket::Decision;
+    /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// struct Call { user: u64, left: Option<u32> }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "calls", Quota::per_minute(10))?;
+    /// let limit = RateLimitLayer::new(bucket, |call: &Call| call.user)
+    ///     .on_admit(|decision: &Decision, call: &mut Call| call.left = Some(decision.remaining()));
+    /// let handle = limit.layer(service_fn(async |call: Call| Ok::<_, std::io::Error>(call.left)));
+    /// assert_eq!(handle.oneshot(Call { user: 7, left: None }).await?, Some(9));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn on_admit(mut self, on_admit: impl Fn(&Decision, &mut Req) + Send + Sync + 'static) -> Self {
+        self.hooks.on_admit.push(Arc::new(on_admit));
+        self
+    }
+
+    /// Adds a hook for refused requests: a closure of `(&Req, &Key, &Decision)`. It can log requests, or count
+    /// them. It is not called for refusals without a decision, as in an outage.
+    #[must_use]
+    pub fn on_refused(mut self, on_refused: impl Fn(&Req, &Key, &Decision) + Send + Sync + 'static) -> Self {
+        self.hooks.on_refused.push(Arc::new(on_refused));
+        self
+    }
+
+    /// Sets the hook that writes the fields of admitted and refused responses.
+    #[cfg(feature = "http")]
+    pub(crate) fn with_fields(
+        mut self,
+        fields: impl Fn(&Decision, bool, &mut Res) + Send + Sync + 'static,
+    ) -> Self {
+        self.hooks.fields = Some(Arc::new(fields));
+        self
+    }
+
+    /// Adds a hook for the responses to admitted requests: a closure of `(&Decision, &mut Res)`. The decision
+    /// has the [key](Decision::key). For the RateLimit fields of HTTP, use `fields`.
+    #[must_use]
+    pub fn on_response(mut self, on_response: impl Fn(&Decision, &mut Res) + Send + Sync + 'static) -> Self {
+        self.hooks.on_response.push(Arc::new(on_response));
+        self
+    }
+
+    /// Reads from the inner service's responses how long to block their key, by a closure from `&Res` to
+    /// `Option<Duration>`.
+    ///
+    /// If one process gets a 429 from the upstream, all processes stop. For HTTP, use `response::RetryAfter`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// struct Reply { status: u16, retry_after: u64 }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", Quota::per_second(10))?;
+    /// let limit = RateLimitLayer::new(bucket, |host: &&'static str| *host)
+    ///     .block_on_response(|reply: &Reply| (reply.status == 429).then(|| Duration::from_secs(reply.retry_after)));
+    /// let upstream = async |_: &'static str| Ok::<_, std::io::Error>(Reply { status: 429, retry_after: 60 });
+    /// let mut call = limit.layer(service_fn(upstream));
+    ///
+    /// assert_eq!(call.ready().await?.call("example.com").await?.status, 429);
+    /// assert!(call.ready().await?.call("example.com").await.is_err(), "refused here, for 60 s");
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn block_on_response(mut self, block: impl BlockOnResponse<Res> + Send + Sync + 'static) -> Self {
+        self.hooks.block_on_response.push(Arc::new(block));
+        self
+    }
+
+    /// Charges the additional cost of a request after its response, by a closure from `&Res` to `u32`: for example,
+    /// the rows that a query returned, or the tokens of a language model. It is charged in addition to the
+    /// [`cost`](Self::cost).
+    ///
+    /// The bucket may go into [debt](crate::TokenBucket::charge). It admits nothing until the debt is paid by the
+    /// tokens that come back. The charge is made in the background; if the store is unavailable, it is lost. A request
+    /// that passed without a decision is charged nothing. Let each request [cost](Self::cost) at least one token,
+    /// because a request that costs 0 is never refused.
+    ///
+    /// ```
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "rows", Quota::per_minute(1000))?;
+    /// let layer = RateLimitLayer::new(bucket, |_: &&str| "ann").cost_of_response(|rows: &Vec<u32>| rows.len() as u32);
+    /// let mut query = layer.layer(service_fn(async |_: &str| Ok::<_, std::io::Error>(vec![7; 5000])));
+    ///
+    /// assert_eq!(query.ready().await?.call("all").await?.len(), 5000);
+    /// assert!(query.ready().await?.call("all").await.is_err(), "4001 tokens of debt");
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn cost_of_response(mut self, cost: impl Cost<Res> + Send + Sync + 'static) -> Self {
+        self.hooks.cost_of_response.push(Arc::new(cost));
+        self
     }
 }

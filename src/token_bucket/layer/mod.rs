@@ -1,20 +1,18 @@
 //! The rate limit layer. See the public module `token_bucket`.
 
-mod admission;
 mod ban;
 mod future;
 mod hooks;
 mod limiter;
 mod quotas;
+mod refusal;
 mod service;
 mod settings;
 mod settle;
 
-pub use self::admission::Admission;
 pub use self::ban::Ban;
-pub use self::future::ResponseFuture;
-pub use self::hooks::{BlockOnResponse, OnAdmit, OnResponse};
-pub use self::limiter::KeyExtractors;
+pub use self::hooks::BlockOnResponse;
+pub(crate) use self::limiter::KeyExtractors;
 pub use self::quotas::{ChooseQuotas, ChosenQuotas, QuotaTable};
 pub use self::settings::RateLimitLayer;
 pub use crate::middleware::Cost;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
+use super::settings::RateLimitLayer;
 use crate::middleware::key::{DynKey, KeyFn};
 use crate::{Error, Extracted, IntoKey as _, Key, KeyExtractor, Quotas};
 
@@ -178,5 +179,107 @@ impl<Req> KeyExtractor<Req> for InTable<Req> {
             Some((name, _)) => Key::of([name, key]),
             None => Key::of([key]),
         })
+    }
+}
+
+impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
+    /// Sets the quotas of a request, by a closure from `&Req` to [`Quotas`](crate::Quotas), an `Option` of them, or a
+    /// boxed future of an `Option` of them. Default, and for `None`: the quotas of the bucket.
+    ///
+    /// If this is called more than once, or with [`quota_table`](Self::quota_table), what was set later is asked first;
+    /// for `None`, what was set before applies.
+    ///
+    /// ```
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::{Quota, Quotas, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// struct Call { user: u64, is_premium: bool }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "calls", Quota::per_minute(1))?;
+    /// let premium = Quotas::new([Quota::per_minute(100)])?;
+    /// let limit = RateLimitLayer::new(bucket, |call: &Call| call.user)
+    ///     .quotas(move |call: &Call| call.is_premium.then(|| premium.clone()));
+    /// let mut handle = limit.layer(service_fn(async |_: Call| Ok::<_, std::io::Error>("handled")));
+    ///
+    /// for _ in 0..3 {
+    ///     assert_eq!(handle.ready().await?.call(Call { user: 7, is_premium: true }).await?, "handled");
+    /// }
+    /// assert!(handle.ready().await?.call(Call { user: 8, is_premium: false }).await.is_ok());
+    /// assert!(handle.ready().await?.call(Call { user: 8, is_premium: false }).await.is_err());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// With a future, the request waits for the lookup, for example of the plan of a customer in a database. Cache the
+    /// results.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Quotas, RateLimitLayer, Store, TokenBucket};
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// async fn plan(customer: String) -> Option<Quotas> {
+    ///     let text = if customer == "acme" { "100/s" } else { "10/s" }; // from a database
+    ///     text.parse().ok()
+    /// }
+    ///
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(1))?;
+    /// let layer = RateLimitLayer::new(bucket, |customer: &String| customer.clone())
+    ///     .quotas(|customer: &String| Box::pin(plan(customer.clone())));
+    /// # let _: RateLimitLayer<_, ()> = layer;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Quotas that change at run time come from a `watch` channel of tokio. See
+    /// [the bucket's documentation](crate::token_bucket#when-quotas-change) for the effect of a change on existing
+    /// buckets.
+    ///
+    /// ```
+    /// use tokio::sync::watch;
+    /// use tower_distributed::{Quotas, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let (configuration, quotas) = watch::channel("100/s".parse::<Quotas>()?);
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "api", quotas.borrow().clone())?;
+    /// let layer = RateLimitLayer::new(bucket, |request: &String| request.clone())
+    ///     .quotas(move |_: &String| quotas.borrow().clone());
+    ///
+    /// configuration.send_replace("50/s, burst 200".parse()?); // applies from the next request on
+    /// # let _: RateLimitLayer<_, ()> = layer;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn quotas(mut self, quotas: impl ChooseQuotas<Req> + Send + Sync + 'static) -> Self {
+        self.quotas.push(Arc::new(quotas));
+        self
+    }
+
+    /// Gives each row of a table its own limit, by a closure from `&Req` to the name of a row: for example a route,
+    /// or a gRPC method.
+    ///
+    /// A key has one bucket for each row. Requests that are in no row use the [`quotas`](Self::quotas) that were set
+    /// before. Quotas that are set after the table come first, also for requests in a row: set those that apply to
+    /// every request before it. If the closure fails, the request is refused.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, QuotaTable, RateLimitLayer, Store, TokenBucket};
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// struct Call { method: &'static str, user: u64 }
+    ///
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(100))?;
+    /// let table = QuotaTable::new([("/shop.Orders/Place", "5/s"), ("/shop.Search/Find", "20/s, burst 50")])?;
+    /// let layer = RateLimitLayer::new(bucket, |call: &Call| call.user).quota_table(table, |call: &Call| call.method);
+    /// # let _: RateLimitLayer<_, ()> = layer;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn quota_table<N>(mut self, table: QuotaTable, name: N) -> Self
+    where
+        N: for<'a> KeyFn<&'a Req> + Send + Sync + 'static,
+        Req: 'static,
+    {
+        let row = table.rows(name);
+        if let Some(first) = Arc::make_mut(&mut self.keys).first_mut() {
+            *first = Arc::new(InTable { row: Arc::clone(&row), key: Arc::clone(first) });
+        }
+        self.quotas(move |request: &Req| Some(row(request).ok()??.1))
     }
 }

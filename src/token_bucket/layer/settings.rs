@@ -7,14 +7,13 @@ use derive_where::derive_where;
 use tower_layer::Layer;
 
 use super::ban::{Ban, Bans};
-use super::hooks::{BlockOnResponse, Hooks, OnAdmit, OnResponse};
+use super::hooks::Hooks;
 use super::limiter::{KeyExtractors, Limiter};
-use super::quotas::{ChooseQuotas, DynQuotas, InTable, QuotaTable};
+use super::quotas::DynQuotas;
 use crate::middleware::away::Away;
-use crate::middleware::key::{DynKey, KeyFn};
+use crate::middleware::key::DynKey;
 use crate::middleware::{Cost, Layered};
-use crate::token_bucket::Decision;
-use crate::{AsError, Error, Key, KeyExtractor, StoreFailure, TokenBucket, TokenBuckets};
+use crate::{AsError, Error, KeyExtractor, StoreFailure, TokenBucket, TokenBuckets};
 
 /// A [`Layer`] that limits the rate of requests per key; see the [module](crate::token_bucket).
 ///
@@ -104,7 +103,7 @@ impl<Req, Res> RateLimitLayer<Req, Res> {
     ///
     /// A request is charged to all limits or to none; see [`TokenBuckets`]. `keys` is a tuple with one
     /// [`KeyExtractor`] for each limit. A limit whose key is `None` is not asked. If all keys are `None`, the request
-    /// passes. A request without a part of a key [is refused](Error::is_missing_part).
+    /// passes. A request without a part of a key [is refused](crate::RefusalKind::MissingPart).
     ///
     /// The first limit identifies the sender of the request:
     ///
@@ -150,75 +149,6 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     #[must_use]
     pub fn cost(mut self, cost: impl Cost<Req> + Send + Sync + 'static) -> Self {
         self.cost = Some(Arc::new(cost));
-        self
-    }
-
-    /// Sets the quotas of a request, by a closure from `&Req` to [`Quotas`](crate::Quotas), an `Option` of them, or a
-    /// boxed future of an `Option` of them. Default, and for `None`: the quotas of the bucket.
-    ///
-    /// If this is called more than once, or with [`quota_table`](Self::quota_table), what was set later is asked first;
-    /// for `None`, what was set before applies.
-    ///
-    /// ```
-    /// use tower::{Layer, Service, ServiceExt, service_fn};
-    /// use tower_distributed::{Quota, Quotas, RateLimitLayer, Store, TokenBucket};
-    ///
-    /// struct Call { user: u64, is_premium: bool }
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
-    /// let bucket = TokenBucket::new(&Store::in_memory(), "calls", Quota::per_minute(1))?;
-    /// let premium = Quotas::new([Quota::per_minute(100)])?;
-    /// let limit = RateLimitLayer::new(bucket, |call: &Call| call.user)
-    ///     .quotas(move |call: &Call| call.is_premium.then(|| premium.clone()));
-    /// let mut handle = limit.layer(service_fn(async |_: Call| Ok::<_, std::io::Error>("handled")));
-    ///
-    /// for _ in 0..3 {
-    ///     assert_eq!(handle.ready().await?.call(Call { user: 7, is_premium: true }).await?, "handled");
-    /// }
-    /// assert!(handle.ready().await?.call(Call { user: 8, is_premium: false }).await.is_ok());
-    /// assert!(handle.ready().await?.call(Call { user: 8, is_premium: false }).await.is_err());
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// With a future, the request waits for the lookup, for example of the plan of a customer in a database. Cache the
-    /// results.
-    ///
-    /// ```
-    /// # use tower_distributed::{Quota, Quotas, RateLimitLayer, Store, TokenBucket};
-    /// # fn main() -> Result<(), tower_distributed::Error> {
-    /// async fn plan(customer: String) -> Option<Quotas> {
-    ///     let text = if customer == "acme" { "100/s" } else { "10/s" }; // from a database
-    ///     text.parse().ok()
-    /// }
-    ///
-    /// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(1))?;
-    /// let layer = RateLimitLayer::new(bucket, |customer: &String| customer.clone())
-    ///     .quotas(|customer: &String| Box::pin(plan(customer.clone())));
-    /// # let _: RateLimitLayer<_, ()> = layer;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// Quotas that change at run time come from a `watch` channel of tokio. See
-    /// [the bucket's documentation](crate::token_bucket#when-quotas-change) for the effect of a change on existing
-    /// buckets.
-    ///
-    /// ```
-    /// use tokio::sync::watch;
-    /// use tower_distributed::{Quotas, RateLimitLayer, Store, TokenBucket};
-    ///
-    /// # fn main() -> Result<(), tower_distributed::Error> {
-    /// let (configuration, quotas) = watch::channel("100/s".parse::<Quotas>()?);
-    /// let bucket = TokenBucket::new(&Store::in_memory(), "api", quotas.borrow().clone())?;
-    /// let layer = RateLimitLayer::new(bucket, |request: &String| request.clone())
-    ///     .quotas(move |_: &String| quotas.borrow().clone());
-    ///
-    /// configuration.send_replace("50/s, burst 200".parse()?); // applies from the next request on
-    /// # let _: RateLimitLayer<_, ()> = layer;
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn quotas(mut self, quotas: impl ChooseQuotas<Req> + Send + Sync + 'static) -> Self {
-        self.quotas.push(Arc::new(quotas));
         self
     }
 
@@ -317,45 +247,6 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         self
     }
 
-    /// Adds a hook for admitted requests: a closure of `(&Decision, &mut Req)`. It can count requests, or put the
-    /// decision where the inner service finds it. For HTTP, use `web::InsertDecision`.
-    ///
-    /// ```
-    /// use tower::{Layer, ServiceExt, service_fn};
-    /// use tower_distributed::token_bucket::Decision;
-    /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
-    ///
-    /// struct Call { user: u64, left: Option<u32> }
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
-    /// let bucket = TokenBucket::new(&Store::in_memory(), "calls", Quota::per_minute(10))?;
-    /// let limit = RateLimitLayer::new(bucket, |call: &Call| call.user)
-    ///     .on_admit(|decision: &Decision, call: &mut Call| call.left = Some(decision.remaining()));
-    /// let handle = limit.layer(service_fn(async |call: Call| Ok::<_, std::io::Error>(call.left)));
-    /// assert_eq!(handle.oneshot(Call { user: 7, left: None }).await?, Some(9));
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn on_admit(mut self, on_admit: impl OnAdmit<Req> + Send + Sync + 'static) -> Self {
-        self.hooks.on_admit.push(Arc::new(on_admit));
-        self
-    }
-
-    /// Adds a hook for refused requests: a closure of `(&Req, &Key, &Decision)`. It can log requests, or count
-    /// them. It is not called for refusals without a decision, as in an outage.
-    #[must_use]
-    pub fn on_refused(mut self, on_refused: impl Fn(&Req, &Key, &Decision) + Send + Sync + 'static) -> Self {
-        self.hooks.on_refused.push(Arc::new(on_refused));
-        self
-    }
-
-    /// Sets the hook that writes the fields of admitted and refused responses.
-    #[cfg(feature = "http")]
-    pub(crate) fn with_fields(mut self, fields: impl OnResponse<Res> + Send + Sync + 'static) -> Self {
-        self.hooks.fields = Some(Arc::new(fields));
-        self
-    }
-
     /// Turns on shadow mode: all requests pass immediately, as if there were no limit. Use it to see the effect of
     /// a limit before you enforce it.
     ///
@@ -392,71 +283,6 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         self
     }
 
-    /// Adds a hook for the responses to admitted requests: a closure of `(&Decision, &mut Res)`, or another
-    /// [`OnResponse`]. For the RateLimit fields of HTTP, use `fields`.
-    #[must_use]
-    pub fn on_response(mut self, on_response: impl OnResponse<Res> + Send + Sync + 'static) -> Self {
-        self.hooks.on_response.push(Arc::new(on_response));
-        self
-    }
-
-    /// Reads from the inner service's responses how long to block their key, by a closure from `&Res` to
-    /// `Option<Duration>`.
-    ///
-    /// If one process gets a 429 from the upstream, all processes stop. For HTTP, use `response::RetryAfter`.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower::{Layer, Service, ServiceExt, service_fn};
-    /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
-    ///
-    /// struct Reply { status: u16, retry_after: u64 }
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
-    /// let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", Quota::per_second(10))?;
-    /// let limit = RateLimitLayer::new(bucket, |host: &&'static str| *host)
-    ///     .block_on_response(|reply: &Reply| (reply.status == 429).then(|| Duration::from_secs(reply.retry_after)));
-    /// let upstream = async |_: &'static str| Ok::<_, std::io::Error>(Reply { status: 429, retry_after: 60 });
-    /// let mut call = limit.layer(service_fn(upstream));
-    ///
-    /// assert_eq!(call.ready().await?.call("example.com").await?.status, 429);
-    /// assert!(call.ready().await?.call("example.com").await.is_err(), "refused here, for 60 s");
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn block_on_response(mut self, block: impl BlockOnResponse<Res> + Send + Sync + 'static) -> Self {
-        self.hooks.block_on_response.push(Arc::new(block));
-        self
-    }
-
-    /// Charges the additional cost of a request after its response, by a closure from `&Res` to `u32`: for example,
-    /// the rows that a query returned, or the tokens of a language model. It is charged in addition to the
-    /// [`cost`](Self::cost).
-    ///
-    /// The bucket may go into [debt](TokenBucket::charge). It admits nothing until the debt is paid by the tokens
-    /// that come back. The charge is made in the background; if the store is unavailable, it is lost. A request
-    /// that passed without a decision is charged nothing. Let each request [cost](Self::cost) at least one token,
-    /// because a request that costs 0 is never refused.
-    ///
-    /// ```
-    /// use tower::{Layer, Service, ServiceExt, service_fn};
-    /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
-    /// let bucket = TokenBucket::new(&Store::in_memory(), "rows", Quota::per_minute(1000))?;
-    /// let layer = RateLimitLayer::new(bucket, |_: &&str| "ann").cost_of_response(|rows: &Vec<u32>| rows.len() as u32);
-    /// let mut query = layer.layer(service_fn(async |_: &str| Ok::<_, std::io::Error>(vec![7; 5000])));
-    ///
-    /// assert_eq!(query.ready().await?.call("all").await?.len(), 5000);
-    /// assert!(query.ready().await?.call("all").await.is_err(), "4001 tokens of debt");
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn cost_of_response(mut self, cost: impl Cost<Res> + Send + Sync + 'static) -> Self {
-        self.hooks.cost_of_response.push(Arc::new(cost));
-        self
-    }
-
     /// Bans a key that is refused too often: all its requests are refused for some time, in all processes. See
     /// [`Ban`].
     ///
@@ -468,57 +294,6 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     pub fn ban(mut self, ban: Ban) -> Result<Self, Error> {
         self.settings.ban = Some(Bans::new(self.settings.limiter.first(), ban)?);
         Ok(self)
-    }
-
-    /// Bans a key for `span` after `refusals` refusals within `span`: [`ban`](Self::ban) with [`Ban::after`].
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
-    /// # fn main() -> Result<(), tower_distributed::Error> {
-    /// let bucket = TokenBucket::new(&Store::in_memory(), "logins", Quota::per_minute(5))?;
-    /// // 20 refusals within 10 minutes: all requests are refused for 10 minutes.
-    /// let limit = RateLimitLayer::new(bucket, |user: &String| user.clone()).ban_after(20, Duration::from_secs(600))?;
-    /// # let _: RateLimitLayer<_, ()> = limit;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`ban`](Self::ban).
-    pub fn ban_after(self, refusals: u32, span: Duration) -> Result<Self, Error> {
-        self.ban(Ban::after(refusals, span))
-    }
-
-    /// Gives each row of a table its own limit, by a closure from `&Req` to the name of a row: for example a route,
-    /// or a gRPC method.
-    ///
-    /// A key has one bucket for each row. Requests that are in no row use the [`quotas`](Self::quotas) that were set
-    /// before. Quotas that are set after the table come first, also for requests in a row: set those that apply to
-    /// every request before it. If the closure fails, the request is refused.
-    ///
-    /// ```
-    /// # use tower_distributed::{Quota, QuotaTable, RateLimitLayer, Store, TokenBucket};
-    /// # fn main() -> Result<(), tower_distributed::Error> {
-    /// struct Call { method: &'static str, user: u64 }
-    ///
-    /// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(100))?;
-    /// let table = QuotaTable::new([("/shop.Orders/Place", "5/s"), ("/shop.Search/Find", "20/s, burst 50")])?;
-    /// let layer = RateLimitLayer::new(bucket, |call: &Call| call.user).quota_table(table, |call: &Call| call.method);
-    /// # let _: RateLimitLayer<_, ()> = layer;
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn quota_table<N>(mut self, table: QuotaTable, name: N) -> Self
-    where
-        N: for<'a> KeyFn<&'a Req> + Send + Sync + 'static,
-        Req: 'static,
-    {
-        let row = table.rows(name);
-        if let Some(first) = Arc::make_mut(&mut self.keys).first_mut() {
-            *first = Arc::new(InTable { row: Arc::clone(&row), key: Arc::clone(first) });
-        }
-        self.quotas(move |request: &Req| Some(row(request).ok()??.1))
     }
 
     /// Returns refusals as responses, by a closure from [`Refusal`](crate::Refusal) to the response, or another

@@ -9,7 +9,7 @@ use super::settings::{RateLimitLayer, Settings};
 use crate::middleware::away::Away;
 use crate::telemetry::Outcome;
 use crate::token_bucket::Decision;
-use crate::{Admission, Error, Extracted, Key, Quotas, Refusal, Reject};
+use crate::{Error, Extracted, Key, Quotas, Refusal, Reject};
 
 impl Settings {
     /// Starts the decision on a request.
@@ -79,9 +79,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         let Some(fields) = &self.hooks.fields else { return self.reject.reject(refusal) };
         let refused = refusal.clone();
         let mut response = self.reject.reject(refusal)?;
-        if let (Some(decision), Some(key)) = (refused.decision(), refused.key()) {
-            let admission = Admission { decision, key, is_weighted: self.is_weighted() };
-            fields.on_response(&admission, &mut response);
+        if let Some(decision) = refused.decision() {
+            fields(decision, self.is_weighted(), &mut response);
         }
         Ok(response)
     }
@@ -94,27 +93,30 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         key: Key,
         request: &mut Req,
     ) -> Result<Passing, Refusal> {
-        let decided = match decided {
-            Ok(Some(refused)) if !refused.is_admitted() => {
-                self.refused(request, &key, &refused);
-                Err(Refusal::from(refused))
-            }
-            decided => decided.map_err(Refusal::from),
-        };
+        if let Ok(Some(refused)) = &decided
+            && !refused.is_admitted()
+        {
+            self.refused(request, &key, refused);
+        }
+        let passes = decided.as_ref().is_ok_and(|decided| decided.as_ref().is_none_or(Decision::is_admitted));
         let settings = &self.settings;
-        settings.limiter.decisions().count(settings.counted(outcome, decided.is_ok()));
+        settings.limiter.decisions().count(settings.counted(outcome, passes));
         match decided {
-            Ok(Some(_)) if self.hooks.are_unread() => Ok(Passing::Unlimited),
-            Ok(Some(mut decision)) => {
+            Ok(Some(_)) if passes && self.hooks.are_unread() => Ok(Passing::Unlimited),
+            Ok(Some(mut decision)) if passes => {
                 decision.key = Some(key);
-                self.hooks.on_admit.iter().for_each(|hook| hook.on_admit(&decision, request));
+                self.hooks.on_admit.iter().for_each(|hook| hook(&decision, request));
                 Ok(Passing::Admitted {
                     decision: Box::new(decision),
                     by_share: outcome == Outcome::LocalShare,
                 })
             }
-            Err(refusal) if !settings.shadow => Err(refusal.of(key)),
-            Ok(None) | Err(_) => Ok(Passing::Undecided(key)),
+            Ok(Some(mut refused)) if !settings.shadow => {
+                refused.key = Some(key);
+                Err(refused.into())
+            }
+            Err(error) if !settings.shadow => Err(error.into()),
+            Ok(_) | Err(_) => Ok(Passing::Undecided(key)),
         }
     }
 

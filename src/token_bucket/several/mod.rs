@@ -125,7 +125,7 @@ impl<const N: usize> TokenBuckets<N> {
     ///
     /// # Errors
     ///
-    /// The errors of [`allow`](Self::allow); [`is_exceeds_burst`](Error::is_exceeds_burst) if `n` is above the
+    /// The errors of [`allow`](Self::allow); [`is_exceeds_limit`](Error::is_exceeds_limit) if `n` is above the
     /// burst of a quota.
     pub async fn allow_n<K: IntoKey>(&self, keys: [K; N], n: u32) -> Result<Decision, Error> {
         let keys: Keys = keys.into_iter().map(IntoKey::into_key).collect::<Result<_, _>>()?;

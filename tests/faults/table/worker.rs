@@ -172,7 +172,7 @@ impl Primitives {
             Primitive::BloomFilter => {
                 let item = format!("{}", now() / ITEM);
                 scribe.write(&item, Event::Ask);
-                let answer = self.filter.check_and_insert(&item).await.map(|new| match new {
+                let answer = self.filter.insert(&item).await.map(|new| match new {
                     true => Event::Admitted(None),
                     false => Event::Refused,
                 });

@@ -8,8 +8,9 @@ use axum::http::StatusCode;
 use axum::routing::post;
 use axum::{Router, response::IntoResponse};
 use tokio::sync::Notify;
+use tower_distributed::dedupe::DuplicateAction;
 use tower_distributed::extract::header;
-use tower_distributed::web::{Duplicate, MarkDuplicate, dedupe as once};
+use tower_distributed::web::{Duplicate, dedupe as once, mark_duplicate};
 use tower_distributed::{LeaseHandle, StoreFailure};
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -77,12 +78,12 @@ async fn a_duplicate_is_a_conflict(stores: Stores) {
 
 async fn a_duplicate_is_marked_or_answered(stores: Stores) {
     handled(&stores, "evt_1").await;
-    let marked = serve(app().layer(layer!(stores).on_duplicate(MarkDuplicate))).await;
+    let marked = serve(app().layer(layer!(stores).on_duplicate(mark_duplicate))).await;
     assert_eq!(send(&marked, "/duplicate", "evt_1").await.body, "true");
     assert_eq!(send(&marked, "/duplicate", "evt_2").await.body, "false");
     assert_eq!(send(&marked, "/duplicate", "evt_2").await.body, "true");
-    let known = |_: &axum::extract::Request| (StatusCode::OK, "known").into_response();
-    let answered = serve(app().layer(layer!(stores).answer_duplicates(known))).await;
+    let known = || DuplicateAction::Answer((StatusCode::OK, "known").into_response());
+    let answered = serve(app().layer(layer!(stores).on_duplicate(move |_, _| known()))).await;
     let answer = send(&answered, "/status/500", "evt_1").await;
     assert_eq!((answer.status, answer.body.as_str()), (StatusCode::OK, "known"));
 }
@@ -184,7 +185,7 @@ async fn a_duplicate_that_was_looked_up_is_acknowledged(stores: Stores) {
     let perhaps = send(&url, "/status/202", "evt_1").await;
     assert_eq!((perhaps.status, perhaps.header("duplicate")), (StatusCode::CONFLICT, None));
     let sure = |_: &axum::extract::Request| std::future::ready(true);
-    let all = layer!(stores).confirm_duplicate(sure).refuse_duplicates();
+    let all = layer!(stores).confirm_duplicate(sure).on_duplicate(|_, _| DuplicateAction::Refuse);
     let refused = send(&serve(app().layer(all)).await, "/status/202", "evt_1").await;
     assert_eq!(refused.status, StatusCode::CONFLICT);
 }

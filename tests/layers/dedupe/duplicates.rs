@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio_test::{assert_pending, task};
 use tower::util::BoxCloneService;
 use tower::{BoxError, Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
+use tower_distributed::dedupe::DuplicateAction;
 use tower_distributed::{DedupeLayer, LeaseHandle, RefusalKind};
 
 use crate::items::{becomes_free, by_name, claim, dedupe, handled, is_handled, kind};
@@ -41,7 +42,7 @@ async fn they_are_refused(stores: Stores) {
 async fn they_are_marked(stores: Stores) {
     handled(&stores, "a").await;
     let layer = DedupeLayer::new(dedupe(&stores.open()), by_name);
-    let layer = layer.mark_duplicates(|name: &mut &'static str| *name = "marked");
+    let layer = layer.on_duplicate(|_, _| DuplicateAction::Pass("marked"));
     let service = layer.on_lease(|_: &LeaseHandle, _: &mut &'static str| {}).layer(Probe::default());
     assert_eq!(service.clone().oneshot("b").await.unwrap(), "b");
     for item in ["a", "b"] {
@@ -54,7 +55,7 @@ async fn they_are_answered(stores: Stores) {
     handled(&stores, "a").await;
     let probe = Probe::default();
     let layer = DedupeLayer::new(dedupe(&stores.open()), by_name);
-    let service = layer.answer_duplicates(|_: &&'static str| "known").layer(probe.clone());
+    let service = layer.on_duplicate(|_, _| DuplicateAction::Answer("known")).layer(probe.clone());
     assert_eq!(service.clone().oneshot("a").await.unwrap(), "known");
     assert_eq!((service.oneshot("b").await.unwrap(), probe.calls()), ("b", 1));
 }

@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
-use tower_distributed::dedupe::Claimed;
+use tower_distributed::dedupe::{Claimed, DuplicateAction};
 use tower_distributed::extract::header;
 use tower_distributed::web::dedupe as once;
 use tower_distributed::{Dedupe, Key, Store};
@@ -61,7 +61,7 @@ async fn a_duplicate_is_acknowledged(stores: Stores) {
         assert_eq!((again.status, again.header("duplicate"), again.body.as_str()), expected);
     }
     assert_eq!(calls.load(Ordering::SeqCst), 1);
-    let refusing = serve(app.layer(layer().refuse_duplicates())).await;
+    let refusing = serve(app.layer(layer().on_duplicate(|_, _| DuplicateAction::Refuse))).await;
     assert_eq!(send(&refusing, &[("webhook-id", "evt_1")]).await.status, StatusCode::CONFLICT);
 }
 

@@ -22,7 +22,7 @@ async fn serve(store: &Store, wait: Option<Duration>) -> Channel {
     let (listener, address) = listen().await;
     let (_, health) = tonic_health::server::health_reporter();
     let mut layer = DedupeLayer::new(dedupe(store), header("message-id").unwrap().plain())
-        .success(grpc::IsHandled)
+        .success(grpc::is_handled)
         .reject_with(grpc::refuse());
     if let Some(wait) = wait {
         layer = layer.max_wait(wait);

@@ -11,9 +11,9 @@ use std::task::{Context, Poll};
 
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 use tower::{Layer as _, Service, ServiceExt as _};
-use tower_distributed::token_bucket::{BucketState, Decision, Reservation, ResponseFuture};
+use tower_distributed::token_bucket::{BucketState, Decision, Reservation};
 use tower_distributed::{
-    AsError, Error, Key, Layered, Quota, Quotas, RateLimitLayer, Refusal, Store, StoreBuilder, StoreFailure,
+    Error, Key, Layered, Quota, Quotas, RateLimitLayer, Refusal, Store, StoreBuilder, StoreFailure,
     TokenBucket,
 };
 
@@ -21,7 +21,8 @@ use crate::probe::Probe;
 use crate::stores::at_most;
 
 type Limited<S> = Layered<S, RateLimitLayer<String, String>>;
-type Future<S, Req> = ResponseFuture<S, Req, AsError>;
+type Future<S, Req> =
+    <Layered<S, RateLimitLayer<Req, <S as Service<Req>>::Response>> as Service<Req>>::Future;
 
 assert_impl_all!(Store: Clone, Send, Sync, Unpin, Debug);
 assert_impl_all!(StoreBuilder: Clone, Send, Sync, Debug);

@@ -59,7 +59,7 @@ async fn some_requests_are_not_limited(stores: Stores) {
 async fn who_is_refused_too_often_is_banned(stores: Stores) {
     let bucket = TokenBucket::new(&stores.open(), "limits", Quota::per_hour(3600).burst(2)).unwrap();
     let layer = RateLimitLayer::new(bucket.clone(), |key: &u32| *key).cache_refusals(false);
-    let layer = layer.ban_after(5, Duration::from_secs(3600)).unwrap();
+    let layer = layer.ban(Ban::after(5, Duration::from_secs(3600))).unwrap();
     let service = layer.layer(Probe::default());
     let banned = async |key: u32| !bucket.peek(key).await.unwrap().blocked_for().is_zero();
     for _ in 0..6 {
@@ -78,7 +78,7 @@ async fn who_is_refused_too_often_is_banned(stores: Stores) {
 
     let layer = RateLimitLayer::<u32, ()>::new(bucket.clone(), |key: &u32| *key);
     for (refusals, span) in [(0, Duration::from_secs(1)), (5, Duration::ZERO), (5, Duration::MAX)] {
-        let error = layer.clone().ban_after(refusals, span).unwrap_err();
+        let error = layer.clone().ban(Ban::after(refusals, span)).unwrap_err();
         assert!(error.is_invalid() && error.to_string().contains("ban"), "{error}");
     }
     let shrinks = Ban::after(5, Duration::from_secs(60)).growing_up_to(Duration::from_secs(1));

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tower::{Layer as _, Service, ServiceExt as _};
-use tower_distributed::token_bucket::Decision;
+use tower_distributed::token_bucket::{Ban, Decision};
 use tower_distributed::{
     Key, Quota, QuotaTable, Quotas, RateLimitLayer, Refusal, RefusalKind, Store, StoreFailure, TokenBucket,
     TokenBuckets,
@@ -96,7 +96,7 @@ async fn bans_and_blocks_are_of_the_first_limit(stores: Stores) {
     let buckets = buckets(&stores.open(), [1, 100, 3]);
     let layer =
         RateLimitLayer::all_of(TokenBuckets::new(buckets.clone()).unwrap(), KEYS).cache_refusals(false);
-    let layer = layer.ban_after(3, Duration::from_secs(3600)).unwrap();
+    let layer = layer.ban(Ban::after(3, Duration::from_secs(3600))).unwrap();
     let service = layer.clone().layer(Probe::default());
     let blocked =
         async |bucket: &TokenBucket, key: Key| !bucket.peek(key).await.unwrap().blocked_for().is_zero();
@@ -210,7 +210,7 @@ async fn who_is_refused_is_banned_whoever_else_is_blocked(stores: Stores) {
     let buckets = buckets(&stores.open(), [1, 1000, 1000]);
     let layer =
         RateLimitLayer::all_of(TokenBuckets::new(buckets.clone()).unwrap(), KEYS).cache_refusals(false);
-    let service = layer.ban_after(3, Duration::from_secs(3600)).unwrap().layer(Probe::default());
+    let service = layer.ban(Ban::after(3, Duration::from_secs(3600))).unwrap().layer(Probe::default());
     assert!(ask(&service, 11).await.is_ok());
     buckets[2].block_for("everybody", Duration::from_secs(3600)).await.unwrap();
     eventually("the ban of the caller", SOON, async || {

@@ -2,14 +2,13 @@
 
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 use tower::{BoxError, Layer};
-use tower_distributed::single_flight::ResponseFuture;
 use tower_distributed::{Layered, SingleFlightLayer};
 
-use crate::probe::{Echo, Probe};
+use crate::probe::Probe;
 
 type Flights = SingleFlightLayer<String, String>;
 type Service = Layered<Probe, Flights>;
-type Future = ResponseFuture<Echo<String>, Flights, String, BoxError>;
+type Future = <Service as tower::Service<String>>::Future;
 
 assert_impl_all!(Flights: Clone, Send, Sync, std::fmt::Debug, Layer<Probe>);
 assert_impl_all!(Service: Clone, Send, Sync, std::fmt::Debug, tower::Service<String, Error = BoxError>);

@@ -8,7 +8,7 @@ use tower_distributed::RateLimitLayer;
 use tower_distributed::extract::{header, path};
 use tower_distributed::response::refuse;
 use tower_distributed::token_bucket::Decision;
-use tower_distributed::web::InsertDecision;
+use tower_distributed::web::insert_decision;
 
 use crate::net::{get, serve};
 use crate::stores::{Stores, at_most, on_each_store};
@@ -27,7 +27,7 @@ async fn remaining(Extension(decision): Extension<Decision>) -> String {
 fn api(stores: &Stores) -> Router {
     let layer = RateLimitLayer::new(at_most(3, &stores.open()), header("x-api-key").unwrap().plain())
         .reject_with(refuse())
-        .on_admit(InsertDecision);
+        .on_admit(insert_decision);
     Router::new().route("/a", on_get(remaining)).route("/b", on_get(remaining)).layer(layer)
 }
 

@@ -12,7 +12,7 @@ use tower::{ServiceBuilder, service_fn};
 use tower_distributed::extract::{client_ip, header};
 use tower_distributed::response::{RateLimitFields, refuse};
 use tower_distributed::token_bucket::Decision;
-use tower_distributed::web::InsertDecision;
+use tower_distributed::web::insert_decision;
 use tower_distributed::{Quota, RateLimitLayer, TokenBucket};
 
 use crate::net::{get, serve_each as serve};
@@ -24,7 +24,7 @@ async fn full_bodies(stores: Stores) {
     let limit = RateLimitLayer::new(at_most(1, &stores.open()), header("x-api-key").unwrap().plain())
         .fields(RateLimitFields::default())
         .reject_with(refuse())
-        .on_admit(InsertDecision);
+        .on_admit(insert_decision);
     let remaining = service_fn(async |request: Request<Incoming>| {
         let decision: Option<&Decision> = request.extensions().get();
         let body = decision.map_or("no limit".into(), |decision| decision.remaining().to_string());

@@ -284,21 +284,9 @@ impl ClientIp {
     ///
     /// If no proxy is trusted, this is `x-forwarded-for` or `forwarded`. If networks are trusted, it is the configured
     /// header only. Such a header is a sign of a proxy that is missing in the configuration: then all its clients share
-    /// one rate limit. A client that connects directly can send the header as well, so log it once, not per request.
-    ///
-    /// ```
-    /// use http::HeaderMap;
-    /// use tower_distributed::extract::client_ip;
-    ///
-    /// let mut headers = HeaderMap::new();
-    /// headers.insert("x-forwarded-for", "203.0.113.7".parse().unwrap());
-    /// assert_eq!(client_ip().untrusted_header([10, 0, 0, 1].into(), &headers), Some("x-forwarded-for"));
-    /// let trusting = client_ip().trust(["10.0.0.1"])?;
-    /// assert_eq!(trusting.untrusted_header([10, 0, 0, 1].into(), &headers), None);
-    /// # Ok::<(), tower_distributed::Error>(())
-    /// ```
-    #[must_use]
-    pub fn untrusted_header(&self, peer: IpAddr, headers: &HeaderMap) -> Option<&'static str> {
+    /// one rate limit. A client that connects directly can send the header as well, so it is logged once, not per
+    /// request.
+    fn untrusted_header(&self, peer: IpAddr, headers: &HeaderMap) -> Option<&'static str> {
         if self.trust.is_trusted(peer.to_canonical()) {
             return None;
         }

@@ -83,7 +83,11 @@ async fn a_hook_writes_them_in_whole_and_once() {
     let fields = RateLimitFields::default().partition_key(true);
     let bucket = TokenBucket::new(&Store::in_memory(), "fields", Quota::per_hour(9)).unwrap();
     let layer = RateLimitLayer::new(bucket, |_: &Request<()>| "ann").cost(|_: &Request<()>| 2);
-    let closure = layer.on_response(fields).reject_with(|_| Response::new(String::new()));
+    let closure = layer
+        .on_response(move |decision, response: &mut Response<String>| {
+            fields.write(decision, true, response.headers_mut());
+        })
+        .reject_with(|_| Response::new(String::new()));
     let both = closure.clone().fields(fields);
     let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
     for response in [
