@@ -48,7 +48,7 @@ pub use self::mutex::mutex;
 #[cfg(feature = "rate-limit")]
 pub use self::rate_limit::{InsertDecision, rate_limit, rate_limits};
 #[cfg(feature = "rw-lock")]
-pub use self::rw_lock::{ByMethod, rw_lock};
+pub use self::rw_lock::{by_method, rw_lock};
 #[cfg(feature = "single-flight")]
 pub use self::single_flight::single_flight;
 #[cfg(feature = "dedupe")]

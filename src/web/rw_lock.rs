@@ -5,7 +5,6 @@ use http::{Method, Request};
 use super::InsertLease;
 use crate::response::{Refuse, UntilBodyEnd, refuse};
 use crate::rw_lock::Access;
-use crate::rw_lock::layer::ChooseAccess;
 use crate::{KeyExtractor, RwLock, RwLockLayer};
 
 /// A [`RwLockLayer`] for HTTP: GET, HEAD and OPTIONS read, all else writes; locks are held to the end of the response
@@ -30,26 +29,22 @@ use crate::{KeyExtractor, RwLock, RwLockLayer};
 /// # Ok(()) }
 /// ```
 #[must_use]
-pub fn rw_lock<B>(
+pub fn rw_lock<B: 'static>(
     lock: RwLock,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> RwLockLayer<Request<B>, UntilBodyEnd, Refuse> {
     RwLockLayer::new(lock, key)
-        .access(ByMethod)
+        .access(by_method)
         .hold(UntilBodyEnd::default())
         .on_lease(InsertLease)
         .reject_with(refuse())
 }
 
 /// GET, HEAD and OPTIONS read, all else writes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ByMethod;
-
-impl<B> ChooseAccess<Request<B>> for ByMethod {
-    fn access(&self, request: &Request<B>) -> Access {
-        match *request.method() {
-            Method::GET | Method::HEAD | Method::OPTIONS => Access::Read,
-            _ => Access::Write,
-        }
+#[must_use]
+pub fn by_method<B>(request: &Request<B>) -> Access {
+    match *request.method() {
+        Method::GET | Method::HEAD | Method::OPTIONS => Access::Read,
+        _ => Access::Write,
     }
 }
