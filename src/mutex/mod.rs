@@ -215,7 +215,7 @@ impl Mutex {
 
     /// Returns the mutexes of this name in the memory of this process, which replaces the store while it is unavailable.
     /// For a quorum, it replaces all stores.
-    pub(crate) fn local_share(&self) -> Self {
+    fn local_share(&self) -> Self {
         let name = self.settings.shared_name(&self.name);
         let leases = self.leases.local_share(name, |store| match self.settings.exact_names {
             true => Namespace::exact(store),
@@ -225,20 +225,12 @@ impl Mutex {
         Self { leases, quorum: None, values, ..self.clone() }
     }
 
-    pub(crate) fn is_in_memory(&self) -> bool {
-        self.quorum.is_none() && self.leases.admission.store.is_in_memory()
-    }
-
     /// Locks, and waits for up to `max_wait` (`None`: does not wait). Does not count a decision.
-    pub(crate) async fn acquire(&self, key: Key, max_wait: Option<Duration>) -> Result<MutexGuard, Error> {
+    async fn acquire(&self, key: Key, max_wait: Option<Duration>) -> Result<MutexGuard, Error> {
         match max_wait {
             None => self.ask(key, None).await,
             max_wait => self.wait(key, Wait { max_wait, ..self.settings.wait }).await,
         }
-    }
-
-    pub(crate) fn decisions(&self) -> &Decisions {
-        &self.decisions
     }
 
     /// Waits in the queue of the store, or polls if there is no queue or `tries` is set.

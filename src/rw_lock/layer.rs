@@ -82,15 +82,15 @@ impl Acquire for RwLock {
     type Granted = Lease;
 
     fn decisions(&self) -> &Decisions {
-        self.decisions()
+        &self.decisions
     }
 
     fn is_in_memory(&self) -> bool {
-        self.is_in_memory()
+        self.leases.admission.store.is_in_memory()
     }
 
     async fn acquire(&self, key: Key, access: Access, max_wait: Option<Duration>) -> Acquired<Lease> {
-        let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..self.wait() });
+        let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..self.settings.wait });
         self.acquire(key, access, wait).await.map(Some)
     }
 }

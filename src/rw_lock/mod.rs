@@ -176,19 +176,7 @@ impl RwLock {
         &self.name
     }
 
-    pub(crate) fn decisions(&self) -> &Decisions {
-        &self.decisions
-    }
-
-    pub(crate) fn wait(&self) -> Wait {
-        self.settings.wait
-    }
-
-    pub(crate) fn is_in_memory(&self) -> bool {
-        self.leases.admission.store.is_in_memory()
-    }
-
-    pub(crate) async fn acquire(&self, key: Key, access: Access, wait: Option<Wait>) -> Result<Lease, Error> {
+    async fn acquire(&self, key: Key, access: Access, wait: Option<Wait>) -> Result<Lease, Error> {
         let Settings { prefer_readers, most_writers, .. } = self.settings;
         let (suffix, rank) = match access {
             Access::Read => (format!("/r{}", self.group), (!prefer_readers).into()),

@@ -130,7 +130,7 @@ impl Acquire for Source {
     }
 
     fn is_in_memory(&self) -> bool {
-        self.group.is_in_memory()
+        self.group.leases.admission.store.is_in_memory()
     }
 
     async fn acquire(

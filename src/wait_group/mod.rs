@@ -53,9 +53,9 @@ use crate::{Error, Key, Store};
 pub struct WaitGroup {
     leases: Leases<Permits>,
     name: Arc<str>,
-    pub(crate) decisions: Decisions,
+    decisions: Decisions,
     limit: u32,
-    pub(crate) wait: Wait,
+    wait: Wait,
 }
 
 impl WaitGroup {
@@ -251,25 +251,15 @@ impl WaitGroup {
 
     /// Returns the permits of this name in the memory of this process, which replaces the store while it is unavailable,
     /// and how many processes share the limit.
-    pub(crate) fn local_share(&self, replicas: NonZeroU32) -> (Replicas, Self) {
+    fn local_share(&self, replicas: NonZeroU32) -> (Replicas, Self) {
         let leases = self.leases.local_share(&self.name, |store| Namespace::open(store, &self.name));
         let limit = format!("wait_group {}", self.name);
         let replicas = Replicas::of(&leases.admission.store, &limit, replicas);
         (replicas, Self { leases, ..self.clone() })
     }
 
-    pub(crate) fn is_in_memory(&self) -> bool {
-        self.leases.admission.store.is_in_memory()
-    }
-
     /// Acquires a permit. Does not count a decision.
-    pub(crate) async fn acquire(
-        &self,
-        key: Key,
-        n: u32,
-        limit: u32,
-        wait: Option<Wait>,
-    ) -> Result<Permit, Error> {
+    async fn acquire(&self, key: Key, n: u32, limit: u32, wait: Option<Wait>) -> Result<Permit, Error> {
         check_limit(limit)?;
         if n == 0 {
             return Err(Error::invalid("the weight of a permit must be at least 1, is 0"));
