@@ -44,11 +44,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 
     // Or lock and skip: of two jobs that bill a user at the same time, one does nothing.
     let bills = Mutex::new(&store, "bills")?;
-    let bill = |_| async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        42
+    let bill = async || {
+        let work = async |_| {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            42
+        };
+        bills.try_lock("user-7").await?.run(work).await
     };
-    let (one, other) = tokio::join!(bills.try_with_lock("user-7", bill), bills.try_with_lock("user-7", bill));
+    let (one, other) = tokio::join!(bill(), bill());
     for outcome in [one, other] {
         match outcome {
             Ok(cents) => println!("billed {cents} cents"),

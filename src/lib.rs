@@ -81,6 +81,7 @@
 //! | feature | default | |
 //! |---|---|---|
 //! | `rate-limit`, `concurrency-limit`, `mutex`, `rw-lock`, `single-flight`, `dedupe` | yes | each primitive with its layer: leave out what you do not use |
+//! | `quorum` | yes | mutexes on several independent servers: [`mutex`]; switches on `mutex` |
 //! | `operator` | yes | module [`operator`]; switches on all primitives |
 //! | `http` | yes | modules [`web`], [`extract`] and [`response`]: layers for HTTP in one line, key extractors, refusals as responses |
 //! | `axum` | | key extractors by axum's `MatchedPath`, `OriginalUri` and `ConnectInfo` |
@@ -96,9 +97,15 @@
 //! | `rustls-webpki-roots` | | the same with Mozilla's root certificates |
 //! | `native-tls` | | `rediss://` URLs by the library of the operating system (on Linux OpenSSL; if `rustls` is on, that is used) |
 #![cfg_attr(docsrs, feature(doc_cfg))]
-#![cfg_attr(not(all(feature = "http", feature = "operator")), allow(rustdoc::broken_intra_doc_links))]
+#![cfg_attr(
+    not(all(feature = "http", feature = "operator", feature = "quorum")),
+    allow(rustdoc::broken_intra_doc_links)
+)]
 // Without some of the features, not all that they share is used.
-#![cfg_attr(not(feature = "operator"), allow(dead_code, unreachable_pub, unused_imports, unused_macros))]
+#![cfg_attr(
+    not(all(feature = "operator", feature = "quorum")),
+    allow(dead_code, unreachable_pub, unused_imports, unused_macros)
+)]
 
 #[macro_use]
 mod debug;

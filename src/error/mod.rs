@@ -24,8 +24,8 @@ pub(crate) use self::reasons::{Busy, Cause, Outage, Subject, Upload, Why};
 ///
 /// # async fn send_bill() {}
 /// async fn bill(bills: &Mutex, user: &str) -> Result<&'static str, Error> {
-///     match bills.try_with_lock(user, |_| send_bill()).await {
-///         Ok(()) => Ok("billed"),
+///     match bills.try_lock(user).await {
+///         Ok(lock) => lock.run(|_| send_bill()).await.map(|()| "billed"),
 ///         Err(error) if error.is_refused() => Ok("another process bills this user"),
 ///         Err(error) if error.is_unavailable() || error.is_overloaded() => Ok("later"),
 ///         Err(error) => Err(error),

@@ -103,12 +103,12 @@ impl Error {
 
     /// Whether the lease is no longer held: it has expired or was revoked.
     ///
-    /// Extending or releasing such a lease returns this error. A layer also returns it for a request that it cancelled
+    /// Extending such a lease returns this error, and [`release_checked`](crate::Lease::release_checked). A layer also returns it for a request that it cancelled
     /// because its lease was lost.
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tower_distributed::{Mutex, Store};
+    /// use tower_distributed::{Lease, Mutex, Store};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
     /// let builder = Mutex::builder().ttl(Duration::from_millis(50)).watchdog(false); // the lock is not renewed
@@ -116,7 +116,7 @@ impl Error {
     /// let guard = mutex.lock("invoice-42").await?;
     /// tokio::time::sleep(Duration::from_millis(100)).await;
     /// assert!(guard.extend().await.unwrap_err().is_lost());
-    /// assert!(guard.unlock_checked().await.unwrap_err().is_lost());
+    /// assert!(Lease::from(guard).release_checked().await.unwrap_err().is_lost());
     /// # Ok(()) }
     /// ```
     #[must_use]

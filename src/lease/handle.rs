@@ -145,11 +145,11 @@ impl Lease {
     /// Like [`release`](Self::release), but fails if the lease was not held to the end.
     ///
     /// ```
-    /// use tower_distributed::{Store, WaitGroup};
+    /// use tower_distributed::{Lease, Store, WaitGroup};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
     /// let imports = WaitGroup::new(&Store::in_memory(), "imports", 1)?;
-    /// let lease = imports.add("acme").await?.into_lease();
+    /// let lease = Lease::from(imports.add("acme").await?);
     /// // Import here.
     /// lease.release_checked().await?; // an error if another process may have imported meanwhile
     /// # Ok(()) }
@@ -251,9 +251,9 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// Implements a guard, whose field is a lease: how it is released, and that it derefs to its lease.
+/// Implements a guard, whose field is a lease: how it is released, that it becomes its lease, and derefs to it.
 macro_rules! guard {
-    ($guard:ident.$lease:tt, $what:literal, $release:ident, $release_checked:ident) => {
+    ($guard:ident.$lease:tt, $what:literal, $release:ident) => {
         impl $guard {
             #[doc = concat!("Releases ", $what, ". Returns whether it was still held. See [`Lease::release`].")]
             ///
@@ -263,16 +263,12 @@ macro_rules! guard {
             pub async fn $release(self) -> Result<bool, Error> {
                 self.$lease.release().await
             }
+        }
 
-            #[doc = concat!("Like [`", stringify!($release), "`](Self::", stringify!($release), "),")]
-            #[doc = concat!("but returns an error if ", $what, " was lost before.")]
-            ///
-            /// # Errors
-            ///
-            #[doc = concat!("* [`is_lost`](Error::is_lost): ", $what, " was no longer held.")]
-            /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
-            pub async fn $release_checked(self) -> Result<(), Error> {
-                self.$lease.release_checked().await
+        /// The lease has [`release_checked`](Lease::release_checked) as well.
+        impl From<$guard> for Lease {
+            fn from(guard: $guard) -> Self {
+                guard.$lease
             }
         }
 

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::quorum::Quorum;
-use super::{Mutex, Place};
+use super::{Mutex, Quorum};
 use crate::lease::holder::Exclusive;
 use crate::lease::setters::setters;
 use crate::lease::{Drift, LeaseOptions, Leases, Wait};
@@ -32,7 +31,7 @@ use crate::{Error, Store, random};
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct MutexBuilder {
-    settings: Settings,
+    pub(super) settings: Settings,
     options: LeaseOptions,
 }
 
@@ -80,26 +79,7 @@ setters! { MutexBuilder:
     /// ```
     fn at_least_for(span: Duration) => options.at_least_for = span;
 
-    /// Sets whether [`with_lock`](Mutex::with_lock), [`try_with_lock`](Mutex::try_with_lock) and
-    /// [`once_per_tick`](Mutex::once_per_tick) drop the work when the lock is lost. Default: `true`.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_distributed::{Mutex, Store};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-    /// let builder = Mutex::builder().ttl(Duration::from_millis(50)).watchdog(false); // the lock is not renewed
-    /// let imports = builder.cancel_when_lost(false).build(&Store::in_memory(), "imports")?;
-    /// let work = async |lock: tower_distributed::LeaseHandle| {
-    ///     tokio::time::sleep(Duration::from_millis(100)).await;
-    ///     lock.is_held()
-    /// };
-    /// assert!(!imports.with_lock("2026-11", work).await?); // it ran to its end without the lock
-    /// # Ok(()) }
-    /// ```
-    fn cancel_when_lost(cancel: bool) => settings.cancel_when_lost = cancel;
-
-    /// Sets how long [`lock`](Mutex::lock) and [`with_lock`](Mutex::with_lock) wait. Default: no limit.
+    /// Sets how long [`lock`](Mutex::lock) waits. Default: no limit.
     fn max_wait(max_wait: Duration) => settings.wait.max_wait = Some(max_wait);
 
     /// Sets the most waiters of a key in the queue of the store. Further waiters are refused immediately. Default: no
@@ -131,7 +111,7 @@ setters! { MutexBuilder:
     /// use tower_distributed::{Mutex, Store};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-    /// let jobs = Mutex::builder().tries(3).retry_delay(Duration::from_millis(10));
+    /// let jobs = Mutex::builder().tries(3).retry_delay(|_| Duration::from_millis(10));
     /// let jobs = jobs.build(&Store::in_memory(), "jobs")?;
     /// let _running = jobs.lock("report").await?;
     /// assert!(jobs.lock("report").await.unwrap_err().is_waited_too_long()); // after 20 ms
@@ -139,20 +119,13 @@ setters! { MutexBuilder:
     /// ```
     fn tries(tries: u32) => settings.tries = Some(tries);
 
-    /// Sets the pause between two attempts of a waiter that polls. Default: a random time from 50 to 250 ms for each
-    /// pause.
-    ///
-    /// With [`exact_names`](Self::exact_names) and [`strict_fifo`](Self::strict_fifo), this is how often a waiter
-    /// in the queue asks the store, because an unlock by another library does not wake it. A shorter
-    /// pause than 1 ms counts as 1 ms there.
-    fn retry_delay(delay: Duration) => settings.delay = Delay::Fixed(delay);
-
-    /// Sets a function that returns the pause between two attempts. Its argument is the number of failed attempts,
-    /// from 1.
+    /// Sets a function that returns the pause between two attempts of a waiter that polls. Its argument is the number of
+    /// failed attempts, from 1. Default: a random time from 50 to 250 ms.
     ///
     /// The function is called once before each pause. With [`exact_names`](Self::exact_names) and
-    /// [`strict_fifo`](Self::strict_fifo), instead [`build`](Self::build) calls it with 1, and all pauses of a waiter in
-    /// the queue have this length.
+    /// [`strict_fifo`](Self::strict_fifo), instead [`build`](Self::build) calls it with 1. The result is how often a waiter
+    /// in the queue asks the store, because an unlock by another library does not wake it. A shorter pause than 1 ms
+    /// counts as 1 ms there.
     ///
     /// ```
     /// use std::time::Duration;
@@ -160,13 +133,13 @@ setters! { MutexBuilder:
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
     /// let doubled = |failed: u32| Duration::from_millis(10 << failed.min(6)); // 20 ms, 40 ms, … 640 ms
-    /// let jobs = Mutex::builder().tries(3).retry_delay_with(doubled).build(&Store::in_memory(), "jobs")?;
+    /// let jobs = Mutex::builder().tries(3).retry_delay(doubled).build(&Store::in_memory(), "jobs")?;
     /// let _running = jobs.lock("report").await?;
     /// assert!(jobs.lock("report").await.unwrap_err().is_waited_too_long()); // after 60 ms
     /// # Ok(()) }
     /// ```
-    fn retry_delay_with(delay: impl Fn(u32) -> Duration + Send + Sync + 'static)
-        => settings.delay = Delay::By(Arc::new(delay));
+    fn retry_delay(delay: impl Fn(u32) -> Duration + Send + Sync + 'static)
+        => settings.retry_delay = Arc::new(delay);
 
     /// Sets how long the store remembers the last [fencing token](crate::MutexGuard::fence) of a key that is not
     /// locked, 1 s to 365 days, in whole milliseconds, and at least the [`ttl`](Self::ttl). Default: 7 to 8 days.
@@ -205,12 +178,6 @@ setters! { MutexBuilder:
     /// A holder counts on the ttl less this share and 2 ms. The rest must be at least 5 ms.
     fn drift_factor(factor: f64) => options.drift = Drift(factor);
 
-    /// Sets how long each server of a quorum may take to answer, as a share of the ttl. Above 0 and below 1. Default:
-    /// 0.05.
-    ///
-    /// The time is at least 1 ms. The [timeout](crate::StoreBuilder::timeout) of the store applies as well.
-    fn timeout_factor(factor: f64) => settings.timeout_factor = factor;
-
     /// Sets a function that returns the value of each lock in Redis, for other programs to read. The value must not
     /// be empty. Default: a random value that is never repeated.
     ///
@@ -246,19 +213,12 @@ setters! { MutexBuilder:
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
     /// let store = Store::in_memory(); // or the Redis that another service locks with redsync
-    /// let jobs = Mutex::builder().exact_names().retry_delay(Duration::from_millis(100)).build(&store, "jobs")?;
+    /// let jobs = Mutex::builder().exact_names().retry_delay(|_| Duration::from_millis(100)).build(&store, "jobs")?;
     /// let lock = jobs.lock("cron:report").await?; // the key `cron:report` in Redis
     /// assert!(jobs.is_locked("cron:report").await?);
     /// # Ok(()) }
     /// ```
     fn exact_names() => settings.exact_names = true;
-
-    /// Sets whether an attempt on a quorum ends as soon as the result is certain, instead of waiting for every
-    /// server. Default: `false`.
-    fn fail_fast(fail_fast: bool) => settings.fail_fast = fail_fast;
-
-    /// Sets whether an attempt on a quorum asks the servers in random order. Default: `false`.
-    fn shuffle_nodes(shuffle: bool) => settings.shuffle_nodes = shuffle;
 }
 
 impl MutexBuilder {
@@ -269,63 +229,18 @@ impl MutexBuilder {
     /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 of the characters `A-Z a-z 0-9 - _ . /`, or if a
     /// setting is out of range.
     pub fn build(self, store: &Store, name: &str) -> Result<Mutex, Error> {
-        let place = Place::Store(self.leases(store, name)?);
-        Ok(self.mutex(place, store, name))
+        let leases = self.leases(store, name)?;
+        Ok(self.mutex(leases, None, name))
     }
 
-    /// Builds the mutexes of the namespace `name` on several independent stores. A majority of them must grant a
-    /// lock.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_distributed::{Mutex, Store};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-    /// let nodes = [Store::in_memory(), Store::in_memory(), Store::in_memory()];
-    /// let leaders = Mutex::builder()
-    ///     .ttl(Duration::from_secs(10))
-    ///     .drift_factor(0.02)   // a holder counts on 9.8 s less 2 ms
-    ///     .timeout_factor(0.05) // a server may take 500 ms to answer
-    ///     .fail_fast(true)      // an attempt ends once two servers agree
-    ///     .shuffle_nodes(true)  // not every process asks the same server first
-    ///     .tries(8)
-    ///     .retry_delay(Duration::from_millis(100))
-    ///     .build_quorum(nodes, "leaders")?;
-    /// let lock = leaders.lock("eu-1").await?;
-    /// assert!(leaders.is_locked("eu-1").await?);
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`is_invalid`](Error::is_invalid) if there are no stores, or if a store is given twice. Otherwise the same as
-    /// [`build`](Self::build).
-    pub fn build_quorum(self, stores: impl IntoIterator<Item = Store>, name: &str) -> Result<Mutex, Error> {
-        let stores: Vec<_> = stores.into_iter().collect();
-        let [first, ..] = &stores[..] else {
-            return Err(Error::invalid("a quorum needs at least one store, got none"));
-        };
-        for (position, store) in stores.iter().enumerate() {
-            if let Some(same) = stores[..position].iter().position(|other| other.is_same(store)) {
-                return Err(Error::invalid(format!(
-                    "the stores of a quorum must be independent: stores {same} and {position} (counted from 0) are \
-                     the same"
-                )));
-            }
-        }
-        let nodes = stores.iter().map(|store| self.leases(store, name)).collect::<Result<_, _>>()?;
-        let place = Place::Quorum(Quorum::new(first, nodes, &self.settings));
-        Ok(self.mutex(place, first, name))
-    }
-
-    fn mutex(self, place: Place, store: &Store, name: &str) -> Mutex {
-        let values = store.shared(self.settings.shared_name(name), Arc::default);
+    pub(super) fn mutex(self, leases: Leases<Exclusive>, quorum: Option<Arc<Quorum>>, name: &str) -> Mutex {
+        let values = leases.admission.store.shared(self.settings.shared_name(name), Arc::default);
         let (settings, decisions) = (Arc::new(self.settings), Decisions::new("mutex", name));
-        Mutex { place, name: name.into(), settings, values, decisions }
+        Mutex { leases, quorum, name: name.into(), settings, values, decisions }
     }
 
-    fn leases(&self, store: &Store, name: &str) -> Result<Leases<Exclusive>, Error> {
-        let Settings { tries, timeout_factor, exact_names, strict_fifo, wait, .. } = self.settings;
+    pub(super) fn leases(&self, store: &Store, name: &str) -> Result<Leases<Exclusive>, Error> {
+        let Settings { tries, exact_names, strict_fifo, wait, .. } = self.settings;
         self.options.check()?;
         check_name("the name of a namespace", name)?;
         if tries == Some(0) {
@@ -339,14 +254,12 @@ impl MutexBuilder {
             );
             return Err(Error::invalid(text));
         }
-        if !(timeout_factor > 0.0 && timeout_factor < 1.0) {
-            let text = format!("timeout_factor must be above 0 and below 1, is {timeout_factor}");
-            return Err(Error::invalid(text));
-        }
+        #[cfg(feature = "quorum")]
+        self.settings.quorum.check()?;
         let options = LeaseOptions {
             foreign: exact_names,
             ask_every: match exact_names {
-                true if strict_fifo => self.settings.retry_delay(1).max(Duration::from_millis(1)),
+                true if strict_fifo => (self.settings.retry_delay)(1).max(Duration::from_millis(1)),
                 _ => self.options.ask_every,
             },
             // Each waiter needs its own place in the queue if waiters are counted, or if each lock has its own value.
@@ -371,22 +284,13 @@ pub(super) struct Settings {
     pub(super) wait: Wait,
     /// `None`: on one store wait in the queue; on a quorum 32.
     pub(super) tries: Option<u32>,
-    delay: Delay,
+    /// The pause after so many attempts.
+    pub(super) retry_delay: Arc<dyn Fn(u32) -> Duration + Send + Sync>,
     pub(super) value: Option<Arc<dyn Fn() -> String + Send + Sync>>,
     pub(super) exact_names: bool,
     pub(super) strict_fifo: bool,
-    pub(super) timeout_factor: f64,
-    pub(super) fail_fast: bool,
-    pub(super) shuffle_nodes: bool,
-    pub(super) cancel_when_lost: bool,
-}
-
-#[derive(Clone)]
-enum Delay {
-    /// A random pause between the two.
-    Random(Duration, Duration),
-    Fixed(Duration),
-    By(Arc<dyn Fn(u32) -> Duration + Send + Sync>),
+    #[cfg(feature = "quorum")]
+    pub(super) quorum: super::quorum::Settings,
 }
 
 impl Default for Settings {
@@ -394,14 +298,14 @@ impl Default for Settings {
         Self {
             wait: Wait::FOR_EVER,
             tries: None,
-            delay: Delay::Random(Duration::from_millis(50), Duration::from_millis(250)),
+            retry_delay: Arc::new(|_| {
+                Duration::from_millis(50) + Duration::from_millis(200).mul_f64(random::fraction())
+            }),
             value: None,
             exact_names: false,
             strict_fifo: false,
-            timeout_factor: 0.05,
-            fail_fast: false,
-            shuffle_nodes: false,
-            cancel_when_lost: true,
+            #[cfg(feature = "quorum")]
+            quorum: super::quorum::Settings::default(),
         }
     }
 }
@@ -415,15 +319,6 @@ impl Settings {
     /// The name under which mutexes share their state. All mutexes with exact names are in one namespace.
     pub(super) fn shared_name<'a>(&self, name: &'a str) -> &'a str {
         if self.exact_names { "" } else { name }
-    }
-
-    /// The pause after `tried` attempts.
-    pub(super) fn retry_delay(&self, tried: u32) -> Duration {
-        match &self.delay {
-            Delay::Random(least, most) => *least + (*most - *least).mul_f64(random::fraction()),
-            Delay::Fixed(delay) => *delay,
-            Delay::By(delay) => delay(tried),
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::lease::layer::{
 };
 use crate::middleware::away::Away;
 use crate::telemetry::Decisions;
-use crate::{AsError, Extracted, Key, KeyExtractor, Lease, Mutex, MutexGuard, StoreFailure};
+use crate::{AsError, Extracted, Key, KeyExtractor, Lease, Mutex, StoreFailure};
 
 /// A [`Layer`](tower_layer::Layer) that handles the requests of a key one at a time, under a mutex.
 ///
@@ -84,11 +84,11 @@ impl Acquire for Locks {
     type Granted = Lease;
 
     fn decisions(&self) -> &Decisions {
-        self.mutex.decisions()
+        &self.mutex.decisions
     }
 
     fn is_in_memory(&self) -> bool {
-        self.mutex.is_in_memory()
+        self.mutex.quorum.is_none() && self.mutex.leases.admission.store.is_in_memory()
     }
 
     async fn acquire(&self, key: Key, (): (), max_wait: Option<Duration>) -> Acquired<Lease> {
@@ -96,6 +96,6 @@ impl Acquire for Locks {
         let asked = mutex.acquire(key.clone(), max_wait).await;
         let local = |local: Mutex, _| async move { local.acquire(key, max_wait).await };
         let settled = away.settle(asked, local).await;
-        Ok(mutex.decisions().settle(settled)?.map(MutexGuard::into_lease))
+        Ok(mutex.decisions.settle(settled)?.map(Lease::from))
     }
 }

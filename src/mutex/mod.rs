@@ -2,9 +2,11 @@
 
 mod builder;
 mod jobs;
-pub(crate) mod layer;
+mod layer;
+#[cfg(feature = "quorum")]
 mod quorum;
-#[cfg(test)]
+// One of the tests makes quorums.
+#[cfg(all(test, feature = "quorum"))]
 mod tests;
 mod values;
 
@@ -14,12 +16,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use self::builder::Settings;
+#[cfg(feature = "quorum")]
 use self::quorum::Quorum;
-
 use self::values::Values;
-use super::lease::holder::Exclusive;
-use super::lease::{Admission, Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
 use crate::error::{Busy, Subject, Why};
+use crate::lease::holder::Exclusive;
+use crate::lease::{Admission, Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
 use crate::store::timer::sleep;
 use crate::store::{Namespace, check_exact};
 use crate::telemetry::Decisions;
@@ -27,6 +29,10 @@ use crate::{Error, Key, Store};
 
 pub use self::builder::MutexBuilder;
 pub use self::layer::MutexLayer;
+
+/// Without the feature there is no quorum.
+#[cfg(not(feature = "quorum"))]
+type Quorum = std::convert::Infallible;
 
 /// A namespace of mutexes, one for each key. Cheap to clone. See the [module](crate::mutex) for details.
 ///
@@ -36,17 +42,14 @@ pub use self::layer::MutexLayer;
 /// meantime is released in the background.
 #[derive(Clone, Debug)]
 pub struct Mutex {
-    place: Place,
+    /// The leases in the store, or in the first store of a quorum, whose options and end are those of the quorum.
+    leases: Leases<Exclusive>,
+    /// `None`: the locks are in one store.
+    quorum: Option<Arc<Quorum>>,
     name: Arc<str>,
     settings: Arc<Settings>,
     values: Arc<Values>,
     decisions: Decisions,
-}
-
-#[derive(Clone, Debug)]
-enum Place {
-    Store(Leases<Exclusive>),
-    Quorum(Arc<Quorum>),
 }
 
 impl Mutex {
@@ -59,25 +62,6 @@ impl Mutex {
     /// Same as [`MutexBuilder::build`].
     pub fn new(store: &Store, name: &str) -> Result<Self, Error> {
         Self::builder().build(store, name)
-    }
-
-    /// Creates the mutexes of the namespace `name` on several independent stores, with the default settings.
-    ///
-    /// ```
-    /// use tower_distributed::{Mutex, Store};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-    /// let nodes = [Store::in_memory(), Store::in_memory(), Store::in_memory()];
-    /// let mutex = Mutex::quorum(nodes, "leaders")?;
-    /// let guard = mutex.lock("eu-1").await?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Same as [`MutexBuilder::build_quorum`].
-    pub fn quorum(stores: impl IntoIterator<Item = Store>, name: &str) -> Result<Self, Error> {
-        Self::builder().build_quorum(stores, name)
     }
 
     /// Returns a builder to change the settings.
@@ -127,10 +111,11 @@ impl Mutex {
     ///
     /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
     pub async fn is_locked(&self, key: impl Into<Key>) -> Result<bool, Error> {
-        match &self.place {
-            Place::Store(leases) => Ok(leases.admission.in_use(key.into()).await? > 0),
-            Place::Quorum(quorum) => quorum.is_locked(key.into()).await,
+        #[cfg(feature = "quorum")]
+        if let Some(quorum) = &self.quorum {
+            return quorum.is_locked(key.into()).await;
         }
+        Ok(self.leases.admission.in_use(key.into()).await? > 0)
     }
 
     /// Returns the holder of a lock and the number of waiters. Changes nothing.
@@ -163,7 +148,7 @@ impl Mutex {
     /// at most; without [`watchdog`](MutexBuilder::watchdog) when the ttl ends. Until then two holders may work at once: the
     /// resource must check the [fencing token](MutexGuard::fence), which is higher for the next holder. Waiters of the
     /// holder's own process stand in one line with it, and wait for its next renewal, too. A holder that hands the lock on to
-    /// one of them knows nothing of the loss: even [`unlock_checked`](MutexGuard::unlock_checked) succeeds.
+    /// one of them knows nothing of the loss: even [`unlock`](MutexGuard::unlock) returns `true`.
     ///
     /// ```
     /// # use tower_distributed::{Mutex, Store};
@@ -187,25 +172,22 @@ impl Mutex {
         self.one_store(&key)?.revoke(key, holder.whole_token()).await
     }
 
-    /// The leases in the store of this value, or in the first store of a quorum, whose options and end are those of the quorum.
-    fn leases(&self) -> &Leases<Exclusive> {
-        match &self.place {
-            Place::Store(leases) => leases,
-            Place::Quorum(quorum) => &quorum.nodes[0],
-        }
-    }
-
     /// The leases in the one store of this value.
     fn one_store(&self, key: &Key) -> Result<&Admission<Exclusive>, Error> {
-        let Place::Store(leases) = &self.place else {
-            return Err(Error::invalid(
-                "the locks of a quorum have no single state: inspect each of its stores",
-            ));
-        };
-        if self.settings.exact_names {
-            check_exact(key, leases.admission.store.prefix())?;
+        if self.quorum.is_some() {
+            let text = "the locks of a quorum have no single state: inspect each of its stores";
+            return Err(Error::invalid(text));
         }
-        Ok(&leases.admission)
+        self.check(key)?;
+        Ok(&self.leases.admission)
+    }
+
+    /// Checks a key that is to be the name of a lock.
+    fn check(&self, key: &Key) -> Result<(), Error> {
+        match self.settings.exact_names {
+            true => check_exact(key, self.leases.admission.store.prefix()),
+            false => Ok(()),
+        }
     }
 
     /// Closes this value and its clones: pending and later calls of [`lock`](Self::lock) and [`try_lock`](Self::try_lock) fail
@@ -222,7 +204,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn close(&self) {
-        self.leases().close();
+        self.leases.close();
     }
 
     /// Returns the name of the namespace.
@@ -233,51 +215,38 @@ impl Mutex {
 
     /// Returns the mutexes of this name in the memory of this process, which replaces the store while it is unavailable.
     /// For a quorum, it replaces all stores.
-    pub(crate) fn local_share(&self) -> Self {
+    fn local_share(&self) -> Self {
         let name = self.settings.shared_name(&self.name);
-        let leases = self.leases().local_share(name, |store| match self.settings.exact_names {
+        let leases = self.leases.local_share(name, |store| match self.settings.exact_names {
             true => Namespace::exact(store),
             false => Namespace::open(store, name),
         });
         let values = leases.admission.store.shared(name, Arc::default);
-        Self { place: Place::Store(leases), values, ..self.clone() }
-    }
-
-    pub(crate) fn is_in_memory(&self) -> bool {
-        matches!(&self.place, Place::Store(leases) if leases.admission.store.is_in_memory())
+        Self { leases, quorum: None, values, ..self.clone() }
     }
 
     /// Locks, and waits for up to `max_wait` (`None`: does not wait). Does not count a decision.
-    pub(crate) async fn acquire(&self, key: Key, max_wait: Option<Duration>) -> Result<MutexGuard, Error> {
+    async fn acquire(&self, key: Key, max_wait: Option<Duration>) -> Result<MutexGuard, Error> {
         match max_wait {
             None => self.ask(key, None).await,
             max_wait => self.wait(key, Wait { max_wait, ..self.settings.wait }).await,
         }
     }
 
-    pub(crate) fn decisions(&self) -> &Decisions {
-        &self.decisions
-    }
-
     /// Waits in the queue of the store, or polls if there is no queue or `tries` is set.
     async fn wait(&self, key: Key, wait: Wait) -> Result<MutexGuard, Error> {
-        let tries = match (&self.place, self.settings.tries) {
-            (Place::Store(_), None) if self.settings.polls() => u32::MAX,
-            (Place::Store(_), None) => return self.ask(key, Some(wait)).await,
-            (Place::Store(_), Some(tries)) => tries,
-            (Place::Quorum(_), tries) => tries.unwrap_or(32),
+        let tries = match self.settings.tries {
+            Some(tries) => tries,
+            None if self.quorum.is_some() => 32,
+            None if self.settings.polls() => u32::MAX,
+            None => return self.ask(key, Some(wait)).await,
         };
         self.try_often(key, wait.max_wait, tries).await
     }
 
     /// Makes one attempt. `wait`: `Some` to take a place in the queue if the lock is not free.
     async fn ask(&self, key: Key, wait: Option<Wait>) -> Result<MutexGuard, Error> {
-        if self.settings.exact_names {
-            match &self.place {
-                Place::Store(leases) => check_exact(&key, leases.admission.store.prefix())?,
-                Place::Quorum(quorum) => quorum.check_exact(&key)?,
-            }
-        }
+        self.check(&key)?;
         let (suffix, in_use) = match self.settings.value.as_ref().map(|value| value()) {
             Some(value) if value.is_empty() => {
                 return Err(Error::invalid("the value of a lock must not be empty"));
@@ -285,10 +254,10 @@ impl Mutex {
             Some(value) => (format!(":{value}"), Some(self.values.take(&key, &value)?)),
             None => (String::new(), None),
         };
-        let lease = match &self.place {
-            Place::Store(leases) => leases.acquire(key, Ask::new((), Subject::Lock, suffix, 0, wait)).await?,
-            Place::Quorum(_) if *self.leases().holding.closed.borrow() => return Err(Error::interrupted()),
-            Place::Quorum(quorum) => Arc::clone(quorum).acquire(key, &suffix).await?,
+        let lease = match &self.quorum {
+            #[cfg(feature = "quorum")]
+            Some(quorum) => quorum.acquire(key, &suffix).await?,
+            _ => self.leases.acquire(key, Ask::new((), Subject::Lock, suffix, 0, wait)).await?,
         };
         // The value stays in use until the lease is released.
         Ok(MutexGuard(match in_use {
@@ -301,7 +270,7 @@ impl Mutex {
     async fn try_often(&self, key: Key, max_wait: Option<Duration>, tries: u32) -> Result<MutexGuard, Error> {
         let settings = &self.settings;
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
-        let mut closed = self.leases().holding.closed.subscribe();
+        let mut closed = self.leases.holding.closed.subscribe();
         let mut tried = 0;
         loop {
             if *closed.borrow_and_update() {
@@ -315,7 +284,7 @@ impl Mutex {
             };
             tried += 1;
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let delay = (tried < tries).then(|| settings.retry_delay(tried));
+            let delay = (tried < tries).then(|| (settings.retry_delay)(tried));
             let Some(delay) = delay.filter(|delay| left.is_none_or(|left| *delay <= left)) else {
                 return Err(if error.is_refused() { waited_too_long(&error) } else { error });
             };
@@ -339,7 +308,7 @@ fn waited_too_long(error: &Error) -> Error {
 /// let reports = Mutex::new(&Store::in_memory(), "reports")?;
 /// let lock = reports.lock("2026-11").await?;
 /// // Write the report here.
-/// lock.unlock_checked().await?; // an error if another process may have written meanwhile
+/// assert!(lock.unlock().await?); // `false`: another process may have written meanwhile
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
@@ -354,10 +323,6 @@ impl MutexGuard {
     pub fn fence(&self) -> u64 {
         self.0.fence().unwrap_or(0)
     }
-
-    pub(crate) fn into_lease(self) -> Lease {
-        self.0
-    }
 }
 
-guard!(MutexGuard.0, "the lock", unlock, unlock_checked);
+guard!(MutexGuard.0, "the lock", unlock);

@@ -28,7 +28,7 @@ async fn on_both(test: impl AsyncFn(&Mutex)) {
 
 /// Whether the queue of the store has a waiter.
 async fn has_waiting(mutex: &Mutex) -> bool {
-    let super::Place::Store(leases) = &mutex.place else { unreachable!() };
+    let leases = &mutex.leases;
     leases.admission.look("k".into()).await.unwrap().waiting() > 0
 }
 
@@ -40,14 +40,14 @@ async fn waiter(mutex: &Mutex) -> JoinHandle<Result<MutexGuard, Error>> {
     });
     assert!(poll!(call.as_mut()).is_pending());
     let waiter = tokio::spawn(call);
-    let super::Place::Store(leases) = &mutex.place else { unreachable!() };
+    let leases = &mutex.leases;
     eventually("the waiter to have its place", LONG, async || leases.is_placed(&"k".into())).await;
     waiter
 }
 
 /// Whether a waiter was offered the lock and has not taken it yet.
 fn has_offered(mutex: &Mutex) -> bool {
-    let super::Place::Store(leases) = &mutex.place else { unreachable!() };
+    let leases = &mutex.leases;
     leases.has_offered(&"k".into())
 }
 
@@ -240,7 +240,7 @@ fn what_is_held_and_waited_for_outlives_the_runtime_it_began_on() {
     });
 }
 
-/// The function of `retry_delay_with` is called once for each pause.
+/// The function of `retry_delay` is called once for each pause.
 #[tokio::test]
 async fn a_pause_is_asked_for_once() {
     let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -252,7 +252,7 @@ async fn a_pause_is_asked_for_once() {
         }
     };
     let stores = [(); 3].map(|()| Store::in_memory());
-    let builder = Mutex::builder().tries(3).retry_delay_with(delay);
+    let builder = Mutex::builder().tries(3).retry_delay(delay);
     for mutex in [
         builder.clone().build(&stores[0], "one"),
         builder.clone().exact_names().build(&stores[0], "exact"),
@@ -289,7 +289,7 @@ async fn shutdown_ends_the_leases_that_are_still_held() {
 #[tokio::test]
 async fn all_locks_are_given_back_at_once_and_who_waits_gets_them() {
     on_both(async |mutex| {
-        let super::Place::Store(leases) = &mutex.place else { unreachable!() };
+        let leases = &mutex.leases;
         let keys: Vec<_> = (0..10).map(|n| n.to_string()).collect();
         let guards = join_all(keys.iter().map(|key| mutex.lock(key.as_str()))).await;
         let guards: Vec<_> = guards.into_iter().map(Result::unwrap).collect();
@@ -320,7 +320,7 @@ async fn all_locks_are_given_back_at_once_and_who_waits_gets_them() {
 async fn a_panic_in_what_follows_an_answer_loses_no_other_answer() {
     let server = RedisServer::start().await;
     let mutex = Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
-    let super::Place::Store(leases) = &mutex.place else { unreachable!() };
+    let leases = &mutex.leases;
     let (answered, mut answers) = tokio::sync::mpsc::unbounded_channel();
     for n in 0..8_u32 {
         let answered = answered.clone();

@@ -49,23 +49,7 @@ pub type RwLockLayer<Req, H = UntilResponse, R = AsError> = LeaseLayer<Req, Leas
 pub struct RequestLocks<Req> {
     lock: RwLock,
     /// `None`: every request writes.
-    access: Option<Arc<dyn ChooseAccess<Req> + Send + Sync>>,
-}
-
-/// Decides whether a request reads or writes. Functions and closures from `&Req` to [`Access`] implement it.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` does not decide whether a `{Req}` reads or writes",
-    note = "pass a closure with a typed argument that returns `Access`: `|request: &Request| Access::Read`"
-)]
-pub trait ChooseAccess<Req> {
-    /// Returns how the request uses the lock.
-    fn access(&self, request: &Req) -> Access;
-}
-
-impl<Req, F: Fn(&Req) -> Access> ChooseAccess<Req> for F {
-    fn access(&self, request: &Req) -> Access {
-        self(request)
-    }
+    access: Option<Arc<dyn Fn(&Req) -> Access + Send + Sync>>,
 }
 
 impl<Req> RwLockLayer<Req> {
@@ -80,7 +64,7 @@ impl<Req, H, R> RwLockLayer<Req, H, R> {
     /// Sets a closure from `&Req` to [`Access`] that decides whether a request reads or writes. Default: every
     /// request writes.
     #[must_use]
-    pub fn access(mut self, access: impl ChooseAccess<Req> + Send + Sync + 'static) -> Self {
+    pub fn access(mut self, access: impl Fn(&Req) -> Access + Send + Sync + 'static) -> Self {
         self.provide.from.access = Some(Arc::new(access));
         self
     }
@@ -88,7 +72,7 @@ impl<Req, H, R> RwLockLayer<Req, H, R> {
 
 impl<Req> Provide<Req> for RequestLocks<Req> {
     fn lease(&self, key: Extracted, request: &Req, max_wait: Option<Duration>) -> Acquiring<Lease> {
-        let access = self.access.as_ref().map_or(Access::Write, |access| access.access(request));
+        let access = self.access.as_ref().map_or(Access::Write, |access| access(request));
         acquire(&self.lock, key, access, max_wait)
     }
 }
@@ -98,15 +82,15 @@ impl Acquire for RwLock {
     type Granted = Lease;
 
     fn decisions(&self) -> &Decisions {
-        self.decisions()
+        &self.decisions
     }
 
     fn is_in_memory(&self) -> bool {
-        self.is_in_memory()
+        self.leases.admission.store.is_in_memory()
     }
 
     async fn acquire(&self, key: Key, access: Access, max_wait: Option<Duration>) -> Acquired<Lease> {
-        let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..self.wait() });
+        let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..self.settings.wait });
         self.acquire(key, access, wait).await.map(Some)
     }
 }

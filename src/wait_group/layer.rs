@@ -7,11 +7,10 @@ use crate::lease::Wait;
 use crate::lease::layer::{
     Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, UntilResponse, acquire,
 };
-pub use crate::middleware::Cost;
 use crate::middleware::away::Away;
 use crate::store::failure::Replicas;
 use crate::telemetry::Decisions;
-use crate::{AsError, Extracted, Key, KeyExtractor, Lease, Permit, StoreFailure, WaitGroup};
+use crate::{AsError, Extracted, Key, KeyExtractor, Lease, StoreFailure, WaitGroup};
 use derive_where::derive_where;
 
 /// A [`Layer`](tower_layer::Layer) that limits how many requests of a key the inner service handles at once.
@@ -56,9 +55,9 @@ pub type ConcurrencyLimitLayer<Req, H = UntilResponse, R = AsError> =
 pub struct RequestPermits<Req> {
     source: Source,
     /// `None`: every request weighs 1.
-    weight: Option<Arc<dyn Cost<Req> + Send + Sync>>,
+    weight: Option<Arc<dyn Fn(&Req) -> u32 + Send + Sync>>,
     /// `None`: the limit of the WaitGroup.
-    limit: Option<Arc<dyn ChooseLimit<Req> + Send + Sync>>,
+    limit: Option<Arc<dyn Fn(&Req) -> Option<u32> + Send + Sync>>,
 }
 
 /// Where permits come from.
@@ -66,22 +65,6 @@ pub struct RequestPermits<Req> {
 struct Source {
     group: WaitGroup,
     away: Away<(Replicas, WaitGroup)>,
-}
-
-/// Chooses the limit for a request. Functions and closures from `&Req` to `Option<u32>` implement it.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` does not choose the limit of a `{Req}`",
-    note = "pass a closure with a typed argument that returns `Option<u32>`: `|request: &Request| Some(3)`"
-)]
-pub trait ChooseLimit<Req> {
-    /// Returns the limit. `None`: the limit of the WaitGroup.
-    fn limit(&self, request: &Req) -> Option<u32>;
-}
-
-impl<Req, F: Fn(&Req) -> Option<u32>> ChooseLimit<Req> for F {
-    fn limit(&self, request: &Req) -> Option<u32> {
-        self(request)
-    }
 }
 
 impl<Req> ConcurrencyLimitLayer<Req> {
@@ -98,7 +81,7 @@ impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
     ///
     /// A request with the weight 0 passes without a permit and without a call to the store.
     #[must_use]
-    pub fn weight(mut self, weight: impl Cost<Req> + Send + Sync + 'static) -> Self {
+    pub fn weight(mut self, weight: impl Fn(&Req) -> u32 + Send + Sync + 'static) -> Self {
         self.provide.from.weight = Some(Arc::new(weight));
         self
     }
@@ -108,7 +91,7 @@ impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
     ///
     /// A limit of 0 refuses the request as [`Invalid`](crate::RefusalKind::Invalid).
     #[must_use]
-    pub fn limit(mut self, limit: impl ChooseLimit<Req> + Send + Sync + 'static) -> Self {
+    pub fn limit(mut self, limit: impl Fn(&Req) -> Option<u32> + Send + Sync + 'static) -> Self {
         self.provide.from.limit = Some(Arc::new(limit));
         self
     }
@@ -128,11 +111,11 @@ impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
 
 impl<Req> Provide<Req> for RequestPermits<Req> {
     fn lease(&self, key: Extracted, request: &Req, max_wait: Option<Duration>) -> Acquiring<Lease> {
-        let weight = self.weight.as_ref().map_or(1, |weight| weight.cost(request));
+        let weight = self.weight.as_ref().map_or(1, |weight| weight(request));
         if weight == 0 {
             return Acquiring::Ready(Ok(None));
         }
-        let limit = self.limit.as_ref().and_then(|limit| limit.limit(request));
+        let limit = self.limit.as_ref().and_then(|limit| limit(request));
         acquire(&self.source, key, (weight, limit.unwrap_or(self.source.group.limit())), max_wait)
     }
 }
@@ -147,7 +130,7 @@ impl Acquire for Source {
     }
 
     fn is_in_memory(&self) -> bool {
-        self.group.is_in_memory()
+        self.group.leases.admission.store.is_in_memory()
     }
 
     async fn acquire(
@@ -165,7 +148,7 @@ impl Acquire for Source {
             asked.map_err(|refusal| if refusal.is_exceeds_limit() { outage } else { refusal })
         };
         let settled = self.away.settle(asked, local).await;
-        Ok(self.decisions().settle(settled)?.map(Permit::into_lease))
+        Ok(self.decisions().settle(settled)?.map(Lease::from))
     }
 }
 

@@ -1,23 +1,24 @@
 #![doc = include_str!("page.md")]
 
+mod builder;
 pub(crate) mod holders;
 mod id;
-pub(crate) mod layer;
+mod layer;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::id::PermitId;
-pub use self::layer::{ChooseLimit, ConcurrencyLimitLayer, Cost};
-
+pub use self::builder::WaitGroupBuilder;
+use self::builder::check_limit;
 use self::holders::Permits;
-use super::lease::setters::setters;
-use super::lease::{Ask, Holder, Lease, LeaseOptions, Leases, Snapshot, Wait, guard};
+pub use self::id::PermitId;
+pub use self::layer::ConcurrencyLimitLayer;
 use crate::error::Subject;
+use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
 use crate::store::Namespace;
 use crate::store::failure::Replicas;
-use crate::telemetry::{self, Decisions};
+use crate::telemetry::Decisions;
 use crate::{Error, Key, Store};
 
 /// A namespace of WaitGroups, one for each key. Cheap to clone. See the [module](crate::wait_group) for details.
@@ -37,7 +38,7 @@ use crate::{Error, Key, Store};
 /// let hasty = exports.with_max_wait(Duration::from_millis(10));
 /// assert!(hasty.add("acme").await.unwrap_err().is_waited_too_long());
 ///
-/// large.done_checked().await?; // an error if the permit was lost
+/// assert!(large.done().await?); // `false`: the permit was lost
 /// exports.close(); // this process shuts down
 /// assert!(premium.add("acme").await.unwrap_err().is_interrupted());
 /// assert!(other.done().await?); // permits stay valid
@@ -52,9 +53,9 @@ use crate::{Error, Key, Store};
 pub struct WaitGroup {
     leases: Leases<Permits>,
     name: Arc<str>,
-    pub(crate) decisions: Decisions,
+    decisions: Decisions,
     limit: u32,
-    pub(crate) wait: Wait,
+    wait: Wait,
 }
 
 impl WaitGroup {
@@ -71,7 +72,7 @@ impl WaitGroup {
 
     /// Returns a builder to change the settings. `limit`: the most permits for each key, at least 1.
     pub fn builder(limit: u32) -> WaitGroupBuilder {
-        WaitGroupBuilder { limit, wait: Wait::FOR_EVER, options: LeaseOptions::default() }
+        WaitGroupBuilder::new(limit)
     }
 
     /// Returns the same permits with another limit, for example the limit of a customer's plan.
@@ -250,25 +251,15 @@ impl WaitGroup {
 
     /// Returns the permits of this name in the memory of this process, which replaces the store while it is unavailable,
     /// and how many processes share the limit.
-    pub(crate) fn local_share(&self, replicas: NonZeroU32) -> (Replicas, Self) {
+    fn local_share(&self, replicas: NonZeroU32) -> (Replicas, Self) {
         let leases = self.leases.local_share(&self.name, |store| Namespace::open(store, &self.name));
         let limit = format!("wait_group {}", self.name);
         let replicas = Replicas::of(&leases.admission.store, &limit, replicas);
         (replicas, Self { leases, ..self.clone() })
     }
 
-    pub(crate) fn is_in_memory(&self) -> bool {
-        self.leases.admission.store.is_in_memory()
-    }
-
     /// Acquires a permit. Does not count a decision.
-    pub(crate) async fn acquire(
-        &self,
-        key: Key,
-        n: u32,
-        limit: u32,
-        wait: Option<Wait>,
-    ) -> Result<Permit, Error> {
+    async fn acquire(&self, key: Key, n: u32, limit: u32, wait: Option<Wait>) -> Result<Permit, Error> {
         check_limit(limit)?;
         if n == 0 {
             return Err(Error::invalid("the weight of a permit must be at least 1, is 0"));
@@ -280,13 +271,6 @@ impl WaitGroup {
         let lease = self.leases.acquire(key, ask).await?;
         Ok(Permit { lease, name: Arc::clone(&self.name) })
     }
-}
-
-fn check_limit(limit: u32) -> Result<u32, Error> {
-    if limit == 0 {
-        return Err(Error::invalid("the limit must be at least 1, is 0"));
-    }
-    Ok(limit)
 }
 
 /// A permit of a [`WaitGroup`]. Dropping it releases the permit in the background.
@@ -308,89 +292,6 @@ impl Permit {
         let (key, token) = self.lease.into_token();
         PermitId { name: self.name, key, token }
     }
-
-    /// Converts the permit into its lease.
-    ///
-    /// ```
-    /// use tower_distributed::{Lease, Store, WaitGroup};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-    /// let exports = WaitGroup::new(&Store::in_memory(), "exports", 10)?;
-    /// let lease: Lease = exports.add("acme").await?.into_lease();
-    /// lease.release_checked().await?;
-    /// assert_eq!(exports.count("acme").await?, 0);
-    /// # Ok(()) }
-    /// ```
-    pub fn into_lease(self) -> Lease {
-        self.lease
-    }
 }
 
-guard!(Permit.lease, "the permit", done, done_checked);
-
-/// A builder for a [`WaitGroup`].
-///
-/// ```
-/// use std::time::Duration;
-/// use tower_distributed::{Store, WaitGroup};
-///
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-/// let calls = WaitGroup::builder(1)
-///     .ttl(Duration::from_millis(50))
-///     .watchdog(false)                  // a call that takes longer than 50 ms goes on without a permit
-///     .max_wait(Duration::from_secs(5)) // `add` gives up after 5 s
-///     .max_waiters(100)                 // the 101st waiter is refused at once
-///     .build(&Store::in_memory(), "calls")?;
-///
-/// let slow = calls.add("acme").await?;
-/// let _next = calls.add("acme").await?; // after 50 ms
-/// assert!(!slow.is_held());
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct WaitGroupBuilder {
-    limit: u32,
-    wait: Wait,
-    options: LeaseOptions,
-}
-
-setters! { WaitGroupBuilder:
-    /// Sets the ttl of a permit, 10 ms to 1 day. Default: 30 s.
-    ///
-    /// The permits of a crashed process expire after this time.
-    fn ttl(ttl: Duration) => options.ttl = ttl;
-
-    /// Sets whether a permit is renewed while it is held, every third of its ttl. Default: `true`.
-    fn watchdog(watchdog: bool) => options.watchdog = watchdog;
-
-    /// Sets how long [`add`](WaitGroup::add), [`add_n`](WaitGroup::add_n) and [`wait`](WaitGroup::wait) wait.
-    /// Default: no limit.
-    fn max_wait(max_wait: Duration) => wait.max_wait = Some(max_wait);
-
-    /// Sets the most waiters of a key. Further waiters are refused immediately. Default: no limit. 0 refuses every
-    /// call that would have to wait.
-    ///
-    /// Calls of [`wait`](WaitGroup::wait) do not count.
-    fn max_waiters(most: u32) => wait.max_waiters = most;
-}
-
-impl WaitGroupBuilder {
-    /// Builds the WaitGroups of the namespace `name` in a store. All users of the same store and name share them.
-    ///
-    /// If the processes use different limits, for example during a deployment, each call is decided by its own limit.
-    ///
-    /// # Errors
-    ///
-    /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 of the characters `A-Z a-z 0-9 - _ . /`, if the
-    /// limit is 0, or if the ttl is out of range.
-    pub fn build(self, store: &Store, name: &str) -> Result<WaitGroup, Error> {
-        self.options.check()?;
-        let limit = check_limit(self.limit)?;
-        let namespace = Namespace::new(store, name)?;
-        let counts = telemetry::Leases::new("permit", name);
-        let leases = Leases::shared(store, name, || namespace, self.options, counts);
-        let decisions = Decisions::new("wait_group", name);
-        Ok(WaitGroup { leases, name: name.into(), decisions, limit, wait: self.wait })
-    }
-}
+guard!(Permit.lease, "the permit", done);

@@ -29,7 +29,7 @@ use crate::{KeyExtractor, RwLock, RwLockLayer};
 /// # Ok(()) }
 /// ```
 #[must_use]
-pub fn rw_lock<B>(
+pub fn rw_lock<B: 'static>(
     lock: RwLock,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> RwLockLayer<Request<B>, UntilBodyEnd, Refuse> {

@@ -55,7 +55,7 @@ async fn debug_of_primitives_and_layers_is_short_and_contains_no_password() {
     let group = WaitGroup::new(&store, "group", 3).unwrap();
     let mutex = Mutex::new(&store, "mutex").unwrap();
     let nodes = [&url, &format!("{url}/1"), &format!("{url}/2")].map(|url| Store::redis(url).unwrap());
-    let quorum = Mutex::quorum(nodes, "quorum").unwrap();
+    let quorum = Mutex::builder().build_quorum(nodes, "quorum").unwrap();
     let lock = RwLock::new(&store, "lock").unwrap();
     let filter = BloomFilter::new(&store, "filter", 1_000, 0.01).unwrap();
     let dedupe = Dedupe::builder().remember_forever().build(&filter).unwrap();

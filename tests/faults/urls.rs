@@ -46,13 +46,14 @@ fn sentinels_with_different_settings_are_refused() {
 fn a_cluster_is_one_store_of_a_quorum_whatever_nodes_name_it() {
     let node = |host: u8| format!("redis://10.0.0.{host}:6379");
     let cluster = |hosts: &[u8]| Store::builder().cluster(hosts.iter().map(|host| node(*host))).unwrap();
-    let quorum = |one: &[u8], other: &[u8]| Mutex::quorum([cluster(one), cluster(other)], "x");
+    let quorum =
+        |one: &[u8], other: &[u8]| Mutex::builder().build_quorum([cluster(one), cluster(other)], "x");
     for (one, other) in [(&[1, 2][..], &[2, 1][..]), (&[1, 2], &[3, 2]), (&[1], &[2, 3, 1])] {
         is_told(quorum(one, other), &["independent", "the same"]);
     }
     assert!(quorum(&[1, 2], &[3, 4]).is_ok());
     let one_node = Store::redis(&node(2)).unwrap();
-    is_told(Mutex::quorum([cluster(&[1, 2]), one_node], "x"), &["independent", "the same"]);
+    is_told(Mutex::builder().build_quorum([cluster(&[1, 2]), one_node], "x"), &["independent", "the same"]);
 }
 
 #[cfg(feature = "sentinel")]
@@ -60,7 +61,8 @@ fn a_cluster_is_one_store_of_a_quorum_whatever_nodes_name_it() {
 fn a_master_is_one_store_of_a_quorum_whatever_sentinels_name_it() {
     let node = |host: u8| format!("redis://10.0.0.{host}:26379");
     let store = |hosts: [u8; 2], master| Store::builder().sentinel(hosts.map(node), master).unwrap();
-    let quorum = |one, other, master| Mutex::quorum([store(one, "a"), store(other, master)], "x");
+    let quorum =
+        |one, other, master| Mutex::builder().build_quorum([store(one, "a"), store(other, master)], "x");
     is_told(quorum([1, 2], [2, 1], "a"), &["independent", "the same"]);
     is_told(quorum([1, 2], [3, 2], "a"), &["independent", "the same"]);
     assert!(quorum([1, 2], [1, 2], "b").is_ok(), "another master");

@@ -121,8 +121,8 @@ async fn extremes_are_legal() {
         let lock = RwLock::builder().max_wait(Duration::MAX).most_writers(u32::MAX);
         let lock = lock.build(&store, "rw").unwrap();
         assert!(lock.write("k").await.unwrap().release().await.unwrap());
-        let slow = Mutex::builder().tries(u32::MAX).retry_delay(Duration::MAX).max_wait(Duration::MAX);
-        for slow in [slow.clone(), slow.exact_names(), Mutex::builder().retry_delay_with(|_| Duration::MAX)] {
+        let slow = Mutex::builder().tries(u32::MAX).retry_delay(|_| Duration::MAX).max_wait(Duration::MAX);
+        for slow in [slow.clone(), slow.exact_names(), Mutex::builder().retry_delay(|_| Duration::MAX)] {
             let slow = slow.build(&store, "slow").unwrap();
             let guard = slow.lock("k").await.unwrap();
             // It waits for its next try, for ever.
@@ -141,7 +141,7 @@ async fn extremes_are_legal() {
 #[tokio::test]
 async fn a_long_retry_delay_costs_no_place() {
     let (server, [_, redis]) = stores().await;
-    let rare = Mutex::builder().exact_names().strict_fifo().retry_delay(Duration::MAX);
+    let rare = Mutex::builder().exact_names().strict_fifo().retry_delay(|_| Duration::MAX);
     let rare = rare.build(&redis, "x").unwrap();
     server.cli(&["SET", "k", "somebody else", "PX", "600000"]);
     let waiter = tokio::spawn(async move { rare.lock("k").await });

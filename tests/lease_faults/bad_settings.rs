@@ -69,7 +69,7 @@ async fn names() {
             let told = |error: Error| is_told(&error, &["1 to 64", &format!("{name:?}")]);
             told(WaitGroup::new(&store, name, 1).unwrap_err());
             told(Mutex::new(&store, name).unwrap_err());
-            told(Mutex::quorum([store.clone()], name).unwrap_err());
+            told(Mutex::builder().build_quorum([store.clone()], name).unwrap_err());
             told(RwLock::new(&store, name).unwrap_err());
             told(RwLock::new(&store, "x").unwrap().with_group(name).unwrap_err());
         }
@@ -133,12 +133,15 @@ async fn tries_and_factors() {
 /// None, or one twice. An even number is allowed, and of four three must agree.
 #[tokio::test]
 async fn nodes_of_a_quorum() {
-    is_told(&Mutex::quorum([], "x").unwrap_err(), &["at least one", "none"]);
+    is_told(&Mutex::builder().build_quorum([], "x").unwrap_err(), &["at least one", "none"]);
     let (one, other) = (Store::in_memory(), Store::in_memory());
-    is_told(&Mutex::quorum([one.clone(), other.clone(), one.clone()], "x").unwrap_err(), &["same", "0", "2"]);
+    is_told(
+        &Mutex::builder().build_quorum([one.clone(), other.clone(), one.clone()], "x").unwrap_err(),
+        &["same", "0", "2"],
+    );
     let url = |number| Store::redis(&format!("redis://127.0.0.1:1/{number}")).unwrap();
-    is_told(&Mutex::quorum([url(0), url(1), url(1)], "x").unwrap_err(), &["same", "1", "2"]);
-    assert!(Mutex::quorum([url(0), url(1), url(2)], "x").is_ok());
+    is_told(&Mutex::builder().build_quorum([url(0), url(1), url(1)], "x").unwrap_err(), &["same", "1", "2"]);
+    assert!(Mutex::builder().build_quorum([url(0), url(1), url(2)], "x").is_ok());
 
     let servers = futures::future::join_all((0..2).map(|_| RedisServer::start())).await;
     let mut stores = vec![one.clone(), other.clone()];
@@ -152,7 +155,7 @@ async fn nodes_of_a_quorum() {
     assert!(!guard.unlock().await.unwrap());
     // Of one, one is a majority; of two, both.
     for nodes in [1, 2] {
-        let few = Mutex::quorum(stores[4 - nodes..].to_vec(), "few").unwrap();
+        let few = Mutex::builder().build_quorum(stores[4 - nodes..].to_vec(), "few").unwrap();
         let guard = few.lock("k").await.unwrap();
         assert!(few.try_lock("k").await.unwrap_err().is_refused());
         servers[1].cli(&["DEL", "td:{few:k}:lock"]);

@@ -80,7 +80,7 @@ async fn mutexes(place: Place<'_>, store: &Store) {
     each_of_a_mutex(Place { queues: false, ..place }, &mutex).await;
     let mutex = Mutex::builder().ttl(LONG).strict_fifo().build(store, "queued").unwrap();
     each_of_a_mutex(place, &mutex).await;
-    let mutex = Mutex::builder().ttl(LONG).tries(1000).retry_delay(Duration::from_millis(1));
+    let mutex = Mutex::builder().ttl(LONG).tries(1000).retry_delay(|_| Duration::from_millis(1));
     let mutex = mutex.build(store, "trying").unwrap();
     each_of_a_mutex(Place { queues: false, ..place }, &mutex).await;
 }
@@ -99,7 +99,7 @@ async fn a_quorum_on_redis() {
 
 async fn a_quorum(place: Place<'_>, stores: Vec<Store>) {
     for fail_fast in [false, true] {
-        let builder = Mutex::builder().ttl(LONG).tries(1000).retry_delay(Duration::from_millis(1));
+        let builder = Mutex::builder().ttl(LONG).tries(1000).retry_delay(|_| Duration::from_millis(1));
         let name = if fail_fast { "fast" } else { "quorum" };
         let mutex = builder.fail_fast(fail_fast).build_quorum(stores.clone(), name).unwrap();
         each_of_a_mutex(place, &mutex).await;

@@ -130,7 +130,7 @@ async fn flushed_scripts_are_never_noticed() {
     let servers = join_all((0..3).map(|_| RedisServer::start())).await;
     let stores: Vec<_> = servers.iter().map(|server| open(&server.url())).collect();
     let mut families = Family::each(&stores[0], LONG).to_vec();
-    let quorum = Mutex::builder().ttl(LONG).retry_delay(Duration::from_millis(2)).tries(u32::MAX);
+    let quorum = Mutex::builder().ttl(LONG).retry_delay(|_| Duration::from_millis(2)).tries(u32::MAX);
     families.push(Family::Mutex(quorum.build_quorum(stores, "quorum").unwrap()));
     let contention = Contention::start(&families);
     for _ in 0..40 {

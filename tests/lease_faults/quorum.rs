@@ -21,7 +21,7 @@ async fn fences_rise_whatever_minority_is_away() {
     let (mut last, mut rounds) = (0, 0);
     for first in 0..5 {
         for second in (0..5).filter(|second| *second != first) {
-            let mutex = Mutex::quorum(nodes.stores().await, "fences").unwrap();
+            let mutex = Mutex::builder().build_quorum(nodes.stores().await, "fences").unwrap();
             let away = [&nodes.proxies[first], &nodes.proxies[second]];
             away.iter().for_each(|proxy| proxy.cut());
             // A leap that one of those who are there has made alone.

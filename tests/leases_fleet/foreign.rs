@@ -25,7 +25,7 @@ const MOST: usize = 100 * SHARE;
 /// Ours, which asks about as often as theirs.
 fn ours() -> Mutex {
     let delay = |_| Duration::from_micros(rand::random_range(1..4000));
-    let mutex = Mutex::builder().exact_names().ttl(TTL).retry_delay_with(delay);
+    let mutex = Mutex::builder().exact_names().ttl(TTL).retry_delay(delay);
     mutex.build(&store_of_role(), "ours").unwrap()
 }
 

@@ -26,10 +26,10 @@ pub(crate) async fn a_short_job_keeps_its_lock(place: &Place, name: &str) {
     let at_least = Duration::from_millis(400);
     let [early, late] = hosts(place, name, || Mutex::builder().ttl(TTL).at_least_for(at_least));
     let began = std::time::Instant::now();
-    let handle = early.try_with_lock("report", async |lease| lease).await.unwrap();
+    let handle = early.try_lock("report").await.unwrap().run(async |lease| lease).await.unwrap();
     assert!(!handle.is_held(), "for the job it has ended");
     timeout(SOON, handle.lost()).await.expect("the tasks of the job are told");
-    let again = late.try_with_lock("report", async |_| "done again").await;
+    let again = late.try_lock("report").await.map(drop);
     assert!(began.elapsed() >= at_least || again.unwrap_err().is_refused());
     eventually("the next tick to run", SOON, async || late.try_lock("report").await.is_ok()).await;
     assert!(began.elapsed() >= at_least, "{:?}", began.elapsed());
@@ -84,10 +84,12 @@ pub(crate) async fn a_tick_runs_once(place: &Place, name: &str) {
 pub(crate) async fn work_ends_with_its_lock(place: &Place, name: &str) {
     let short = || Mutex::builder().ttl(Duration::from_millis(100)).watchdog(false);
     let mutex = short().build(place, name).unwrap();
-    let error = mutex.with_lock("k", |_| std::future::pending::<()>()).await.unwrap_err();
+    let error = mutex.lock("k").await.unwrap().run(|_| std::future::pending::<()>()).await.unwrap_err();
     assert!(error.is_lost(), "{error}");
-    let goes_on = short().cancel_when_lost(false).build(place, name).unwrap();
-    let outcome = goes_on.with_lock("k", async |lease| lease.lost().await).await;
+    // Without `run` it goes on.
+    let guard = mutex.lock("k").await.unwrap();
+    guard.lost().await;
+    let outcome = guard.unlock().await;
     assert!(outcome.is_ok(), "{outcome:?}");
 }
 
@@ -127,7 +129,7 @@ async fn a_quorum_keeps_the_lock_of_a_short_job() {
     let builder = || Mutex::builder().ttl(TTL).at_least_for(at_least).tries(1);
     let [early, late] = [(); 2].map(|()| builder().build_quorum(nodes.clone(), "jobs").unwrap());
     let began = std::time::Instant::now();
-    let handle = early.try_with_lock("report", async |lease| lease).await.unwrap();
+    let handle = early.try_lock("report").await.unwrap().run(async |lease| lease).await.unwrap();
     assert!(!handle.is_held());
     let again = late.try_lock("report").await;
     assert!(began.elapsed() >= at_least || again.unwrap_err().is_refused());
@@ -141,7 +143,8 @@ async fn the_lock_of_a_short_job_outlives_its_process() {
     let server = RedisServer::start().await;
     let builder = || Mutex::builder().ttl(TTL).at_least_for(TTL);
     let store = Store::redis(&server.url()).unwrap();
-    builder().build(&store, "jobs").unwrap().try_with_lock("report", async |_| ()).await.unwrap();
+    let early = builder().build(&store, "jobs").unwrap();
+    early.try_lock("report").await.unwrap().run(async |_| ()).await.unwrap();
     store.shutdown(TTL).await.expect("it waits for the rest of the time");
     let late = builder().build(&Store::redis(&server.url()).unwrap(), "jobs").unwrap();
     assert!(late.try_lock("report").await.unwrap_err().is_refused());
@@ -160,7 +163,7 @@ async fn a_tick_needs_a_period() {
 
 #[tokio::test]
 async fn a_closed_quorum_locks_no_more() {
-    let mutex = Mutex::quorum([(); 3].map(|()| Store::in_memory()), "jobs").unwrap();
+    let mutex = Mutex::builder().build_quorum([(); 3].map(|()| Store::in_memory()), "jobs").unwrap();
     let guard = mutex.try_lock("k").await.unwrap();
     mutex.close();
     assert!(guard.is_held());

@@ -58,13 +58,11 @@ pub(crate) async fn is_locked_sees_every_holder(place: &Place, name: &str) {
 pub(crate) async fn work_is_done_under_the_lock(place: &Place, name: &str) {
     let [one, other] = [(); 2].map(|()| Mutex::new(place, name).unwrap());
     let (mutex, skips) = (one.clone(), other.clone());
-    let billed = one
-        .try_with_lock("k", |lease| async move {
+    let lock = one.try_lock("k").await.unwrap();
+    let billed = lock
+        .run(|lease| async move {
             assert!(lease.is_held() && lease.fence().is_some());
-            let error = skips
-                .try_with_lock("k", |_| async { unreachable!("it is to be skipped") })
-                .await
-                .unwrap_err();
+            let error = skips.try_lock("k").await.unwrap_err();
             assert!(error.is_refused() && error.retry_after().is_some(), "{error}");
             mutex.is_locked("k").await.unwrap()
         })
@@ -74,15 +72,15 @@ pub(crate) async fn work_is_done_under_the_lock(place: &Place, name: &str) {
     let run = |number: u32| {
         let (mutex, inside) = ([&one, &other][number as usize % 2].clone(), Arc::clone(&inside));
         async move {
-            mutex
-                .with_lock("k", |_| async move {
-                    assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
-                    tokio::task::yield_now().await;
-                    inside.store(false, Ordering::SeqCst);
-                    number
-                })
-                .await
-                .unwrap()
+            let lock = mutex.lock("k").await.unwrap();
+            lock.run(|_| async move {
+                assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
+                tokio::task::yield_now().await;
+                inside.store(false, Ordering::SeqCst);
+                number
+            })
+            .await
+            .unwrap()
         }
     };
     assert_eq!(join_all((0..12).map(run)).await, (0..12).collect::<Vec<_>>());
@@ -96,7 +94,7 @@ pub(crate) async fn tries_end_in_a_refusal(place: &Place, name: &str) {
         noted.lock().unwrap().push(tried);
         Duration::from_millis(20)
     };
-    let mutex = Mutex::builder().tries(3).retry_delay_with(delay).build(place, name).unwrap();
+    let mutex = Mutex::builder().tries(3).retry_delay(delay).build(place, name).unwrap();
     let guard = mutex.lock("k").await.unwrap();
     asked.lock().unwrap().clear();
     let began = Instant::now();
@@ -110,7 +108,7 @@ pub(crate) async fn tries_end_in_a_refusal(place: &Place, name: &str) {
 }
 
 pub(crate) async fn tries_go_on_until_it_is_free(place: &Place, name: &str) {
-    let retry = Duration::from_millis(5);
+    let retry = |_| Duration::from_millis(5);
     let mutex = Mutex::builder().tries(u32::MAX).retry_delay(retry).build(place, name).unwrap();
     let guard = mutex.lock("k").await.unwrap();
     let (tried, waiting) = (tokio::sync::mpsc::unbounded_channel(), mutex.clone());
@@ -119,7 +117,7 @@ pub(crate) async fn tries_go_on_until_it_is_free(place: &Place, name: &str) {
         let _ = sender.send(tried);
         Duration::from_millis(5)
     };
-    let patient = Mutex::builder().tries(u32::MAX).retry_delay_with(delay).build(place, name).unwrap();
+    let patient = Mutex::builder().tries(u32::MAX).retry_delay(delay).build(place, name).unwrap();
     let waiter = tokio::spawn(async move { patient.lock("k").await.unwrap() });
     while tries.recv().await.unwrap() < 3 {}
     assert!(guard.unlock().await.unwrap());
@@ -216,7 +214,7 @@ async fn exclude_locks_of_others(place: &Place, name: &str, in_a_queue: bool) {
         let _ = sender.send(tried);
         Duration::from_millis(5)
     };
-    let mut builder = Mutex::builder().exact_names().retry_delay_with(delay).ttl(Duration::from_secs(6));
+    let mut builder = Mutex::builder().exact_names().retry_delay(delay).ttl(Duration::from_secs(6));
     if in_a_queue {
         builder = builder.strict_fifo();
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::sync::mpsc;
-use tower_distributed::WaitGroup;
+use tower_distributed::{Lease, WaitGroup};
 
 use crate::stores::{Place, SOON};
 use support::eventually;
@@ -48,7 +48,7 @@ pub(crate) async fn all_that_is_out_is_counted(place: &Place, name: &str) {
     assert_eq!(group.count("k").await.unwrap(), 3);
     assert!(group.try_add_n("k", 3).await.unwrap_err().is_refused(), "two are free");
     assert!(group.try_add_n("k", 2).await.unwrap().done().await.unwrap());
-    assert!(three.into_lease().release().await.unwrap());
+    assert!(Lease::from(three).release().await.unwrap());
     assert_eq!(group.count("k").await.unwrap(), 0);
 }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 use futures::future::join_all;
 use tokio::sync::mpsc;
 use tower_distributed::RwLock;
-use tower_distributed::rw_lock::Prefer;
 
 use crate::stores::{Place, SOON};
 use support::eventually;
@@ -154,7 +153,7 @@ pub(crate) async fn writers_go_first(place: &Place, name: &str) {
 }
 
 pub(crate) async fn readers_go_first_where_they_are_preferred(place: &Place, name: &str) {
-    let lock = RwLock::builder().prefer(Prefer::Readers).build(place, name).unwrap();
+    let lock = RwLock::builder().prefer_readers().build(place, name).unwrap();
     let reader = lock.read("k").await.unwrap();
     let mut line = Line::new(place, &lock);
     line.writer("a writer after readers").await;
@@ -253,7 +252,8 @@ pub(crate) async fn waits_and_settings(place: &Place, name: &str) {
     let lock = RwLock::builder().app_id("shop/ä").build(place, name).unwrap();
     let writer = lock.write("k").await.unwrap();
     assert!(writer.token().contains("@shop%2f%c3%a4/"), "{}", writer.token());
-    let error = lock.with_max_wait(Duration::from_millis(50)).read("k").await.unwrap_err();
+    let hasty = RwLock::builder().max_wait(Duration::from_millis(50)).build(place, name).unwrap();
+    let error = hasty.read("k").await.unwrap_err();
     assert!(error.is_waited_too_long(), "{error}");
     let full = RwLock::builder().max_waiters(0).build(place, name).unwrap();
     assert!(full.read("k").await.unwrap_err().is_queue_full());

@@ -144,7 +144,7 @@ impl RateLimitFields {
                 rest.extend([";qu=\"", unit, "\""]);
             }
             if self.partition_key
-                && let Some(key) = decision.key()
+                && let Some(key) = &decision.key
             {
                 rest.extend([";pk=:", &partition(key), ":"]);
             }

@@ -286,7 +286,7 @@ async fn routes_with_one_limit_share_it_in_an_outage() {
 #[tokio::test]
 async fn routes_with_one_quorum_exclude_each_other_in_an_outage() {
     let stores = [1, 2, 3].map(|port| Store::redis(&format!("redis://127.0.0.1:{port}")).unwrap());
-    let mutex = Mutex::quorum(stores, "quorum").unwrap();
+    let mutex = Mutex::builder().build_quorum(stores, "quorum").unwrap();
     let probe = Probe::hanging();
     let routes = [1, 2].map(|_| {
         let layer = MutexLayer::new(mutex.clone(), everything).on_store_failure(shared_by(2));
