@@ -166,10 +166,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     /// waiters.
     pub(super) async fn fly<W: Work<T, E>>(
         self: &Arc<Self>,
-        key: Key,
+        key: &Key,
         work: W,
     ) -> Result<OutcomeOf<W, T, E>, Error> {
-        if let Some(answer) = self.cached(&key, |_| true) {
+        if let Some(answer) = self.cached(key, |_| true) {
             return Ok(FlightOutcome::Shared(Ok(answer), Some(work)));
         }
         // A deadline beyond the range of `Instant` is no deadline.
@@ -186,23 +186,23 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     async fn join<W: Work<T, E>>(
         self: &Arc<Self>,
-        key: Key,
+        key: &Key,
         call: Call<W>,
     ) -> Result<OutcomeOf<W, T, E>, Error> {
         // With `refresh_early` every caller asks as a leader, which may refresh the answer.
         if self.settings.refresh_early.is_none()
-            && let Some(outcome) = self.fresh(&key)
+            && let Some(outcome) = self.fresh(key)
         {
             return self.follow(key, outcome, call).await;
         }
-        let (guard, caller) = match self.table.join(&key) {
+        let (guard, caller) = match self.table.join(key) {
             Role::Served(stale) => return self.follow(key, stale, call).await,
             Role::Leader(guard, caller) => (guard, caller),
             Role::Follower(mut wakeup, caller) => {
                 let wakeup = tokio::select! {
                     biased;
                     wakeup = &mut wakeup => wakeup,
-                    () = until(call.deadline) => return Err(self.waited_too_long(&key)),
+                    () = until(call.deadline) => return Err(self.waited_too_long(key)),
                 };
                 match wakeup {
                     Ok(Wakeup::Outcome(outcome)) => {
@@ -230,7 +230,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     /// Returns the outcome for a caller that does not lead.
     pub(super) async fn follow<W: Work<T, E>>(
         &self,
-        key: Key,
+        key: &Key,
         outcome: SharedOutcome<T, E>,
         call: Call<W>,
     ) -> Result<OutcomeOf<W, T, E>, Error> {
@@ -266,14 +266,15 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 
     /// Runs the work for this caller only, in the caller's task.
-    async fn pass<W: Work<T, E>>(&self, key: Key, call: Call<W>) -> Result<W::Own, Error> {
+    async fn pass<W: Work<T, E>>(&self, key: &Key, call: Call<W>) -> Result<W::Own, Error> {
         let _slot = tokio::select! {
             biased;
-            slot = self.parallel.enter(&key) => slot,
-            () = until(call.deadline) => return Err(self.waited_too_long(&key)),
+            slot = self.parallel.enter(key) => slot,
+            () = until(call.deadline) => return Err(self.waited_too_long(key)),
         };
         self.decisions.count(Outcome::Admitted);
-        Ok(call.work.run(None).await.own)
+        // Boxed, so that the futures of callers that lead or follow are small.
+        Ok(Box::pin(call.work.run(None)).await.own)
     }
 }
 

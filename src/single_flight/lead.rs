@@ -112,7 +112,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                     lease.into_iter().for_each(Lease::decline);
                     self.keep(epoch, guard.key(), &outcome, (found.length(), found.fresh(), asked));
                     guard.finish(Ok(&outcome));
-                    return send_later(caller, self.follow(guard.key().clone(), outcome, call)).await;
+                    return send_later(caller, self.follow(guard.key(), outcome, call)).await;
                 }
             }
         }

@@ -128,7 +128,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
     where
         F: Future<Output = Result<T, E>> + Send + 'static,
     {
-        match self.0.fly(key.into(), Plain { core: Arc::clone(&self.0), work }).await {
+        match self.0.fly(&key.into(), Plain { core: Arc::clone(&self.0), work }).await {
             Ok(FlightOutcome::Own(outcome) | FlightOutcome::Shared(outcome, _)) => {
                 outcome.map_err(RunError::Failed)
             }
@@ -182,7 +182,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
     }
 
     /// Runs the work, or returns the outcome of another run.
-    pub(crate) async fn fly<W: Work<T, E>>(&self, key: Key, work: W) -> Result<OutcomeOf<W, T, E>, Error> {
+    pub(crate) async fn fly<W: Work<T, E>>(&self, key: &Key, work: W) -> Result<OutcomeOf<W, T, E>, Error> {
         self.0.fly(key, work).await
     }
 }

@@ -53,13 +53,13 @@ impl<B: Body<Data = Bytes>> FlightBody<B> {
     }
 
     /// Creates a body of the data that were read and the rest of the body.
-    pub(crate) fn begun(read: Vec<Bytes>, rest: Pin<Box<B>>) -> Self {
+    pub(crate) fn begun(read: impl IntoIterator<Item = Bytes>, rest: Pin<Box<B>>) -> Self {
         let read = read.into_iter().map(Frame::data).map(Ok).collect();
         Self { read, rest: Rest::Begun { body: rest } }
     }
 
     /// Creates a body of the data that were read and the error that followed.
-    pub(crate) fn failed(read: Vec<Bytes>, error: B::Error) -> Self {
+    pub(crate) fn failed(read: impl IntoIterator<Item = Bytes>, error: B::Error) -> Self {
         let read = read.into_iter().map(Frame::data).map(Ok).chain([Err(error)]).collect();
         Self { read, rest: Rest::None }
     }

@@ -125,9 +125,9 @@ where
         R: Reject<C::Response, S::Error> + Send + Sync + 'static,
     {
         let mut work = Handling { layer: Arc::clone(&self), call: Box::new((inner, request)) };
-        let (mut flight_key, mut of_variant) = (key.clone(), false);
+        let mut of_variant = None;
         loop {
-            let (answer, unused) = match self.flight.fly(flight_key, work).await {
+            let (answer, unused) = match self.flight.fly(of_variant.as_ref().unwrap_or(&key), work).await {
                 Ok(FlightOutcome::Own(own)) => return own.map_err(|error| self.reject.inner_error(error)),
                 Ok(FlightOutcome::Shared(Ok(answer), unused)) => (answer, unused),
                 Ok(FlightOutcome::Shared(Err(failure), _)) => {
@@ -138,13 +138,12 @@ where
             // An answer that is served while the work runs was checked against its request before.
             let variant = unused.and_then(|work| Some((self.capture.variant(&work.call.1, &answer)?, work)));
             let Some((variant, unused)) = variant else { return Ok(self.capture.restore(answer)) };
-            if of_variant {
+            if of_variant.is_some() {
                 // The answer of the variant does not fit either: the request is handled alone.
                 let (mut inner, request) = *unused.call;
                 return self.handle_alone(inner.call(request)).await;
             }
-            (work, of_variant) = (unused, true);
-            flight_key = [key.as_bytes(), b"\0", &variant].concat().into();
+            (work, of_variant) = (unused, Some([key.as_bytes(), b"\0", &variant].concat().into()));
         }
     }
 
