@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -158,11 +159,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         if has_old && publication.has_failed {
             return;
         }
-        self.publish(lease, publication, entry, has_old, epoch).await;
+        self.publish(lease, publication, entry, has_old, epoch);
     }
 
     /// Publishes an outcome. `entry` is `None` if it is too large or cannot be encoded.
-    async fn publish(
+    fn publish(
         self: Arc<Self>,
         lease: Lease,
         Publication { outcome, fresh, .. }: Publication<T, E>,
@@ -193,11 +194,13 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             }
             end(lease, &was_held);
         };
-        if is_long {
-            return published(admission.complete(&state, entry, false).await.map(was_held));
+        match Handle::try_current() {
+            Ok(runtime) if is_long && !admission.store.is_in_memory() => drop(runtime.spawn(async move {
+                published(admission.complete(&state, entry, false).await.map(was_held));
+            })),
+            // No task waits for the answer.
+            _ => admission.send_complete(&state, entry, |entered| published(entered.map(was_held))),
         }
-        // No task waits for the answer.
-        admission.send_complete(&state, entry, |entered| published(entered.map(was_held)));
     }
 
     /// Returns whether an answer is stored. `None`: this is not known.
@@ -285,7 +288,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 (Some(lease), Found::Answer { bytes, fresh: 1.., .. }) if unread.is_some() => {
                     let (fresh, left) = (found.fresh(), found.left());
                     let entry = Entry::of(Arc::clone(bytes), fresh, left.saturating_sub(fresh));
-                    let entered = self.leases.admission.complete(&lease.state, entry, false).await;
+                    // Boxed, since it is rare.
+                    let entered = Box::pin(self.leases.admission.complete(&lease.state, entry, false)).await;
                     end(lease, &entered.map(was_held));
                     None
                 }

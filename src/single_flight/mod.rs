@@ -39,12 +39,10 @@ pub use self::shared::Share;
 
 use derive_where::derive_where;
 
-use self::core::{Core, OutcomeOf};
-use self::shared::Format;
+use self::core::Core;
 
 #[cfg(feature = "postcard")]
 use crate::Store;
-use crate::telemetry::Decisions;
 use crate::{Error, Key, LeaseHandle};
 
 /// A namespace of single flights, one per key, whose answers are of type `T`. Clones are cheap and share the
@@ -166,24 +164,6 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
-    }
-
-    pub(crate) fn format(&self) -> &Format<T, E> {
-        &self.0.format
-    }
-
-    pub(crate) fn decisions(&self) -> &Decisions {
-        &self.0.decisions
-    }
-
-    /// Returns an answer from the local cache, if it `fits`.
-    pub(crate) fn cached(&self, key: &Key, fits: impl FnOnce(&T) -> bool) -> Option<T> {
-        self.0.cached(key, fits)
-    }
-
-    /// Runs the work, or returns the outcome of another run.
-    pub(crate) async fn fly<W: Work<T, E>>(&self, key: &Key, work: W) -> Result<OutcomeOf<W, T, E>, Error> {
-        self.0.fly(key, work).await
     }
 }
 

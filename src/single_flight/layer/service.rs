@@ -39,7 +39,7 @@ where
             looked_up => {
                 let mut inner = take_ready(inner);
                 return ResponseFuture::flying(Box::pin(async move {
-                    match layer.flight.decisions().extracted(looked_up.await) {
+                    match layer.flight.0.decisions.extracted(looked_up.await) {
                         Ok(Some(key)) => layer.fly(key, inner, request).await,
                         Ok(None) => layer.handle_alone(inner.call(request)).await,
                         Err(error) => layer.reject.reject(error.into()),
@@ -48,7 +48,7 @@ where
             }
         };
         let fits = |answer: &A| layer.capture.variant(&request, answer).is_none();
-        if let Some(answer) = layer.flight.cached(&key, fits) {
+        if let Some(answer) = layer.flight.0.cached(&key, fits) {
             give_up_ready(inner);
             return ResponseFuture::served(layer.capture.restore(answer));
         }
@@ -100,7 +100,7 @@ where
                 Err(error) => {
                     let failure = capture.failure(&error);
                     let shared =
-                        failure.map_or(Share::Nobody, |failure| flight.format().share_error(failure));
+                        failure.map_or(Share::Nobody, |failure| flight.0.format.share_error(failure));
                     Captured { own: Err(error), shared: shared.map(Err) }
                 }
             }
@@ -127,7 +127,7 @@ where
         let mut work = Handling { layer: Arc::clone(&self), call: Box::new((inner, request)) };
         let mut of_variant = None;
         loop {
-            let (answer, unused) = match self.flight.fly(of_variant.as_ref().unwrap_or(&key), work).await {
+            let (answer, unused) = match self.flight.0.fly(of_variant.as_ref().unwrap_or(&key), work).await {
                 Ok(FlightOutcome::Own(own)) => return own.map_err(|error| self.reject.inner_error(error)),
                 Ok(FlightOutcome::Shared(Ok(answer), unused)) => (answer, unused),
                 Ok(FlightOutcome::Shared(Err(failure), _)) => {
