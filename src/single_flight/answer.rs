@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::kept::StoredAnswer;
-use super::verdict::ANSWER;
+use super::shared::ANSWER;
 use crate::lease::holder::{Holder, Kept};
 use crate::lease::kind::{Kind, Scripts, scripts};
 use crate::lease::outcome::{Completing, Entered, Look, Outcome};

@@ -6,22 +6,10 @@ use std::time::Duration;
 use super::SingleFlight;
 use super::codec::Codec;
 use super::core::{Core, Settings};
-use super::verdict::{Failures, Format};
+use super::shared::{Failures, Format, Pass};
 use crate::lease::LeaseOptions;
 use crate::lease::setters::{in_range, setters};
 use crate::{Error, Store, StoreFailure};
-
-/// The callers that get an answer that cannot be published because it is too large or cannot be encoded. The caller
-/// that ran always gets it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Unpublished {
-    /// The callers of its process. In each other process one caller runs and shares its answer there.
-    #[default]
-    InMemory,
-    /// No other caller. All other callers run at once, each for itself.
-    ToNobody,
-}
 
 /// A builder for a [`SingleFlight`].
 ///
@@ -73,6 +61,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
                 codec: Arc::new(codec),
                 ttl: Arc::new(|_| Some(Duration::from_secs(1))),
                 failures: None,
+                stale: Duration::ZERO,
+                pass: Duration::from_secs(10),
             },
             spans: Vec::new(),
         }
@@ -119,7 +109,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     /// If the run fails, the next caller starts another one: one at a time across all processes, without a pause.
     pub fn stale_while_revalidate(mut self, stale: Duration) -> Self {
         self.spans.push(("stale_while_revalidate", stale));
-        self.settings.times.stale = stale;
+        self.format.stale = stale;
         self
     }
 
@@ -127,7 +117,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     /// 1 ms to 1 day; default: 10 s.
     pub fn pass_for(mut self, pass: Duration) -> Self {
         self.spans.push(("pass_for", pass));
-        self.settings.times.pass = pass;
+        self.format.pass = pass;
         self
     }
 
@@ -262,22 +252,23 @@ setters! { SingleFlightBuilder<T, E>:
     /// `cargo bench --bench once -- large`.
     fn largest_answer(bytes: usize) => settings.largest = bytes;
 
-    /// Sets which callers get an answer that cannot be published. Default: [`Unpublished::InMemory`].
+    /// Sets whether an answer that cannot be published, because it is too large or cannot be encoded, is shared within
+    /// its process: in each other process one caller runs and shares its answer there. With `false` all other callers
+    /// run at once, each for itself. The caller that ran always gets its answer. Default: `true`.
     ///
     /// ```
-    /// use tower_distributed::single_flight::{Postcard, Unpublished};
-    /// use tower_distributed::{SingleFlight, Store};
+    /// use tower_distributed::{SingleFlight, Store, single_flight::Postcard};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
     /// let files = SingleFlight::<Vec<u8>>::builder(Postcard)
     ///     .largest_answer(64 << 10)
-    ///     .unpublished(Unpublished::ToNobody)
+    ///     .share_unpublished(false)
     ///     .build(&Store::in_memory(), "files")?;
     /// let large = files.run("logo.png", || async { vec![0; 100 << 10] }).await?; // too large to be shared
     /// assert_eq!(large.len(), 100 << 10);
     /// # Ok(()) }
     /// ```
-    fn unpublished(unpublished: Unpublished) => settings.unpublished = unpublished;
+    fn share_unpublished(share: bool) => settings.unpublished = if share { Pass::Process } else { Pass::Caller };
 
     /// Sets the ttl of the leader's lease: the time after which a follower takes over from a leader that was
     /// killed. 10 ms to 1 day; default: 5 s.

@@ -8,14 +8,14 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::answer::{Asker, Flight, Found};
-use super::builder::Unpublished;
 use super::kept;
+use super::layer::Captured;
 use super::local_cache::LocalCache;
 use super::parallel::Parallel;
 use super::run::{Run, gone};
+use super::shared::{Format, Pass, SharedOutcome};
 use super::stored::Stored;
-use super::table::{Baton, Caller, Heard, Part, Table};
-use super::verdict::{Format, Pass, Share, Times, Verdict};
+use super::table::{Caller, LeaderGuard, Role, Table, Wakeup};
 use crate::error::{Busy, Subject, Why};
 use crate::lease::{Admission, LeaseOptions, Leases};
 use crate::store::background::Background;
@@ -35,17 +35,17 @@ pub(crate) struct Core<T, E> {
     pub(super) over_budget: Often,
     pub(super) local_cache: Option<Arc<LocalCache<T>>>,
     background: Background,
-    table: Arc<Table<Verdict<T, E>>>,
+    table: Arc<Table<SharedOutcome<T, E>>>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(super) unpublished: Unpublished,
+    /// The callers that run if an answer cannot be published.
+    pub(super) unpublished: Pass,
     pub(super) max_wait: Duration,
     /// `None`: derived from the lease's ttl.
     pub(super) max_run: Option<Duration>,
     pub(super) largest: usize,
-    pub(super) times: Times,
     /// The size of the local cache in bytes.
     pub(super) local_cache: Option<u64>,
     /// The bound on the bytes of unexpired answers that this process has stored.
@@ -72,11 +72,10 @@ impl Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            unpublished: Unpublished::InMemory,
+            unpublished: Pass::Process,
             max_wait: Duration::from_secs(30),
             max_run: None,
             largest: 1 << 20,
-            times: Times { stale: Duration::ZERO, pass: Duration::from_secs(10) },
             local_cache: None,
             max_stored: None,
             refresh_early: None,
@@ -89,33 +88,17 @@ impl Default for Settings {
 }
 
 /// The work of a caller.
-pub(super) trait Work<T, E>: Send + 'static {
+pub(crate) trait Work<T, E>: Send + 'static {
     type Own: Send + 'static;
-    type Run: Future<Output = Flown<Self::Own, T, E>> + Send + 'static;
 
     /// Returns whether the caller accepts a given stale answer.
     fn fits(&self, stale: &T) -> bool;
 
-    fn run(self, lease: Option<LeaseHandle>) -> Self::Run;
-}
-
-impl<R, T, E, P, W, F> Work<T, E> for (P, W)
-where
-    R: Send + 'static,
-    P: Fn(&T) -> bool + Send + 'static,
-    W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
-    F: Future<Output = Flown<R, T, E>> + Send + 'static,
-{
-    type Own = R;
-    type Run = F;
-
-    fn fits(&self, stale: &T) -> bool {
-        (self.0)(stale)
-    }
-
-    fn run(self, lease: Option<LeaseHandle>) -> F {
-        (self.1)(lease)
-    }
+    /// Runs it, under a lease if the run leads across processes.
+    fn run(
+        self,
+        lease: Option<LeaseHandle>,
+    ) -> impl Future<Output = Captured<Self::Own, Result<T, E>>> + Send + 'static;
 }
 
 /// The call of a caller.
@@ -125,19 +108,15 @@ pub(super) struct Call<W> {
     pub(super) deadline: Option<Instant>,
 }
 
-/// The outcome of a run: for the caller that passed the work, and for all others.
-pub(crate) struct Flown<R, T, E> {
-    pub(crate) own: R,
-    pub(crate) shared: Share<Result<T, E>>,
-}
-
 /// The outcome that a caller gets.
-pub(crate) enum Landed<R, T, E> {
+pub(crate) enum FlightOutcome<R, T, E, W> {
     /// The outcome of its own run.
     Own(R),
-    /// The outcome of another caller's run.
-    Shared(Result<T, E>),
+    /// The outcome of another caller's run, and its own work, unless that runs in the background.
+    Shared(Result<T, E>, Option<W>),
 }
+
+pub(super) type OutcomeOf<W, T, E> = FlightOutcome<<W as Work<T, E>>::Own, T, E, W>;
 
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     pub(super) fn new(
@@ -152,7 +131,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let counts = telemetry::Leases::new("flight", name);
         let admission = Admission::new(store, &namespace, codec);
         let table = Table::new(name, settings.go_on);
-        let listener: Weak<dyn Listener> = Arc::<Table<Verdict<T, E>>>::downgrade(&table);
+        let listener: Weak<dyn Listener> = Arc::<Table<SharedOutcome<T, E>>>::downgrade(&table);
         store.notifier().listen(listener);
         let (largest, notifier) = (settings.largest, store.notifier());
         let local_cache = settings.local_cache.map(|bytes| LocalCache::new(name, bytes, largest, notifier));
@@ -187,94 +166,96 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     /// waiters.
     pub(super) async fn fly<W: Work<T, E>>(
         self: &Arc<Self>,
-        key: Key,
-        call: Call<W>,
-    ) -> Result<Landed<W::Own, T, E>, Error> {
-        if let Some(answer) = self.cached(&key, |_| true) {
-            return Ok(Landed::Shared(Ok(answer)));
+        key: &Key,
+        work: W,
+    ) -> Result<OutcomeOf<W, T, E>, Error> {
+        if let Some(answer) = self.cached(key, |_| true) {
+            return Ok(FlightOutcome::Shared(Ok(answer), Some(work)));
         }
-        let landed = self.run(key, call).await;
-        match &landed {
-            Ok(Landed::Shared(_)) => self.decisions.count(Outcome::Shared),
+        // A deadline beyond the range of `Instant` is no deadline.
+        let deadline = Instant::now().checked_add(self.settings.max_wait);
+        let outcome = self.join(key, Call { work, deadline }).await;
+        match &outcome {
+            Ok(FlightOutcome::Shared(..)) => self.decisions.count(Outcome::Shared),
             // A run whose lease was lost was counted when it began.
             Err(error) if !error.is_lost() => self.decisions.count(Outcome::of_error(error)),
             _ => {}
         }
-        landed
+        outcome
     }
 
-    async fn run<W: Work<T, E>>(
+    async fn join<W: Work<T, E>>(
         self: &Arc<Self>,
-        key: Key,
+        key: &Key,
         call: Call<W>,
-    ) -> Result<Landed<W::Own, T, E>, Error> {
-        // With `refresh_early` every caller goes through the driver, which may refresh the answer.
+    ) -> Result<OutcomeOf<W, T, E>, Error> {
+        // With `refresh_early` every caller asks as a leader, which may refresh the answer.
         if self.settings.refresh_early.is_none()
-            && let Some(verdict) = self.fresh(&key)
+            && let Some(outcome) = self.fresh(key)
         {
-            return self.landed(key, verdict, call).await;
+            return self.follow(key, outcome, call).await;
         }
-        let (baton, caller) = match self.table.join(&key) {
-            Part::Served(stale) => return self.landed(key, stale, call).await,
-            Part::Lead(baton, caller) => (baton, caller),
-            Part::Wait(mut heard, caller) => {
-                let heard = tokio::select! {
+        let (guard, caller) = match self.table.join(key) {
+            Role::Served(stale) => return self.follow(key, stale, call).await,
+            Role::Leader(guard, caller) => (guard, caller),
+            Role::Follower(mut wakeup, caller) => {
+                let wakeup = tokio::select! {
                     biased;
-                    heard = &mut heard => heard,
-                    () = until(call.deadline) => return Err(self.waited_too_long(&key)),
+                    wakeup = &mut wakeup => wakeup,
+                    () = until(call.deadline) => return Err(self.waited_too_long(key)),
                 };
-                match heard {
-                    Ok(Heard::Landed(verdict)) => {
+                match wakeup {
+                    Ok(Wakeup::Outcome(outcome)) => {
                         // The caller is not part of the next run.
                         drop(caller);
-                        return self.landed(key, verdict?, call).await;
+                        return self.follow(key, outcome?, call).await;
                     }
-                    Ok(Heard::Lead(baton)) => (baton, caller),
+                    Ok(Wakeup::Lead(guard)) => (guard, caller),
                     Err(_) => return Err(gone()),
                 }
             }
         };
-        self.lead(baton, caller, call).await
+        self.run(guard, caller, call).await
     }
 
-    /// Returns a fresh verdict from an in-memory store, unless one caller of the process must run.
-    fn fresh(&self, key: &Key) -> Option<Verdict<T, E>> {
+    /// Returns a fresh outcome from an in-memory store, unless one caller of the process must run.
+    fn fresh(&self, key: &Key) -> Option<SharedOutcome<T, E>> {
         let Some(Found::Answer { bytes, .. }) = self.leases.admission.find(key, &Asker::default()) else {
             return None;
         };
-        let verdict = self.format.decode(&bytes).ok()?;
-        (!matches!(verdict, Verdict::Pass(Pass::Process))).then_some(verdict)
+        let outcome = self.format.decode(&bytes).ok()?;
+        (!matches!(outcome, SharedOutcome::Pass(Pass::Process))).then_some(outcome)
     }
 
-    /// Returns the outcome for a caller that did not lead.
-    pub(super) async fn landed<W: Work<T, E>>(
+    /// Returns the outcome for a caller that does not lead.
+    pub(super) async fn follow<W: Work<T, E>>(
         &self,
-        key: Key,
-        verdict: Verdict<T, E>,
+        key: &Key,
+        outcome: SharedOutcome<T, E>,
         call: Call<W>,
-    ) -> Result<Landed<W::Own, T, E>, Error> {
-        match verdict.into_result() {
-            Some(shared) => Ok(Landed::Shared(shared)),
-            None => self.pass(key, call).await.map(Landed::Own),
+    ) -> Result<OutcomeOf<W, T, E>, Error> {
+        match outcome.into_result() {
+            Some(shared) => Ok(FlightOutcome::Shared(shared, Some(call.work))),
+            None => self.pass(key, call).await.map(FlightOutcome::Own),
         }
     }
 
-    /// Leads: polls the run until it has an outcome for the caller.
-    async fn lead<W: Work<T, E>>(
+    /// Begins a run as the leader, and polls it until it has an outcome for the caller.
+    async fn run<W: Work<T, E>>(
         self: &Arc<Self>,
-        baton: Baton<Verdict<T, E>>,
-        caller: Caller<Verdict<T, E>>,
+        guard: LeaderGuard<SharedOutcome<T, E>>,
+        caller: Caller<SharedOutcome<T, E>>,
         call: Call<W>,
-    ) -> Result<Landed<W::Own, T, E>, Error> {
-        let (own, landed) = oneshot::channel();
-        let number = baton.run();
+    ) -> Result<OutcomeOf<W, T, E>, Error> {
+        let (sender, outcome) = oneshot::channel();
+        let number = guard.run();
         // Boxed, so that it can become a task.
-        let run = Run::new(Box::pin(in_current_span(Arc::clone(self).drive(baton, call, own))))?;
+        let run = Run::new(Box::pin(in_current_span(Arc::clone(self).lead(guard, call, sender))))?;
         let _goes_on = GoesOn(&run);
         // Dropped before `_goes_on`: the last caller aborts the run.
         let caller = caller;
         caller.runs(number, &run);
-        run.outcome(landed, || self.table.watch(&self.background)).await?
+        run.outcome(outcome, || self.table.watch(&self.background)).await?
     }
 
     /// Returns the error for a passed deadline: the outage if the store is unavailable, else that it waited too
@@ -285,14 +266,15 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 
     /// Runs the work for this caller only, in the caller's task.
-    async fn pass<W: Work<T, E>>(&self, key: Key, call: Call<W>) -> Result<W::Own, Error> {
+    async fn pass<W: Work<T, E>>(&self, key: &Key, call: Call<W>) -> Result<W::Own, Error> {
         let _slot = tokio::select! {
             biased;
-            slot = self.parallel.enter(&key) => slot,
-            () = until(call.deadline) => return Err(self.waited_too_long(&key)),
+            slot = self.parallel.enter(key) => slot,
+            () = until(call.deadline) => return Err(self.waited_too_long(key)),
         };
         self.decisions.count(Outcome::Admitted);
-        Ok(call.work.run(None).await.own)
+        // Boxed, so that the futures of callers that lead or follow are small.
+        Ok(Box::pin(call.work.run(None)).await.own)
     }
 }
 

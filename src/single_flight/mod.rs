@@ -4,28 +4,28 @@ pub(crate) mod answer;
 mod builder;
 mod codec;
 mod core;
-mod driver;
 mod early;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 pub(crate) mod kept;
 pub(crate) mod layer;
+mod lead;
 mod local_cache;
 mod parallel;
 mod run;
 #[cfg(test)]
 #[cfg(feature = "postcard")]
 mod set_back;
+mod shared;
 mod stored;
 mod table;
-mod verdict;
 
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-pub use self::builder::{SingleFlightBuilder, Unpublished};
+pub use self::builder::SingleFlightBuilder;
 pub use self::codec::Codec;
 #[cfg(feature = "json")]
 pub use self::codec::Json;
@@ -33,19 +33,16 @@ pub use self::codec::Json;
 pub use self::codec::Postcard;
 #[cfg(any(feature = "postcard", feature = "json"))]
 pub use self::codec::SerdeValue;
-pub(crate) use self::core::{Flown, Landed};
+pub(crate) use self::core::{FlightOutcome, Work};
 pub use self::layer::*;
-pub use self::verdict::Share;
+pub use self::shared::Share;
 
 use derive_where::derive_where;
-use tokio::time::Instant;
 
-use self::core::{Call, Core};
-use self::verdict::Format;
+use self::core::Core;
 
 #[cfg(feature = "postcard")]
 use crate::Store;
-use crate::telemetry::Decisions;
 use crate::{Error, Key, LeaseHandle};
 
 /// A namespace of single flights, one per key, whose answers are of type `T`. Clones are cheap and share the
@@ -129,13 +126,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
     where
         F: Future<Output = Result<T, E>> + Send + 'static,
     {
-        let core = Arc::clone(&self.0);
-        let work = move |_| async move {
-            let own = work().await;
-            Flown { shared: core.format.to_share(&own), own }
-        };
-        match self.fly(key.into(), |_| true, work).await {
-            Ok(Landed::Own(outcome) | Landed::Shared(outcome)) => outcome.map_err(RunError::Failed),
+        match self.0.fly(&key.into(), Plain { core: Arc::clone(&self.0), work }).await {
+            Ok(FlightOutcome::Own(outcome) | FlightOutcome::Shared(outcome, _)) => {
+                outcome.map_err(RunError::Failed)
+            }
             Err(error) => Err(RunError::Flight(error)),
         }
     }
@@ -171,35 +165,36 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
     pub fn name(&self) -> &str {
         &self.0.name
     }
+}
 
-    pub(crate) fn format(&self) -> &Format<T, E> {
-        &self.0.format
+/// The work of [`SingleFlight::try_run`], whose outcome is shared as it is.
+struct Plain<W, T, E> {
+    core: Arc<Core<T, E>>,
+    work: W,
+}
+
+impl<T, E, W, F> Work<T, E> for Plain<W, T, E>
+where
+    T: Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+    W: FnOnce() -> F + Send + 'static,
+    F: Future<Output = Result<T, E>> + Send + 'static,
+{
+    type Own = Result<T, E>;
+
+    fn fits(&self, _: &T) -> bool {
+        true
     }
 
-    pub(crate) fn decisions(&self) -> &Decisions {
-        &self.0.decisions
-    }
-
-    /// Returns an answer from the local cache, if it `fits`.
-    pub(crate) fn cached(&self, key: &Key, fits: impl FnOnce(&T) -> bool) -> Option<T> {
-        self.0.cached(key, fits)
-    }
-
-    /// Runs the work, or returns the outcome of another run. The caller accepts a stale answer only if it `fits`.
-    pub(crate) async fn fly<R, W, F>(
-        &self,
-        key: Key,
-        fits: impl Fn(&T) -> bool + Send + 'static,
-        work: W,
-    ) -> Result<Landed<R, T, E>, Error>
-    where
-        R: Send + 'static,
-        W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
-        F: Future<Output = Flown<R, T, E>> + Send + 'static,
-    {
-        // A deadline beyond the range of `Instant` is no deadline.
-        let deadline = Instant::now().checked_add(self.0.settings.max_wait);
-        self.0.fly(key, Call { work: (fits, work), deadline }).await
+    fn run(
+        self,
+        _: Option<LeaseHandle>,
+    ) -> impl Future<Output = Captured<Self::Own, Result<T, E>>> + Send + 'static {
+        let (core, work) = (self.core, (self.work)());
+        async move {
+            let own = work.await;
+            Captured { shared: core.format.to_share(&own), own }
+        }
     }
 }
 

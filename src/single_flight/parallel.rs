@@ -1,10 +1,9 @@
 //! Bounds how many callers of one key run at once in this process when the result is not shared.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::Key;
 use crate::sync::lock;
@@ -14,14 +13,8 @@ use crate::sync::lock;
 pub(super) struct Parallel {
     /// `None`: unlimited.
     most: Option<u32>,
-    keys: Mutex<HashMap<Key, Callers>>,
-}
-
-/// The callers of a key: those that run and those that wait.
-#[derive(Debug)]
-struct Callers {
-    count: usize,
-    permits: Arc<Semaphore>,
+    /// Each caller of a key shares its semaphore.
+    keys: Mutex<HashMap<Key, Arc<Semaphore>>>,
 }
 
 /// A caller of a key. When the last one is dropped, the key is removed.
@@ -29,8 +22,7 @@ struct Callers {
 pub(super) struct Slot<'a> {
     parallel: &'a Parallel,
     key: &'a Key,
-    permits: Arc<Semaphore>,
-    is_taken: bool,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Parallel {
@@ -41,33 +33,22 @@ impl Parallel {
     /// Waits for a permit, in the order of arrival. Cancel safe.
     pub(super) async fn enter<'a>(&'a self, key: &'a Key) -> Option<Slot<'a>> {
         let most = self.most? as usize;
-        let permits = {
-            let mut keys = lock(&self.keys);
-            let new = || Callers { count: 0, permits: Arc::new(Semaphore::new(most)) };
-            let callers = keys.entry(key.clone()).or_insert_with(new);
-            callers.count += 1;
-            Arc::clone(&callers.permits)
-        };
-        let mut slot = Slot { parallel: self, key, permits, is_taken: false };
+        let new = || Arc::new(Semaphore::new(most));
+        let permits = Arc::clone(lock(&self.keys).entry(key.clone()).or_insert_with(new));
+        let mut slot = Slot { parallel: self, key, permit: None };
         // The semaphore is never closed.
-        if let Ok(permit) = slot.permits.acquire().await {
-            permit.forget();
-        }
-        slot.is_taken = true;
+        slot.permit = permits.acquire_owned().await.ok();
         Some(slot)
     }
 }
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        if self.is_taken {
-            self.permits.add_permits(1);
-        }
-        if let Entry::Occupied(mut callers) = lock(&self.parallel.keys).entry(self.key.clone()) {
-            callers.get_mut().count -= 1;
-            if callers.get().count == 0 {
-                callers.remove();
-            }
+        self.permit = None;
+        let mut keys = lock(&self.parallel.keys);
+        // A caller that waits or runs holds it too.
+        if keys.get(self.key).is_some_and(|permits| Arc::strong_count(permits) == 1) {
+            keys.remove(self.key);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, ready};
+use std::task::Context;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -115,23 +115,21 @@ impl Run {
     /// outcome is not there at once.
     pub(super) async fn outcome<T>(
         &self,
-        mut landed: oneshot::Receiver<T>,
+        mut outcome: oneshot::Receiver<T>,
         pends: impl FnOnce(),
     ) -> Result<T, Error> {
         let mut pends = Some(pends);
-        let landed = poll_fn(|context| {
+        let received = poll_fn(|context| {
             let is_ended = self.poll(context);
-            let landed = landed.poll_unpin(context);
-            if landed.is_pending() {
+            let received = outcome.poll_unpin(context);
+            if received.is_pending() {
                 pends.take().into_iter().for_each(|pends| pends());
-            }
-            let landed = ready!(landed);
-            if !is_ended {
+            } else if !is_ended {
                 self.spawn();
             }
-            Poll::Ready(landed)
+            received
         });
-        match landed.await {
+        match received.await {
             Ok(outcome) => Ok(outcome),
             Err(_) => Err(self.why_gone().await),
         }

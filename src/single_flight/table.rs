@@ -42,7 +42,7 @@ struct Flight<V> {
 
 struct Entry<V> {
     flight: Arc<Flight<V>>,
-    waiters: VecDeque<oneshot::Sender<Heard<V>>>,
+    waiters: VecDeque<oneshot::Sender<Wakeup<V>>>,
     /// The number of callers: the waiters, and the caller whose work runs.
     callers: usize,
     /// The number of the current run. A flight has one run at a time.
@@ -54,17 +54,17 @@ struct Entry<V> {
 }
 
 /// The message to a waiter.
-pub(super) enum Heard<V> {
+pub(super) enum Wakeup<V> {
     /// The outcome of the run.
-    Landed(Result<V, Error>),
+    Outcome(Result<V, Error>),
     /// The waiter leads now.
-    Lead(Baton<V>),
+    Lead(LeaderGuard<V>),
 }
 
-/// The part of a caller in a flight.
-pub(super) enum Part<V> {
-    Lead(Baton<V>, Caller<V>),
-    Wait(oneshot::Receiver<Heard<V>>, Caller<V>),
+/// The role of a caller in a flight.
+pub(super) enum Role<V> {
+    Leader(LeaderGuard<V>, Caller<V>),
+    Follower(oneshot::Receiver<Wakeup<V>>, Caller<V>),
     /// The caller gets an answer at once.
     Served(V),
 }
@@ -77,7 +77,7 @@ impl<V: Clone> Table<V> {
     }
 
     /// Joins the flight of a key, or begins one.
-    pub(super) fn join(self: &Arc<Self>, key: &Key) -> Part<V> {
+    pub(super) fn join(self: &Arc<Self>, key: &Key) -> Role<V> {
         let hash = self.hasher.hash_one(key);
         let mut entries = lock(self.shard(hash));
         match entries.entry(hash, |entry| entry.flight.key == *key, |entry| entry.flight.hash) {
@@ -86,7 +86,7 @@ impl<V: Clone> Table<V> {
                 if let Some((stale, until)) = &entry.stale
                     && clock::now() < *until
                 {
-                    return Part::Served(stale.clone());
+                    return Role::Served(stale.clone());
                 }
                 let (sender, receiver) = oneshot::channel();
                 entry.callers += 1;
@@ -95,14 +95,14 @@ impl<V: Clone> Table<V> {
                 drop(entries);
                 // The caller that waits does not depend on another's future.
                 current.into_iter().for_each(|run| run.spawn());
-                Part::Wait(receiver, caller)
+                Role::Follower(receiver, caller)
             }
             Vacant(place) => {
                 let flight = Arc::new(Flight { table: Arc::clone(self), key: key.clone(), hash });
                 let (waiters, caller) = (VecDeque::new(), Caller(Arc::clone(&flight)));
-                let baton = Baton { flight: Arc::clone(&flight), run: 0, taken: true };
+                let guard = LeaderGuard { flight: Arc::clone(&flight), run: 0, leads: true };
                 place.insert(Entry { flight, waiters, callers: 1, run: 0, current: None, stale: None });
-                Part::Lead(baton, caller)
+                Role::Leader(guard, caller)
             }
         }
     }
@@ -187,7 +187,7 @@ impl<V> Flight<V> {
     }
 
     /// Ends a run and returns the waiter that leads next. If no caller waits, ends the flight.
-    fn next_run(&self) -> Option<(u64, oneshot::Sender<Heard<V>>)> {
+    fn next_run(&self) -> Option<(u64, oneshot::Sender<Wakeup<V>>)> {
         let mut entries = lock(self.shard());
         let mut found = entries.find_entry(self.hash, |entry| self.is(entry)).ok()?;
         let entry = found.get_mut();
@@ -210,16 +210,16 @@ impl<V> Entry<V> {
     }
 }
 
-/// The lead of a flight within the process. If it is dropped before the flight has [landed](Self::land), the next
-/// waiter leads.
-pub(super) struct Baton<V> {
+/// The lead of a flight within the process. If it is dropped before the flight has [finished](Self::finish),
+/// the next waiter leads.
+pub(super) struct LeaderGuard<V> {
     flight: Arc<Flight<V>>,
     run: u64,
-    /// Whether a caller has received the lead.
-    taken: bool,
+    /// Whether the lead is passed on when this is dropped.
+    leads: bool,
 }
 
-impl<V: Clone> Baton<V> {
+impl<V: Clone> LeaderGuard<V> {
     pub(super) fn key(&self) -> &Key {
         &self.flight.key
     }
@@ -229,16 +229,17 @@ impl<V: Clone> Baton<V> {
     }
 
     /// Notes that the work is done. From now on the run is not aborted, even if all callers are dropped.
-    pub(super) fn done(&self) {
+    pub(super) fn work_done(&self) {
         self.flight.with(Entry::next_run);
     }
 
     /// Ends the flight: all waiters get `outcome`.
-    pub(super) fn land(&self, outcome: Result<&V, &Error>) {
+    pub(super) fn finish(&mut self, outcome: Result<&V, &Error>) {
+        self.leads = false;
         let Some(entry) = self.flight.end() else { return };
         for waiter in entry.waiters {
             // A waiter that was dropped needs no outcome.
-            let _ = waiter.send(Heard::Landed(outcome.cloned().map_err(Error::clone)));
+            let _ = waiter.send(Wakeup::Outcome(outcome.cloned().map_err(Error::clone)));
         }
     }
 
@@ -250,21 +251,21 @@ impl<V: Clone> Baton<V> {
             std::mem::take(&mut entry.waiters)
         });
         for waiter in waiters.into_iter().flatten() {
-            let _ = waiter.send(Heard::Landed(Ok(stale.clone())));
+            let _ = waiter.send(Wakeup::Outcome(Ok(stale.clone())));
         }
     }
 }
 
-impl<V> Drop for Baton<V> {
+impl<V> Drop for LeaderGuard<V> {
     fn drop(&mut self) {
-        while self.taken
+        while self.leads
             && let Some((run, next)) = self.flight.next_run()
         {
-            let baton = Self { flight: Arc::clone(&self.flight), run, taken: true };
-            match next.send(Heard::Lead(baton)) {
-                // The waiter was dropped just now. Its baton must not pass on the lead; this loop does.
-                Err(Heard::Lead(mut baton)) => baton.taken = false,
-                Ok(()) | Err(Heard::Landed(_)) => return,
+            let guard = Self { flight: Arc::clone(&self.flight), run, leads: true };
+            match next.send(Wakeup::Lead(guard)) {
+                // The waiter was dropped just now. Its guard must not pass on the lead; this loop does.
+                Err(Wakeup::Lead(mut guard)) => guard.leads = false,
+                Ok(()) | Err(Wakeup::Outcome(_)) => return,
             }
         }
     }
@@ -322,15 +323,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_there_is_is_served_to_its_end() {
         let (table, key, second) = (Table::new("x", false), Key::from("k"), Duration::from_secs(1));
-        let Part::Lead(baton, _caller) = table.join(&key) else { panic!("no caller leads") };
-        let Part::Wait(mut waits, _waiter) = table.join(&key) else { panic!("two callers lead") };
-        baton.serve(1, clock::now().checked_add(second));
-        assert!(matches!(waits.try_recv(), Ok(Heard::Landed(Ok(1)))));
+        let Role::Leader(mut guard, _caller) = table.join(&key) else { panic!("no caller leads") };
+        let Role::Follower(mut waits, _waiter) = table.join(&key) else { panic!("two callers lead") };
+        guard.serve(1, clock::now().checked_add(second));
+        assert!(matches!(waits.try_recv(), Ok(Wakeup::Outcome(Ok(1)))));
         tokio::time::advance(second - Duration::from_nanos(1)).await;
-        assert!(matches!(table.join(&key), Part::Served(1)));
+        assert!(matches!(table.join(&key), Role::Served(1)));
         tokio::time::advance(Duration::from_nanos(1)).await;
-        let Part::Wait(mut waits, _waiter) = table.join(&key) else { panic!("the answer has expired") };
-        baton.land(Ok(&2));
-        assert!(matches!(waits.try_recv(), Ok(Heard::Landed(Ok(2)))));
+        let Role::Follower(mut waits, _waiter) = table.join(&key) else { panic!("the answer has expired") };
+        guard.finish(Ok(&2));
+        assert!(matches!(waits.try_recv(), Ok(Wakeup::Outcome(Ok(2)))));
     }
 }

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use rand::RngExt as _;
 use tokio::task::yield_now;
 use tokio::time::timeout;
-use tower_distributed::single_flight::{Postcard, RunError, SingleFlightBuilder, Unpublished};
+use tower_distributed::single_flight::{Postcard, RunError, SingleFlightBuilder};
 
 use crate::flights::{Flight, builder};
 use crate::places::{Place, SOON};
@@ -29,7 +29,7 @@ fn with_errors(builder: Builder) -> Builder {
 }
 
 fn for_nobody(builder: Builder) -> Builder {
-    builder.unpublished(Unpublished::ToNobody).ttl_with(|run| run.is_multiple_of(2).then_some(LIFE))
+    builder.share_unpublished(false).ttl_with(|run| run.is_multiple_of(2).then_some(LIFE))
 }
 
 fn stale(builder: Builder) -> Builder {

@@ -23,6 +23,8 @@ pin_project! {
     where
         B: Body<Data = Bytes>,
     {
+        // The data of a whole body, which needs no other allocation.
+        data: Bytes,
         // The frames that have been read already. An error is the last.
         read: VecDeque<Result<Frame<Bytes>, B::Error>>,
         #[pin]
@@ -43,25 +45,24 @@ pin_project! {
 impl<B: Body<Data = Bytes>> FlightBody<B> {
     /// Wraps a body of which nothing was read.
     pub(crate) fn untouched(body: B) -> Self {
-        Self { read: VecDeque::new(), rest: Rest::Untouched { body } }
+        Self { data: Bytes::new(), read: VecDeque::new(), rest: Rest::Untouched { body } }
     }
 
     pub(crate) fn whole(bytes: Bytes, trailers: Option<HeaderMap>) -> Self {
-        let data = (!bytes.is_empty()).then(|| Frame::data(bytes));
-        let read = data.into_iter().chain(trailers.map(Frame::trailers)).map(Ok).collect();
-        Self { read, rest: Rest::None }
+        let read = trailers.map(Frame::trailers).map(Ok).into_iter().collect();
+        Self { data: bytes, read, rest: Rest::None }
     }
 
     /// Creates a body of the data that were read and the rest of the body.
-    pub(crate) fn begun(read: Vec<Bytes>, rest: Pin<Box<B>>) -> Self {
+    pub(crate) fn begun(read: impl IntoIterator<Item = Bytes>, rest: Pin<Box<B>>) -> Self {
         let read = read.into_iter().map(Frame::data).map(Ok).collect();
-        Self { read, rest: Rest::Begun { body: rest } }
+        Self { data: Bytes::new(), read, rest: Rest::Begun { body: rest } }
     }
 
     /// Creates a body of the data that were read and the error that followed.
-    pub(crate) fn failed(read: Vec<Bytes>, error: B::Error) -> Self {
+    pub(crate) fn failed(read: impl IntoIterator<Item = Bytes>, error: B::Error) -> Self {
         let read = read.into_iter().map(Frame::data).map(Ok).chain([Err(error)]).collect();
-        Self { read, rest: Rest::None }
+        Self { data: Bytes::new(), read, rest: Rest::None }
     }
 }
 
@@ -74,6 +75,9 @@ impl<B: Body<Data = Bytes>> Body for FlightBody<B> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.project();
+        if !this.data.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(this.data)))));
+        }
         if let Some(frame) = this.read.pop_front() {
             return Poll::Ready(Some(frame));
         }
@@ -85,7 +89,8 @@ impl<B: Body<Data = Bytes>> Body for FlightBody<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.read.is_empty()
+        self.data.is_empty()
+            && self.read.is_empty()
             && match &self.rest {
                 Rest::None => true,
                 Rest::Begun { body } => body.is_end_stream(),
@@ -100,7 +105,8 @@ impl<B: Body<Data = Bytes>> Body for FlightBody<B> {
             Rest::Untouched { body } => body.size_hint(),
         };
         let data = |frame: &Result<Frame<Bytes>, _>| frame.as_ref().ok()?.data_ref().map(Bytes::len);
-        let read = self.read.iter().filter_map(data).map(|length| length as u64).sum();
+        let read =
+            self.read.iter().filter_map(data).chain([self.data.len()]).map(|length| length as u64).sum();
         // A server sends an exact length as `Content-Length` and stops there: no trailers and no error would be sent.
         let more_than_data = self.read.iter().any(|frame| data(frame).is_none());
         let upper = rest.upper().and_then(|upper| upper.checked_add(read)).filter(|_| !more_than_data);

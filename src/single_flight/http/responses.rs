@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::header::{AGE, LOCATION, VARY};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, response};
 use http_body::Body;
+use smallvec::SmallVec;
 
 use super::answer::{Answer, Varied};
 use super::flight_body::FlightBody;
@@ -160,7 +161,7 @@ impl Responses {
             return Ok((Bytes::new(), None));
         }
         let mut body = Box::pin(body);
-        let (mut read, mut trailers) = (Vec::new(), None);
+        let (mut read, mut trailers) = (SmallVec::<[_; 1]>::new(), None);
         let mut taken = self.reading.begin();
         while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
             match frame.map(http_body::Frame::into_data) {

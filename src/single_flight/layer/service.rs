@@ -1,15 +1,14 @@
 //! How the layer handles requests.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tower::Service;
 
 use super::future::ResponseFuture;
 use super::{Capture, Captured, SingleFlightLayer};
 use crate::middleware::{Middleware, give_up_ready, take_ready};
-use crate::single_flight::{Flown, Landed, Share};
-use crate::sync::lock;
-use crate::{Error, Extracted, Key, KeyExtractor as _, LeaseHandle, Reject};
+use crate::single_flight::{FlightOutcome, Share, Work};
+use crate::{Extracted, Key, KeyExtractor as _, LeaseHandle, Reject};
 
 impl<S, Req, A, F, C, R> Middleware<S, Req> for SingleFlightLayer<Req, A, F, C, R>
 where
@@ -40,36 +39,30 @@ where
             looked_up => {
                 let mut inner = take_ready(inner);
                 return ResponseFuture::flying(Box::pin(async move {
-                    match layer.flight.decisions().extracted(looked_up.await) {
-                        Ok(Some(key)) => fly(layer, key, inner, request).await,
-                        Ok(None) => match inner.call(request).await {
-                            Ok(response) => Ok(layer.capture.pass(response)),
-                            Err(error) => Err(layer.reject.inner_error(error)),
-                        },
+                    match layer.flight.0.decisions.extracted(looked_up.await) {
+                        Ok(Some(key)) => layer.fly(key, inner, request).await,
+                        Ok(None) => layer.handle_alone(inner.call(request)).await,
                         Err(error) => layer.reject.reject(error.into()),
                     }
                 }));
             }
         };
         let fits = |answer: &A| layer.capture.variant(&request, answer).is_none();
-        if let Some(answer) = layer.flight.cached(&key, fits) {
+        if let Some(answer) = layer.flight.0.cached(&key, fits) {
             give_up_ready(inner);
             return ResponseFuture::served(layer.capture.restore(answer));
         }
-        ResponseFuture::flying(Box::pin(fly(layer, key, take_ready(inner), request)))
+        ResponseFuture::flying(Box::pin(layer.fly(key, take_ready(inner), request)))
     }
 }
 
-/// A request and the service that was polled ready for it. `None` once the work has begun.
-type Slot<S, Req> = Arc<Mutex<Option<(S, Req)>>>;
+/// A request, and the service that was polled ready for it. Boxed, since it is moved to its run and back.
+struct Handling<S, Req, L> {
+    layer: Arc<L>,
+    call: Box<(S, Req)>,
+}
 
-/// Handles a request that takes part in a flight.
-async fn fly<S, Req, A, F, C, R>(
-    layer: Arc<SingleFlightLayer<Req, A, F, C, R>>,
-    key: Key,
-    inner: S,
-    request: Req,
-) -> Result<C::Response, R::Error>
+impl<S, Req, A, F, C, R> Work<A, F> for Handling<S, Req, SingleFlightLayer<Req, A, F, C, R>>
 where
     S: Service<Req> + Send + 'static,
     S::Future: Send + 'static,
@@ -79,70 +72,93 @@ where
     A: Clone + Send + Sync + 'static,
     F: Send + Sync + 'static,
     C: Capture<Req, S::Response, S::Error, Answer = A, Failure = F>,
-    R: Reject<C::Response, S::Error> + Send + Sync + 'static,
+    R: Send + Sync + 'static,
 {
-    let slot: Slot<S, Req> = Arc::new(Mutex::new(Some((inner, request))));
-    let variant = |slot: &Slot<S, Req>, capture: &C, answer: &A| match &*lock(slot) {
-        Some((_, request)) => capture.variant(request, answer),
-        // The run has taken the request. The answer was checked against it before.
-        None => None,
-    };
-    let mut flight_key = key.clone();
-    loop {
-        let fits = {
-            let (slot, layer) = (Arc::clone(&slot), Arc::clone(&layer));
-            move |answer: &A| variant(&slot, &layer.capture, answer).is_none()
-        };
-        let work = {
-            let (slot, layer) = (Arc::clone(&slot), Arc::clone(&layer));
-            move |lease: Option<LeaseHandle>| async move {
-                let taken = lock(&slot).take();
-                let Some((mut inner, mut request)) = taken else {
-                    return Flown { own: None, shared: Share::Nobody };
-                };
-                if let Some(lease) = &lease {
-                    layer.on_lease.iter().for_each(|told| told.on_lease(lease, &mut request));
+    type Own = Result<C::Response, S::Error>;
+
+    fn fits(&self, stale: &A) -> bool {
+        self.layer.capture.variant(&self.call.1, stale).is_none()
+    }
+
+    fn run(
+        self,
+        lease: Option<LeaseHandle>,
+    ) -> impl Future<Output = Captured<Self::Own, Result<A, F>>> + Send + 'static {
+        let (layer, (mut inner, mut request)) = (self.layer, *self.call);
+        if let Some(lease) = &lease {
+            layer.on_lease.iter().for_each(|on_lease| on_lease.on_lease(lease, &mut request));
+        }
+        let context = layer.capture.context(&request);
+        let outcome = inner.call(request);
+        async move {
+            let SingleFlightLayer { flight, capture, .. } = &*layer;
+            match outcome.await {
+                Ok(response) => {
+                    let Captured { own, shared } = capture.capture(context, response).await;
+                    Captured { own: Ok(own), shared: shared.map(Ok) }
                 }
-                let context = layer.capture.context(&request);
-                let outcome = inner.call(request).await;
-                let SingleFlightLayer { flight, capture, .. } = &*layer;
-                let (own, shared) = match outcome {
-                    Ok(response) => {
-                        let Captured { own, shared } = capture.capture(context, response).await;
-                        (Ok(own), shared.map(Ok))
-                    }
-                    Err(error) => {
-                        let failure = capture.failure(&error);
-                        let shared =
-                            failure.map_or(Share::Nobody, |failure| flight.format().share_error(failure));
-                        (Err(error), shared.map(Err))
-                    }
-                };
-                Flown { own: Some(own), shared }
+                Err(error) => {
+                    let failure = capture.failure(&error);
+                    let shared =
+                        failure.map_or(Share::Nobody, |failure| flight.0.format.share_error(failure));
+                    Captured { own: Err(error), shared: shared.map(Err) }
+                }
             }
-        };
-        let shared = match layer.flight.fly(flight_key.clone(), fits, work).await {
-            Ok(Landed::Own(Some(own))) => return own.map_err(|error| layer.reject.inner_error(error)),
-            Ok(Landed::Shared(Ok(answer))) => answer,
-            Ok(Landed::Shared(Err(failure))) => {
-                return Err(layer.reject.inner_error(layer.capture.fail(failure)));
+        }
+    }
+}
+
+impl<Req, A, F, C, R> SingleFlightLayer<Req, A, F, C, R>
+where
+    A: Clone + Send + Sync + 'static,
+    F: Send + Sync + 'static,
+{
+    /// Handles a request that takes part in a flight.
+    async fn fly<S>(self: Arc<Self>, key: Key, inner: S, request: Req) -> Result<C::Response, R::Error>
+    where
+        S: Service<Req> + Send + 'static,
+        S::Future: Send + 'static,
+        S::Response: Send + 'static,
+        S::Error: Send + 'static,
+        Req: Send + 'static,
+        C: Capture<Req, S::Response, S::Error, Answer = A, Failure = F>,
+        R: Reject<C::Response, S::Error> + Send + Sync + 'static,
+    {
+        let mut work = Handling { layer: Arc::clone(&self), call: Box::new((inner, request)) };
+        let mut of_variant = None;
+        loop {
+            let (answer, unused) = match self.flight.0.fly(of_variant.as_ref().unwrap_or(&key), work).await {
+                Ok(FlightOutcome::Own(own)) => return own.map_err(|error| self.reject.inner_error(error)),
+                Ok(FlightOutcome::Shared(Ok(answer), unused)) => (answer, unused),
+                Ok(FlightOutcome::Shared(Err(failure), _)) => {
+                    return Err(self.reject.inner_error(self.capture.fail(failure)));
+                }
+                Err(refusal) => return self.reject.reject(refusal.into()),
+            };
+            // An answer that is served while the work runs was checked against its request before.
+            let variant = unused.and_then(|work| Some((self.capture.variant(&work.call.1, &answer)?, work)));
+            let Some((variant, unused)) = variant else { return Ok(self.capture.restore(answer)) };
+            if of_variant.is_some() {
+                // The answer of the variant does not fit either: the request is handled alone.
+                let (mut inner, request) = *unused.call;
+                return self.handle_alone(inner.call(request)).await;
             }
-            Err(refusal) => return layer.reject.reject(refusal.into()),
-            // Unreachable: only the run that this call began takes the request, and only once.
-            Ok(Landed::Own(None)) => return layer.reject.reject(Error::interrupted().into()),
-        };
-        match variant(&slot, &layer.capture, &shared) {
-            None => return Ok(layer.capture.restore(shared)),
-            Some(variant) if flight_key == key => {
-                flight_key = [key.as_bytes(), b"\0", &variant].concat().into();
-            }
-            // The answer of the variant does not fit either: the request is handled alone.
-            Some(_) => {
-                let Some((mut inner, request)) = lock(&slot).take() else { continue };
-                let outcome = inner.call(request).await;
-                let outcome = outcome.map(|response| layer.capture.pass(response));
-                return outcome.map_err(|error| layer.reject.inner_error(error));
-            }
+            (work, of_variant) = (unused, Some([key.as_bytes(), b"\0", &variant].concat().into()));
+        }
+    }
+
+    /// Awaits a response that is not shared.
+    async fn handle_alone<Res, E>(
+        &self,
+        response: impl Future<Output = Result<Res, E>>,
+    ) -> Result<C::Response, R::Error>
+    where
+        C: Capture<Req, Res, E>,
+        R: Reject<C::Response, E>,
+    {
+        match response.await {
+            Ok(response) => Ok(self.capture.pass(response)),
+            Err(error) => Err(self.reject.inner_error(error)),
         }
     }
 }

@@ -11,7 +11,6 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use tower_distributed::response::Responses;
-use tower_distributed::single_flight::Unpublished;
 
 use crate::single_flight::messages::{Apps, Received};
 use crate::stores::{Stores, on_each_store};
@@ -108,7 +107,7 @@ async fn what_cannot_be_published_is_shared_in_process(stores: Stores) {
 async fn what_cannot_be_published_may_be_for_nobody(stores: Stores) {
     let answer = || Response::new(bytes(LIMIT).into());
     let set = |flight: crate::single_flight::privacy::Builder| {
-        flight.largest_answer(LIMIT).unpublished(Unpublished::ToNobody)
+        flight.largest_answer(LIMIT).share_unpublished(false)
     };
     let apps = Apps::start(&stores, Responses::default(), set, answer).await;
     assert_all(&apps.ask_all(10).await, &bytes(LIMIT));

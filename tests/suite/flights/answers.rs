@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower::BoxError;
 use tower_distributed::SingleFlight;
-use tower_distributed::single_flight::{Codec, Json, Postcard, SingleFlightBuilder, Unpublished};
+use tower_distributed::single_flight::{Codec, Json, Postcard, SingleFlightBuilder};
 
 use super::{LONG, Origin, all_differ, all_ended, begin, begin_run, builder, ended, several, visible};
 use crate::stores::{Place, SOON};
@@ -44,11 +44,8 @@ impl Codec<u64> for Wide {
     }
 }
 
-fn settings(
-    codec: impl Codec<u64>,
-    unpublished: Unpublished,
-) -> SingleFlightBuilder<u64, std::convert::Infallible> {
-    SingleFlight::builder(codec).ttl(LONG).lease_ttl(LONG).largest_answer(8).unpublished(unpublished)
+fn settings(codec: impl Codec<u64>) -> SingleFlightBuilder<u64, std::convert::Infallible> {
+    SingleFlight::builder(codec).ttl(LONG).lease_ttl(LONG).largest_answer(8)
 }
 
 async fn crowd(flights: &[SingleFlight<u64>], origin: &Origin) -> Vec<u64> {
@@ -63,11 +60,10 @@ async fn crowd(flights: &[SingleFlight<u64>], origin: &Origin) -> Vec<u64> {
 
 /// One run for each process, one after the other.
 pub(crate) async fn what_cannot_be_published_is_shared_in_process(place: &Place, name: &str) {
-    let unpublished = Unpublished::default();
     let flights = |codec| {
         let build = || match codec {
-            "wide" => settings(Wide, unpublished),
-            _ => settings(Mute, unpublished),
+            "wide" => settings(Wide),
+            _ => settings(Mute),
         };
         several(place, &format!("{name}.{codec}"), 2, build)
     };
@@ -83,8 +79,8 @@ pub(crate) async fn what_cannot_be_published_is_shared_in_process(place: &Place,
 pub(crate) async fn what_cannot_be_published_may_be_for_nobody_else(place: &Place, name: &str) {
     for codec in ["wide", "mute"] {
         let build = || match codec {
-            "wide" => settings(Wide, Unpublished::ToNobody),
-            _ => settings(Mute, Unpublished::ToNobody),
+            "wide" => settings(Wide).share_unpublished(false),
+            _ => settings(Mute).share_unpublished(false),
         };
         let (flights, origin) = (several(place, &format!("{name}.{codec}"), 2, build), Origin::crowded());
         let answers = crowd(&flights, &origin).await;
@@ -92,7 +88,7 @@ pub(crate) async fn what_cannot_be_published_may_be_for_nobody_else(place: &Plac
         assert_eq!(origin.runs(), 7);
     }
     // What can be published is for all.
-    let build = || builder().unpublished(Unpublished::ToNobody);
+    let build = || builder().share_unpublished(false);
     let (flights, origin) = (several(place, name, 2, build), Origin::shut());
     assert_eq!(crowd(&flights, &origin).await, [1; 7]);
 }

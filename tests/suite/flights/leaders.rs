@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use futures::poll;
 use tokio::task::JoinHandle;
-use tower_distributed::single_flight::Unpublished;
 use tower_distributed::{Error, SingleFlight};
 
 use super::{LONG, Origin, all_ended, begin, begin_run, builder, ended, several};
@@ -113,17 +112,17 @@ pub(crate) async fn unpolled_callers_hold_nobody_up(place: &Place, name: &str) {
 
 /// As soon as its caller has what it wants it goes away; the answer is published all the same.
 pub(crate) async fn an_answer_is_published_though_its_caller_is_content(place: &Place, name: &str) {
-    for unpublished in [Unpublished::InMemory, Unpublished::ToNobody] {
+    for in_process in [true, false] {
         let (content, is_content) = std::sync::mpsc::channel();
         let is_content = Mutex::new(is_content);
-        let name = format!("{name}.{unpublished:?}");
-        let leads = builder().unpublished(unpublished).ttl_with(move |_| {
+        let name = format!("{name}.{in_process}");
+        let leads = builder().share_unpublished(in_process).ttl_with(move |_| {
             // It may also have to wait for this.
             let _ = is_content.lock().unwrap().recv_timeout(Duration::from_millis(100));
             Some(LONG)
         });
         let leads = leads.build(place, &name).unwrap();
-        let follows = builder().unpublished(unpublished).build(place, &name).unwrap();
+        let follows = builder().share_unpublished(in_process).build(place, &name).unwrap();
         for key in 0..10_u64 {
             let origin = Origin::open();
             assert_eq!(leads.run(key, origin.work()).await.unwrap(), 1);

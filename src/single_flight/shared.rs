@@ -13,17 +13,14 @@ pub(crate) struct Format<T, E> {
     pub(super) codec: Arc<dyn Codec<T>>,
     pub(super) ttl: Ttl<T>,
     pub(super) failures: Option<Failures<E>>,
+    /// How long answers are served stale.
+    pub(super) stale: Duration,
+    /// How long a key is passed after a private answer.
+    pub(super) pass: Duration,
 }
 
 /// Returns the TTL of an answer. `None`: the answer is not shared.
 type Ttl<T> = Arc<dyn Fn(&T) -> Option<Duration> + Send + Sync>;
-
-/// How long answers are served stale, and how long a key is passed after a private answer.
-#[derive(Clone, Debug)]
-pub(crate) struct Times {
-    pub(super) stale: Duration,
-    pub(super) pass: Duration,
-}
 
 /// How errors are shared.
 pub(super) struct Failures<E> {
@@ -101,7 +98,7 @@ impl<T> Share<T> {
 }
 
 /// The outcome that all other callers get.
-pub(super) enum Verdict<T, E> {
+pub(super) enum SharedOutcome<T, E> {
     Answer(T),
     Failure(E, fn(&E) -> E),
     /// Nothing is shared: the callers run.
@@ -127,17 +124,17 @@ impl Pass {
     }
 }
 
-/// A verdict, how long it is fresh, and how long it is stale after that.
-pub(super) struct Judged<T, E> {
-    pub(super) verdict: Verdict<T, E>,
-    /// Zero: only callers that wait now get the verdict.
+/// An outcome to publish, how long it is fresh, and how long it is stale after that.
+pub(super) struct Publication<T, E> {
+    pub(super) outcome: SharedOutcome<T, E>,
+    /// Zero: only callers that wait now get the outcome.
     pub(super) fresh: Duration,
     pub(super) stale: Duration,
-    /// Whether the run failed. Then the verdict does not replace the last good answer.
+    /// Whether the run failed. Then the outcome does not replace the last good answer.
     pub(super) has_failed: bool,
 }
 
-impl<T, E> Verdict<T, E> {
+impl<T, E> SharedOutcome<T, E> {
     pub(super) fn answer(&self) -> Option<&T> {
         match self {
             Self::Answer(answer) => Some(answer),
@@ -155,7 +152,7 @@ impl<T, E> Verdict<T, E> {
     }
 }
 
-impl<T: Clone, E> Clone for Verdict<T, E> {
+impl<T: Clone, E> Clone for SharedOutcome<T, E> {
     fn clone(&self) -> Self {
         match self {
             Self::Answer(answer) => Self::Answer(answer.clone()),
@@ -165,7 +162,7 @@ impl<T: Clone, E> Clone for Verdict<T, E> {
     }
 }
 
-// The first byte of an encoded verdict.
+// The first byte of an encoded outcome.
 pub(super) const ANSWER: u8 = b'+';
 const FAILURE: u8 = b'-';
 const PASS: u8 = b'*';
@@ -209,50 +206,51 @@ impl<T: Clone + 'static, E: 'static> Format<T, E> {
         }
     }
 
-    /// Returns the verdict for other callers. A private outcome passes its key for `pass_for`.
-    pub(super) fn judge(&self, shared: Share<Result<T, E>>, times: &Times) -> Judged<T, E> {
+    /// Returns what to publish for other callers. A private outcome passes its key for `pass_for`.
+    pub(super) fn publication(&self, shared: Share<Result<T, E>>) -> Publication<T, E> {
         const ZERO: Duration = Duration::ZERO;
         let has_failed =
             matches!(&shared, Share::Waiting(_) | Share::Nobody | Share::Stored { answer: Err(_), .. });
-        let judged = |verdict, fresh, stale| Judged { verdict, fresh, stale, has_failed };
-        let pass = |fresh| judged(Verdict::Pass(Pass::Caller), fresh, ZERO);
+        let publish = |outcome, fresh, stale| Publication { outcome, fresh, stale, has_failed };
+        let pass = |fresh| publish(SharedOutcome::Pass(Pass::Caller), fresh, ZERO);
         let failure = |error| match &self.failures {
-            Some(failures) => judged(Verdict::Failure(error, failures.clone), failures.ttl, ZERO),
+            Some(failures) => publish(SharedOutcome::Failure(error, failures.clone), failures.ttl, ZERO),
             None => pass(ZERO),
         };
         match shared {
             Share::Stored { answer: Ok(answer), at_most, stale } => match (self.ttl)(&answer) {
                 Some(ttl) => {
                     let fresh = at_most.map_or(ttl, |most| most.min(ttl));
-                    judged(Verdict::Answer(answer), fresh, if stale { times.stale } else { ZERO })
+                    publish(SharedOutcome::Answer(answer), fresh, if stale { self.stale } else { ZERO })
                 }
-                None => pass(times.pass),
+                None => pass(self.pass),
             },
             Share::Stored { answer: Err(error), .. } | Share::Waiting(Err(error)) => failure(error),
-            Share::Waiting(Ok(answer)) => judged(Verdict::Answer(answer), ZERO, ZERO),
-            Share::Private => pass(times.pass),
+            Share::Waiting(Ok(answer)) => publish(SharedOutcome::Answer(answer), ZERO, ZERO),
+            Share::Private => pass(self.pass),
             Share::Nobody => pass(ZERO),
         }
     }
 
-    pub(super) fn encode(&self, verdict: &Verdict<T, E>) -> Result<Arc<[u8]>, BoxError> {
-        let (sign, bytes) = match (verdict, &self.failures) {
-            (Verdict::Answer(answer), _) => (ANSWER, self.codec.encode(answer)?),
-            (Verdict::Failure(error, _), Some(failures)) => (FAILURE, failures.codec.encode(error)?),
-            (Verdict::Failure(..), None) => return Err("errors are not shared".into()),
-            (Verdict::Pass(pass), _) => return Ok(pass.bytes()),
+    pub(super) fn encode(&self, outcome: &SharedOutcome<T, E>) -> Result<Arc<[u8]>, BoxError> {
+        let (sign, mut bytes) = match (outcome, &self.failures) {
+            (SharedOutcome::Answer(answer), _) => (ANSWER, self.codec.encode(answer)?),
+            (SharedOutcome::Failure(error, _), Some(failures)) => (FAILURE, failures.codec.encode(error)?),
+            (SharedOutcome::Failure(..), None) => return Err("errors are not shared".into()),
+            (SharedOutcome::Pass(pass), _) => return Ok(pass.bytes()),
         };
-        Ok([&[sign], &bytes[..]].concat().into())
+        bytes.insert(0, sign);
+        Ok(bytes.into())
     }
 
-    pub(super) fn decode(&self, bytes: &[u8]) -> Result<Verdict<T, E>, BoxError> {
+    pub(super) fn decode(&self, bytes: &[u8]) -> Result<SharedOutcome<T, E>, BoxError> {
         match (bytes.split_first(), &self.failures) {
-            (Some((&ANSWER, bytes)), _) => Ok(Verdict::Answer(self.codec.decode(bytes)?)),
+            (Some((&ANSWER, bytes)), _) => Ok(SharedOutcome::Answer(self.codec.decode(bytes)?)),
             (Some((&FAILURE, bytes)), Some(failures)) => {
-                Ok(Verdict::Failure(failures.codec.decode(bytes)?, failures.clone))
+                Ok(SharedOutcome::Failure(failures.codec.decode(bytes)?, failures.clone))
             }
-            (Some((&PASS, [])), _) => Ok(Verdict::Pass(Pass::Caller)),
-            (Some((&PASS, [PASS])), _) => Ok(Verdict::Pass(Pass::Process)),
+            (Some((&PASS, [])), _) => Ok(SharedOutcome::Pass(Pass::Caller)),
+            (Some((&PASS, [PASS])), _) => Ok(SharedOutcome::Pass(Pass::Process)),
             _ => Err("it is neither an answer nor a shared error".into()),
         }
     }
