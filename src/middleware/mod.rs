@@ -15,6 +15,9 @@ pub use self::layered::Layered;
 pub(crate) use self::layered::{Middleware, give_up_ready, take_ready};
 pub use self::reject::{AsError, Refusal, RefusalKind, Reject};
 
+/// A closure of the user that chooses something for a request.
+pub(crate) type Choose<Req, T> = std::sync::Arc<dyn Fn(&Req) -> T + Send + Sync>;
+
 /// Returns the answer of a store in memory to a request that does not wait. It is there at once, so no future is stored.
 /// `None`: it would have to wait, for example because the budget of the task is spent. It is dropped then, which withdraws
 /// what it asked for, and the request is made anew.

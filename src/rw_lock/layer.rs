@@ -7,6 +7,7 @@ use crate::lease::Wait;
 use crate::lease::layer::{
     Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, UntilResponse, acquire,
 };
+use crate::middleware::Choose;
 use crate::rw_lock::Access;
 use crate::telemetry::Decisions;
 use crate::{AsError, Extracted, Key, KeyExtractor, Lease, RwLock};
@@ -49,7 +50,7 @@ pub type RwLockLayer<Req, H = UntilResponse, R = AsError> = LeaseLayer<Req, Leas
 pub struct RequestLocks<Req> {
     lock: RwLock,
     /// `None`: every request writes.
-    access: Option<Arc<dyn Fn(&Req) -> Access + Send + Sync>>,
+    access: Option<Choose<Req, Access>>,
 }
 
 impl<Req> RwLockLayer<Req> {

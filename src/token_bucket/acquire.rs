@@ -112,6 +112,7 @@ pub(crate) struct Acquire {
     step: Step,
 }
 
+#[expect(clippy::large_enum_variant, reason = "it is polled where it is made")]
 enum Step {
     /// Not polled yet: nothing is charged.
     Asked,

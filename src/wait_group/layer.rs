@@ -7,6 +7,7 @@ use crate::lease::Wait;
 use crate::lease::layer::{
     Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, UntilResponse, acquire,
 };
+use crate::middleware::Choose;
 use crate::middleware::away::Away;
 use crate::store::failure::Replicas;
 use crate::telemetry::Decisions;
@@ -55,9 +56,9 @@ pub type ConcurrencyLimitLayer<Req, H = UntilResponse, R = AsError> =
 pub struct RequestPermits<Req> {
     source: Source,
     /// `None`: every request weighs 1.
-    weight: Option<Arc<dyn Fn(&Req) -> u32 + Send + Sync>>,
+    weight: Option<Choose<Req, u32>>,
     /// `None`: the limit of the WaitGroup.
-    limit: Option<Arc<dyn Fn(&Req) -> Option<u32> + Send + Sync>>,
+    limit: Option<Choose<Req, Option<u32>>>,
 }
 
 /// Where permits come from.

@@ -12,6 +12,7 @@ use self::claims::Source;
 pub use self::duplicate::{DuplicateAction, Evidence};
 
 use crate::lease::layer::LeaseLayer;
+use crate::middleware::Choose;
 use crate::middleware::away::Away;
 use crate::{AsError, Dedupe, Error, Key, KeyExtractor, StoreFailure};
 
@@ -55,7 +56,7 @@ pub type DedupeLayer<Req, Res, E, R = AsError> = LeaseLayer<Req, RequestClaims<R
 #[derive_where(Clone)]
 pub struct RequestClaims<Req, Res, E> {
     source: Source,
-    success: Arc<dyn Fn(&Result<Res, E>) -> bool + Send + Sync>,
+    success: Choose<Result<Res, E>, bool>,
     on_duplicate: Arc<dyn Fn(Req, Evidence) -> DuplicateAction<Req, Res> + Send + Sync>,
     /// `None`: duplicates are not verified.
     confirm_duplicate: Option<Confirm<Req>>,

@@ -21,6 +21,8 @@ use crate::store::namespace::Namespace;
 use crate::store::operation::Operation;
 use crate::sync::lock;
 
+type Undo<O> = Box<dyn Fn(Key, <O as Operation>::Undo) + Send + Sync>;
+
 /// Sends one kind of operation of one namespace.
 pub(crate) struct RedisClient<O: Operation> {
     pub(in crate::store) store: Arc<RedisStore>,
@@ -29,7 +31,7 @@ pub(crate) struct RedisClient<O: Operation> {
     pub(super) runtimes: Padded<Mutex<Vec<RuntimeQueues<O>>>>,
     /// Runs the operations that take back replies whose callers are gone. It hides its client, since the type of the undo
     /// operation has an undo operation too.
-    undo: OnceLock<Box<dyn Fn(Key, O::Undo) + Send + Sync>>,
+    undo: OnceLock<Undo<O>>,
 }
 
 impl<O: Operation> RedisClient<O> {
