@@ -51,7 +51,8 @@ figure src-code-lines "$(library src | lines_of)"
 figure lua-code-lines "$(find lua -name '*.lua' -exec cat {} + | count --)"
 figure tests-code-lines "$({ find tests -name '*.rs'; find src -name '*.rs' | grep -Ff "$tests"; } | xargs cat | count //)"
 # A second path of an item is marked by `=`.
-figure public-types "$(awk '/^(struct|enum|trait|type|union) / { n++ } /^    = / { n-- } END { print n + 0 }' tests/public_api.txt)"
+figure public-types "$(awk '/^    = / { n -= type; next } { type = /^(struct|enum|trait|type|union) /; n += type }
+  END { print n + 0 }' tests/public_api.txt)"
 figure public-methods "$(api '^    pub (async |const )*fn ')"
 figure long-files "$(library src | while read -r file; do own "$file" | wc -l; done | awk '$1 > 400 { n++ } END { print n + 0 }')"
 figure crates "$(cargo tree -p tower-distributed -e normal --prefix none | sed 's/ (\*)//; s/ (proc-macro)//' | sort -u | wc -l)"

@@ -6,7 +6,8 @@ mod layer;
 #[cfg(feature = "quorum")]
 mod quorum;
 // One of the tests makes quorums.
-#[cfg(all(test, feature = "quorum"))]
+#[cfg(test)]
+#[cfg(feature = "quorum")]
 mod tests;
 mod values;
 

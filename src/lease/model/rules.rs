@@ -229,7 +229,7 @@ impl Rules {
             // A process that takes a lease for longer than it is does not cut it.
             let ttl = ticks(if self.has(Flaw::BeliefIsNotCut) { seat.ttl + 8 } else { seat.ttl });
             let options = LeaseOptions { ttl, drift: DRIFT, cohorts, ..LeaseOptions::default() };
-            let (leases, closed) = (Leases::new("permit", "model"), tokio::sync::watch::Sender::new(false));
+            let leases = Leases::new("permit", "model");
             Arc::new(Holding::new(options, leases))
         };
         (self.holdings, self.names) = (self.seats.iter().map(holding).collect(), names);

@@ -155,8 +155,7 @@ pub(super) fn process_of(id: u64) -> usize {
 pub(super) fn holding(ttl: std::time::Duration, leases: Leases) -> Arc<Holding> {
     let options =
         LeaseOptions { ttl, drift: Drift(0.01), cohorts: leases == Leases::Mutex, ..LeaseOptions::default() };
-    let (leases, closed) =
-        (telemetry::Leases::new("permit", "simulation"), tokio::sync::watch::Sender::new(false));
+    let leases = telemetry::Leases::new("permit", "simulation");
     Arc::new(Holding::new(options, leases))
 }
 
