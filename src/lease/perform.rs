@@ -239,15 +239,17 @@ impl<K: Kind> Admission<K> {
         if renewed != Renewed::Gone && lease.is_held() { Ok(()) } else { Err(Error::lost()) }
     }
 
-    /// Takes in a lease that was acquired at once. Returns `None` if it has expired since the acquire was sent.
+    /// Takes in a lease that was acquired at once.
     pub(super) fn hold(self: &Arc<Self>, grant: Grant, holding: &Arc<Holding>) -> LeaseHandle {
         let (id, at, LeaseOptions { watchdog, ttl, .. }) = (grant.id, grant.at, &holding.options);
         let left = grant.validity.until().saturating_duration_since(at);
         let lease = LeaseHandle::new(grant, holding);
-        let State { tokens, young, .. } = &mut *lock(&self.tokens);
+        let mut state = lock(&self.tokens);
+        let State { tokens, young, .. } = &mut *state;
         tokens.is_back(lease.key(), at);
         let (earlier, renew) = (young.due(), watchdog.then(|| tokens.renewal(at, left, *ttl)));
         young.insert(id, (lease.clone(), renew));
+        drop(state);
         if let Some(due) = renew.filter(|due| earlier.is_none_or(|earlier| *due < earlier)) {
             self.store.scheduler().schedule(clock::without_suspend(due));
         }

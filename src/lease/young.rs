@@ -29,13 +29,15 @@ impl Young {
         self.leases.insert(id, leased);
     }
 
-    /// Returns whether it was one of these leases.
     pub(super) fn remove(&mut self, id: u64) -> Option<Leased> {
         self.leases.remove(&id)
     }
 
     /// Removes the leases that are to be renewed until `now`, or all.
     pub(super) fn grown_up(&mut self, now: Option<Instant>) -> Vec<Leased> {
+        if now.is_some_and(|now| self.next.is_none_or(|next| next > now)) {
+            return Vec::new();
+        }
         let is_grown_up = |due: Option<Instant>| now.is_none_or(|now| due.is_some_and(|due| due <= now));
         let grown_up = self.leases.extract_if(|_, (_, due)| is_grown_up(*due)).map(|(_, leased)| leased);
         let grown_up = grown_up.collect();
