@@ -11,11 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-
 use super::key_state::{KeyState, Spans, Terms, Was};
 use super::kind::{Entry, Found, Kind, Query, Scope};
-use super::operations::{AcquireRelease, Answer, Heartbeat, Renew, Scene, Verb, VerbOf, What};
+use super::operations::{AcquireRelease, Heartbeat, Renew, Scene, Verb, VerbOf, What};
 use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::{self, Outcome as _};
 use super::perform::Local;
@@ -140,25 +138,15 @@ impl<K: Kind> Admission<K> {
         entry: Entry<K>,
         again: bool,
     ) -> Result<Result<(bool, u64), Found<K>>, Error> {
-        let operation = self.completion(state, entry, again);
-        completed(self.acquire_release.run(state.grant.key.clone(), operation).await?)
-    }
-
-    /// Like [`complete`](Self::complete). Sends from the caller's runtime, if there is one, and calls `then` with the answer.
-    pub(crate) fn send_complete(
-        &self,
-        state: &LeaseState,
-        entry: Entry<K>,
-        then: impl FnOnce(Result<Result<(bool, u64), Found<K>>, Error>) + Send + 'static,
-    ) {
-        let (here, operation) = (Handle::try_current().ok(), self.completion(state, entry, false));
-        let key = state.grant.key.clone();
-        self.acquire_release.send(here, key, operation, |answer| then(answer.and_then(completed)));
-    }
-
-    fn completion(&self, state: &LeaseState, entry: Entry<K>, again: bool) -> AcquireRelease<K> {
         let terms = Terms::usual(micros(state.ttl()));
-        self.operation(Arc::clone(&state.grant.token), Verb::Complete { entry, again }, terms)
+        let operation =
+            self.operation(Arc::clone(&state.grant.token), Verb::Complete { entry, again }, terms);
+        let answer = self.acquire_release.run(state.grant.key.clone(), operation).await?;
+        match (answer.found, answer.what) {
+            (Some(obstacle), _) => Ok(Err(obstacle)),
+            (None, What::Completed(was_held, level)) => Ok(Ok((was_held, level))),
+            (None, _) => Err(unexpected()),
+        }
     }
 
     /// Returns a new token without an entry here, and the id in it.
@@ -215,15 +203,6 @@ impl<K: Kind> Admission<K> {
     pub(crate) fn hold_time(&self) -> Option<Duration> {
         let nanos = self.hold_time.load(Ordering::Relaxed);
         (nanos > 0).then(|| Duration::from_nanos(nanos))
-    }
-}
-
-/// Reads the answer to a completion.
-fn completed<F>(answer: Answer<F>) -> Result<Result<(bool, u64), F>, Error> {
-    match (answer.found, answer.what) {
-        (Some(obstacle), _) => Ok(Err(obstacle)),
-        (None, What::Completed(was_held, level)) => Ok(Ok((was_held, level))),
-        (None, _) => Err(unexpected()),
     }
 }
 

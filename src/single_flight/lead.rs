@@ -1,11 +1,13 @@
 //! The run of a leader: how it gets the lead across processes, and how its outcome is published.
 
 use std::fmt;
-use std::future::pending;
+use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -20,7 +22,7 @@ use super::{early, local_cache};
 use crate::error::Subject;
 use crate::lease::{Ask, Got, Wait, micros};
 use crate::store::timer::{sleep, until};
-use crate::telemetry::{Event, Outcome, tell};
+use crate::telemetry::{Event, Outcome, in_current_span, tell};
 use crate::{Error, Key, Lease, clock};
 
 /// How a run starts.
@@ -62,9 +64,6 @@ async fn send_later<O>(caller: Caller<O>, outcome: impl Future<Output = Result<O
         () = caller.closed() => {}
     }
 }
-
-/// Longer answers are published by a task of their own, so that they do not count as queued while the queue is idle.
-const LONG: usize = 64 << 10;
 
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     /// Leads from beginning to end. If the run is dropped early, dropping the guard makes the next waiter in this process
@@ -159,11 +158,17 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         if has_old && publication.has_failed {
             return;
         }
-        self.publish(lease, publication, entry, has_old, epoch);
+        // The first poll sends it, and so before the next operation of the caller. A task waits for the reply.
+        let mut published =
+            Box::pin(in_current_span(self.publish(lease, publication, entry, has_old, epoch)));
+        let is_sent = poll_fn(|context| Poll::Ready(published.poll_unpin(context).is_pending())).await;
+        if let (true, Ok(runtime)) = (is_sent, Handle::try_current()) {
+            runtime.spawn(published);
+        }
     }
 
     /// Publishes an outcome. `entry` is `None` if it is too large or cannot be encoded.
-    fn publish(
+    async fn publish(
         self: Arc<Self>,
         lease: Lease,
         Publication { outcome, fresh, .. }: Publication<T, E>,
@@ -181,26 +186,18 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         }
         // Of an answer on its way to a slow server, one copy is enough.
         let outcome = epoch.is_some().then_some(outcome);
-        let (sent, is_long) = (clock::now(), entry.bytes.len() > LONG);
-        let (admission, state) = (Arc::clone(&self.leases.admission), Arc::clone(&lease.state));
-        let published = move |was_held: Result<bool, Error>| {
-            match (self.is_stored(&was_held), length, outcome) {
-                (Some(true), Some(length), Some(outcome)) => {
-                    self.keep(epoch, lease.key(), &outcome, (length, fresh, sent));
-                }
-                (Some(false), ..) => self.stored.give_back(lease.key()),
-                // It counts until it would expire.
-                _ => {}
+        let sent = clock::now();
+        let entered = self.leases.admission.complete(&lease.state, entry, false).await;
+        let was_held = entered.map(was_held);
+        match (self.is_stored(&was_held), length, outcome) {
+            (Some(true), Some(length), Some(outcome)) => {
+                self.keep(epoch, lease.key(), &outcome, (length, fresh, sent));
             }
-            end(lease, &was_held);
-        };
-        match Handle::try_current() {
-            Ok(runtime) if is_long && !admission.store.is_in_memory() => drop(runtime.spawn(async move {
-                published(admission.complete(&state, entry, false).await.map(was_held));
-            })),
-            // No task waits for the answer.
-            _ => admission.send_complete(&state, entry, |entered| published(entered.map(was_held))),
+            (Some(false), ..) => self.stored.give_back(lease.key()),
+            // It counts until it would expire.
+            _ => {}
         }
+        end(lease, &was_held);
     }
 
     /// Returns whether an answer is stored. `None`: this is not known.
