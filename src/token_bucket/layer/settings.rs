@@ -8,11 +8,12 @@ use tower_layer::Layer;
 
 use super::ban::{Ban, Bans};
 use super::hooks::Hooks;
-use super::limiter::{KeyExtractors, Limiter};
+use super::keys::KeyExtractors;
 use super::quotas::DynQuotas;
 use crate::middleware::away::Away;
 use crate::middleware::key::DynKey;
 use crate::middleware::{Cost, Layered};
+use crate::token_bucket::limiter::Limiter;
 use crate::{AsError, Error, KeyExtractor, StoreFailure, TokenBucket, TokenBuckets};
 
 /// A [`Layer`] that limits the rate of requests per key; see the [module](crate::token_bucket).
@@ -138,7 +139,8 @@ impl<Req, Res> RateLimitLayer<Req, Res> {
     where
         K: KeyExtractors<Req, N>,
     {
-        Self::of(Limiter::all(limits.several()), Arc::new(keys.into_extractors()))
+        let limiter = Limiter::All { several: limits.several().clone(), max_wait: Duration::ZERO };
+        Self::of(limiter, Arc::new(keys.into_extractors()))
     }
 }
 

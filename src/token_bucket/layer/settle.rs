@@ -3,20 +3,16 @@
 use std::time::Duration;
 
 use super::future::Passing;
-use super::limiter::{Asking, Limiter, extract_all};
+use super::keys::extract_all;
 use super::quotas::ChosenQuotas;
 use super::settings::{RateLimitLayer, Settings};
 use crate::middleware::away::Away;
 use crate::telemetry::Outcome;
 use crate::token_bucket::Decision;
-use crate::{Error, Extracted, Key, Quotas, Refusal, Reject};
+use crate::token_bucket::limiter::Limiter;
+use crate::{Error, Extracted, Key, Refusal, Reject};
 
 impl Settings {
-    /// Starts the decision on a request.
-    pub(super) fn acquire(&self, quotas: Option<&Quotas>, key: Key, cost: u32) -> Asking {
-        self.limiter.acquire(quotas, key, cost, !self.shadow)
-    }
-
     /// The outcome that a request is counted as.
     pub(super) fn counted(&self, outcome: Outcome, may_pass: bool) -> Outcome {
         if self.shadow && !may_pass { Outcome::Shadowed } else { outcome }

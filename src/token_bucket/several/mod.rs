@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex};
 
 use smallvec::SmallVec;
 
-pub(crate) use self::asking::AcquireAll;
 pub(super) use self::step::ReserveAll;
 #[cfg(test)]
 pub(super) use self::step::{Buckets, CancelAll, Decided};
@@ -21,7 +20,7 @@ use super::bucket_state::BucketState;
 use super::calls::counted;
 use super::decision::{Decision, Refuser};
 use super::state::Bucket;
-use crate::store::{Cells, Client, Namespace};
+use crate::store::{Cells, Client, Namespace, parts};
 use crate::sync::lock;
 use crate::telemetry::Decisions;
 use crate::token_bucket::quota::{Quotas, repeated};
@@ -130,7 +129,7 @@ impl<const N: usize> TokenBuckets<N> {
     pub async fn allow_n<K: IntoKey>(&self, keys: [K; N], n: u32) -> Result<Decision, Error> {
         let keys: Keys = keys.into_iter().map(IntoKey::into_key).collect::<Result<_, _>>()?;
         let key = Key::of_some(keys.iter().map(Option::as_ref));
-        counted(self.0.decisions(), self.0.decide(key, n).await)
+        counted(self.0.decisions(), self.0.decide(&key, n).await)
     }
 
     pub(crate) fn several(&self) -> &Several {
@@ -141,6 +140,11 @@ impl<const N: usize> TokenBuckets<N> {
 /// The keys of a request, one per limit. A limit whose key is `None` is not asked. [`Key::of_some`] combines them
 /// into one key.
 pub(crate) type Keys = SmallVec<[Option<Key>; 3]>;
+
+/// Splits a combined key into the keys of each limit.
+pub(super) fn keys_of(key: &Key) -> Keys {
+    parts(key.as_bytes()).map(|part| part.map(Key::from)).collect()
+}
 
 /// Several limits. Cloning is cheap.
 #[derive(Clone)]
