@@ -20,10 +20,7 @@ use crate::{Error, Key};
 pub(crate) enum Limiter {
     One(TokenBucket),
     /// A key combines the keys of a request for each limit.
-    All {
-        several: Several,
-        max_wait: Duration,
-    },
+    All(Several),
 }
 
 /// A request, decided at once or not.
@@ -51,74 +48,67 @@ enum Step {
 }
 
 impl Limiter {
-    /// Begins to decide a request, which waits only if `may_wait`.
-    pub(crate) fn begin(&self, quotas: Option<&Quotas>, key: Key, cost: u32, may_wait: bool) -> Begun {
-        if let (Self::All { .. }, Some(_)) = (self, quotas) {
-            return self.with(quotas, may_wait).begin(None, key, cost, true);
+    /// Begins to decide a request.
+    pub(crate) fn begin(&self, quotas: Option<&Quotas>, key: Key, cost: u32) -> Begun {
+        if let (Self::All(_), Some(_)) = (self, quotas) {
+            return self.with(quotas).begin(None, key, cost);
         }
-        match self.step(quotas, &key, cost, may_wait) {
+        match self.step(quotas, &key, cost) {
             Step::One(Decide::Decided(Some(decided))) | Step::All(Decide::Decided(Some(decided))) => {
                 Begun::Decided(decided, key)
             }
-            step => Begun::Pending(Acquire { limiter: self.with(quotas, may_wait), key, cost, step }),
+            step => Begun::Pending(Acquire { limiter: self.with(quotas), key, cost, step }),
         }
     }
 
     /// As [`begin`](Self::begin), for a caller that polls the decision in any case.
-    pub(crate) fn acquire(&self, quotas: Option<&Quotas>, key: Key, cost: u32, may_wait: bool) -> Acquire {
-        let limiter = self.with(quotas, may_wait);
-        let step = limiter.step(None, &key, cost, true);
+    pub(crate) fn acquire(&self, quotas: Option<&Quotas>, key: Key, cost: u32) -> Acquire {
+        let limiter = self.with(quotas);
+        let step = limiter.step(None, &key, cost);
         Acquire { limiter, key, cost, step }
     }
 
-    fn with(&self, quotas: Option<&Quotas>, may_wait: bool) -> Self {
-        let this = if may_wait { self.clone() } else { self.clone().with_max_wait(Duration::ZERO) };
-        match (this, quotas) {
+    fn with(&self, quotas: Option<&Quotas>) -> Self {
+        match (self, quotas) {
+            (this, None) => this.clone(),
             (Self::One(bucket), Some(quotas)) => Self::One(bucket.with_quotas(quotas)),
-            (Self::All { several, max_wait }, Some(quotas)) => {
-                Self::All { several: several.with_quotas_of_first(quotas), max_wait }
-            }
-            (this, None) => this,
+            (Self::All(several), Some(quotas)) => Self::All(several.with_quotas_of_first(quotas)),
         }
     }
 
-    fn step(&self, quotas: Option<&Quotas>, key: &Key, cost: u32, may_wait: bool) -> Step {
-        match self {
-            Self::One(bucket) => {
-                let quotas = quotas.unwrap_or(&bucket.quotas);
-                let wait = if may_wait { bucket.max_wait } else { 0 };
-                match Decide::begin(bucket, quotas, key, cost, wait) {
-                    Decide::Decided(Some(Ok(decision))) if wait > 0 && !decision.delay().is_zero() => {
-                        Step::Waiting(Waiting::new(bucket, quotas, key, decision).end())
-                    }
-                    decide => Step::One(decide),
-                }
+    /// `quotas` are those of one limit.
+    fn step(&self, quotas: Option<&Quotas>, key: &Key, cost: u32) -> Step {
+        let bucket = match self {
+            Self::One(bucket) => bucket,
+            Self::All(several) => return Step::All(several.decide(key, cost)),
+        };
+        let (quotas, wait) = (quotas.unwrap_or(&bucket.quotas), bucket.max_wait);
+        match Decide::begin(bucket, quotas, key, cost, wait) {
+            Decide::Decided(Some(Ok(decision))) if wait > 0 && !decision.delay().is_zero() => {
+                Step::Waiting(Waiting::new(bucket, quotas, key, decision).end())
             }
-            Self::All { several, max_wait } if may_wait && !max_wait.is_zero() => {
-                Step::Waiting(Box::pin(several.clone().decide_within(key.clone(), cost, *max_wait)))
-            }
-            Self::All { several, .. } => Step::All(several.decide(key, cost)),
+            decide => Step::One(decide),
         }
     }
 
     pub(crate) fn with_max_wait(self, max_wait: Duration) -> Self {
         match self {
             Self::One(bucket) => Self::One(bucket.with_max_wait(max_wait)),
-            Self::All { several, .. } => Self::All { several, max_wait },
+            Self::All(several) => Self::All(several.with_max_wait(max_wait)),
         }
     }
 
     pub(crate) fn cache_refusals(self, cache: bool) -> Self {
         match self {
             Self::One(bucket) => Self::One(bucket.cache_refusals(cache)),
-            Self::All { several, max_wait } => Self::All { several: several.cache_refusals(cache), max_wait },
+            Self::All(several) => Self::All(several.cache_refusals(cache)),
         }
     }
 
     pub(crate) fn prefetch(self, hold: Duration) -> Result<Self, Error> {
         match self {
             Self::One(bucket) => bucket.prefetch(hold).map(Self::One),
-            Self::All { .. } => Err(Error::invalid("prefetch supports only one limit, not several")),
+            Self::All(_) => Err(Error::invalid("prefetch supports only one limit, not several")),
         }
     }
 
@@ -126,9 +116,7 @@ impl Limiter {
     pub(crate) fn local_share(&self, replicas: NonZeroU32) -> Self {
         match self {
             Self::One(bucket) => Self::One(bucket.local_share(replicas)),
-            Self::All { several, max_wait } => {
-                Self::All { several: several.local_share(replicas), max_wait: *max_wait }
-            }
+            Self::All(several) => Self::All(several.local_share(replicas)),
         }
     }
 
@@ -136,9 +124,7 @@ impl Limiter {
     fn standing_in_for(&self, other: &Self) -> Self {
         match (self, other) {
             (Self::One(local), Self::One(other)) => Self::One(local.standing_in_for(other)),
-            (Self::All { several: local, .. }, Self::All { several, max_wait }) => {
-                Self::All { several: local.standing_in_for(several), max_wait: *max_wait }
-            }
+            (Self::All(local), Self::All(other)) => Self::All(local.standing_in_for(other)),
             _ => self.clone(),
         }
     }
@@ -146,7 +132,7 @@ impl Limiter {
     pub(crate) fn decisions(&self) -> &Decisions {
         match self {
             Self::One(bucket) => bucket.decisions(),
-            Self::All { several, .. } => several.decisions(),
+            Self::All(several) => several.decisions(),
         }
     }
 
@@ -154,13 +140,13 @@ impl Limiter {
     pub(crate) fn first(&self) -> &TokenBucket {
         match self {
             Self::One(bucket) => bucket,
-            Self::All { several, .. } => several.first(),
+            Self::All(several) => several.first(),
         }
     }
 
     /// Which of several limits refused the request, and the key of that limit.
     pub(crate) fn refused(&self, key: &Key, decision: &Decision) -> Option<(usize, Key)> {
-        let (Self::All { .. }, Some(refuser)) = (self, decision.by) else { return None };
+        let (Self::All(_), Some(refuser)) = (self, decision.by) else { return None };
         // Limits without a key are not asked.
         let keys = keys_of(key).into_iter().enumerate();
         keys.filter_map(|(limit, key)| Some((limit, key?))).nth(refuser.limit.into())
@@ -170,7 +156,7 @@ impl Limiter {
     pub(crate) fn block(&self, key: Key, duration: Duration) {
         let key = match self {
             Self::One(_) => Some(key),
-            Self::All { .. } => keys_of(&key).into_iter().next().flatten(),
+            Self::All(_) => keys_of(&key).into_iter().next().flatten(),
         };
         if let Some(key) = key {
             self.first().block_detached(key, duration);
@@ -189,7 +175,7 @@ impl Limiter {
                     false => bucket.with_quotas(quotas).charge_detached(key, tokens),
                 }
             }
-            Self::All { several, .. } => several.charge_detached(keys_of(&key), decision, tokens),
+            Self::All(several) => several.charge_detached(keys_of(&key), decision, tokens),
         }
     }
 }
@@ -197,7 +183,7 @@ impl Limiter {
 impl Acquire {
     /// Asks this process's local share instead, after an outage.
     pub(crate) fn ask_share(&mut self, local: &Limiter) {
-        *self = local.standing_in_for(&self.limiter).acquire(None, self.key.take(), self.cost, true);
+        *self = local.standing_in_for(&self.limiter).acquire(None, self.key.take(), self.cost);
     }
 
     /// Takes the key, after completion.

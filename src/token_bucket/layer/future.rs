@@ -111,8 +111,7 @@ where
                     let (mut inner, request) = *call;
                     let next = match asked {
                         Ok(Some((key, quotas))) => {
-                            let (quotas, may_wait) = (quotas.as_ref(), !settings.shadow);
-                            let acquire = settings.limiter.acquire(quotas, key, *cost, may_wait);
+                            let acquire = settings.limiter.acquire(quotas.as_ref(), key, *cost);
                             State::asking(acquire, inner, request)
                         }
                         Err(error) if !settings.passes_without_key(&error) => {

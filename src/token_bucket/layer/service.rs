@@ -59,8 +59,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
                 return State::LookingUp { asked, cost, call };
             }
         };
-        let begun = settings.limiter.begin(quotas.as_ref(), key, cost, !settings.shadow);
-        let (decided, key) = match begun {
+        let (decided, key) = match settings.limiter.begin(quotas.as_ref(), key, cost) {
             Begun::Decided(decided, key) => (decided, key),
             Begun::Pending(acquire) => return State::asking(acquire, take_ready(inner), request),
         };

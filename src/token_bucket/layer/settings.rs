@@ -139,8 +139,7 @@ impl<Req, Res> RateLimitLayer<Req, Res> {
     where
         K: KeyExtractors<Req, N>,
     {
-        let limiter = Limiter::All { several: limits.several().clone(), max_wait: Duration::ZERO };
-        Self::of(limiter, Arc::new(keys.into_extractors()))
+        Self::of(Limiter::All(limits.several().clone()), Arc::new(keys.into_extractors()))
     }
 }
 
@@ -175,7 +174,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// ```
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
-        self.map_limiter(|limiter| limiter.with_max_wait(max_wait).cache_refusals(max_wait.is_zero()))
+        let longest = if self.settings.shadow { Duration::ZERO } else { max_wait };
+        self.map_limiter(|limiter| limiter.with_max_wait(longest).cache_refusals(max_wait.is_zero()))
     }
 
     /// Sets whether this process caches refusals, and refuses requests without a call to the store; see
@@ -282,7 +282,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     #[must_use]
     pub fn shadow(mut self) -> Self {
         self.settings.shadow = true;
-        self
+        self.map_limiter(|limiter| limiter.with_max_wait(Duration::ZERO))
     }
 
     /// Bans a key that is refused too often: all its requests are refused for some time, in all processes. See

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -21,14 +20,21 @@ use crate::{Error, Key, clock};
 impl Several {
     /// Begins to ask each limit for `cost` tokens. `key` combines the keys of the limits.
     pub(crate) fn decide(&self, key: &Key, cost: u32) -> Decide<ReserveAll> {
+        match self.max_wait.is_zero() {
+            true => self.decide_once(key, cost),
+            false => Decide::Later(Box::pin(self.clone().decide_within(key.clone(), cost))),
+        }
+    }
+
+    fn decide_once(&self, key: &Key, cost: u32) -> Decide<ReserveAll> {
         let keys = keys_of(key);
-        let (count, limits) = (keys.len(), self.0.buckets.len());
+        let (count, limits) = (keys.len(), self.limits.buckets.len());
         if count != limits {
             let text = format!("the number of keys must be {limits}, is {count}");
             return Err(Error::invalid(text)).into();
         }
         if keys.iter().all(Option::is_none) {
-            return Ok(Decision::free(self.0.terms.all.clone())).into();
+            return Ok(Decision::free(self.limits.terms.all.clone())).into();
         }
         let some = keys.iter().any(Option::is_none).then(|| self.with_keys(&keys));
         let there: SmallVec<[Key; 3]> = keys.into_iter().flatten().collect();
@@ -38,12 +44,12 @@ impl Several {
         }
     }
 
-    /// As `decide`, for limits that all have a key.
+    /// As `decide_once`, for limits that all have a key.
     fn decide_all(&self, key: &Key, keys: SmallVec<[Key; 3]>, cost: u32) -> Decide<ReserveAll> {
-        if let Some(decided) = Decision::without_state(&self.0.terms.all, cost) {
+        if let Some(decided) = Decision::without_state(&self.limits.terms.all, cost) {
             return decided.into();
         }
-        match &self.0.places.together {
+        match &self.limits.places.together {
             Together::Redis(client) if self.are_in_one_place(&keys) => {
                 self.decide_on(client, key, keys, cost)
             }
@@ -61,7 +67,7 @@ impl Several {
     fn are_in_one_place(&self, keys: &[Key]) -> bool {
         let slot =
             |(bucket, key): (&TokenBucket, &Key)| -> Option<u16> { bucket.clients.namespace.slot(key) };
-        let mut slots = self.0.buckets.iter().zip(keys).map(slot);
+        let mut slots = self.limits.buckets.iter().zip(keys).map(slot);
         let first = slots.next();
         slots.all(|slot| Some(slot) == first)
     }
@@ -76,20 +82,20 @@ impl Several {
     ) -> Decide<ReserveAll> {
         let (now, ask) = (clock::micros(), Ask { cost: cost.into(), wait: 0 });
         let (mut asked, mut ends) = (SmallVec::new(), SmallVec::<[_; 1]>::new());
-        for (limit, (bucket, key)) in self.0.buckets.iter().zip(keys).enumerate() {
+        for (limit, (bucket, key)) in self.limits.buckets.iter().zip(keys).enumerate() {
             ends.extend(bucket.clients.returning.end(&key));
             match bucket.local.answer(&bucket.clients, &bucket.quotas, Cow::Owned(key), || now, ask, false) {
                 ControlFlow::Break(refusal) => return Ok(self.alone(limit, refusal)).into(),
                 ControlFlow::Continue(one) => asked.push(one),
             }
         }
-        let reserve = ReserveAll { terms: Arc::clone(&self.0.terms), cost: cost.into() };
+        let reserve = ReserveAll { terms: Arc::clone(&self.limits.terms), cost: cost.into() };
         Decide::Asking(client.run(key.clone(), reserve), asked).after(ends)
     }
 
     /// Decides in one operation, with the states of all buckets locked.
     fn step(&self, cells: &[Arc<Cells<Bucket>>], keys: &[Key], cost: u32) -> Result<Decided, Error> {
-        let reserve = ReserveAll { terms: Arc::clone(&self.0.terms), cost: cost.into() };
+        let reserve = ReserveAll { terms: Arc::clone(&self.limits.terms), cost: cost.into() };
         // Cells are locked in one global order, independent of the order of the limits, to prevent deadlocks.
         let mut order: SmallVec<[usize; 3]> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|limit| Arc::as_ptr(&cells[*limit]).addr());
@@ -105,7 +111,7 @@ impl Several {
             let Some(decided) = decided.filter(|decided| decided.admitted) else { continue };
             for limit in &order[order.len() - changed..] {
                 let (state, sent) = (&decided.states[*limit], clock::micros());
-                self.0.buckets[*limit].take_back(&keys[*limit], state, decided.cost, sent);
+                self.limits.buckets[*limit].take_back(&keys[*limit], state, decided.cost, sent);
             }
         }
         cells[order[0]].tell_refused();
@@ -115,7 +121,7 @@ impl Several {
     /// Asks one limit after the other.
     async fn decide_in_order(&self, keys: &[Key], cost: u32) -> Result<Decision, Error> {
         let mut charged = Charged { of: self, keys, decisions: SmallVec::new() };
-        for (limit, (bucket, key)) in self.0.buckets.iter().zip(keys).enumerate() {
+        for (limit, (bucket, key)) in self.limits.buckets.iter().zip(keys).enumerate() {
             let sent = clock::micros();
             let decision = Decide::begin(bucket, &bucket.quotas, key, cost, 0).await?;
             if !decision.is_admitted() {
@@ -125,22 +131,17 @@ impl Several {
         }
         let decisions = std::mem::take(&mut charged.decisions);
         let states = decisions.into_iter().map(|(decision, _)| decision.state).collect();
-        let terms = Arc::clone(&self.0.terms);
+        let terms = Arc::clone(&self.limits.terms);
         Ok(Decided { terms, cost: cost.into(), admitted: true, states }.decision())
     }
 
     /// Asks again when there may be tokens, until `max_wait` has passed.
-    pub(crate) async fn decide_within(
-        self,
-        key: Key,
-        cost: u32,
-        max_wait: Duration,
-    ) -> Result<Decision, Error> {
+    async fn decide_within(self, key: Key, cost: u32) -> Result<Decision, Error> {
         let began = Instant::now();
         loop {
-            let decision = self.decide(&key, cost).await?;
+            let decision = self.decide_once(&key, cost).await?;
             match decision.retry_after() {
-                Some(after) if began.elapsed() + after <= max_wait => timer::sleep(after).await,
+                Some(after) if began.elapsed() + after <= self.max_wait => timer::sleep(after).await,
                 _ => return Ok(decision),
             }
         }
@@ -180,7 +181,7 @@ struct Charged<'a> {
 
 impl Drop for Charged<'_> {
     fn drop(&mut self) {
-        let charged = self.of.0.buckets.iter().zip(self.keys).zip(&self.decisions);
+        let charged = self.of.limits.buckets.iter().zip(self.keys).zip(&self.decisions);
         for ((bucket, key), (decision, sent)) in charged {
             bucket.take_back(key, &decision.state, decision.cost.into(), *sent);
         }

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -148,7 +149,11 @@ pub(super) fn keys_of(key: &Key) -> Keys {
 
 /// Several limits. Cloning is cheap.
 #[derive(Clone)]
-pub(crate) struct Several(Arc<Limits>);
+pub(crate) struct Several {
+    limits: Arc<Limits>,
+    /// Zero, except for the requests of a layer.
+    max_wait: Duration,
+}
 
 struct Limits {
     buckets: Box<[TokenBucket]>,
@@ -194,7 +199,7 @@ impl Several {
             )));
         }
         let this = Self::new_places(buckets.iter().map(TokenBucket::as_one_of_several).collect());
-        if let Some(name) = repeated(this.0.terms.all.limits().iter().map(|limit| &limit.name)) {
+        if let Some(name) = repeated(this.limits.terms.all.limits().iter().map(|limit| &limit.name)) {
             return Err(Error::invalid(format!(
                 "two quotas of the limits have the same name {name:?}: name one of them differently"
             )));
@@ -208,16 +213,17 @@ impl Several {
     }
 
     fn of(buckets: Box<[TokenBucket]>, places: Arc<Places>) -> Self {
-        Self(Arc::new(Limits { terms: Arc::new(Terms::new(&buckets)), buckets, places }))
+        let limits = Arc::new(Limits { terms: Arc::new(Terms::new(&buckets)), buckets, places });
+        Self { limits, max_wait: Duration::ZERO }
     }
 
     /// The limits that have a key.
     fn with_keys(&self, keys: &Keys) -> Self {
         let bits = keys.iter().enumerate().map(|(limit, key)| u8::from(key.is_some()) << limit).sum();
-        let some = self.0.buckets.iter().zip(keys).filter(|(_, key)| key.is_some());
+        let some = self.limits.buckets.iter().zip(keys).filter(|(_, key)| key.is_some());
         let buckets: Box<[_]> = some.map(|(bucket, _)| bucket.clone()).collect();
         let new = || Arc::new(Places::new(&buckets));
-        let places = Arc::clone(lock(&self.0.places.some).entry(bits).or_insert_with(new));
+        let places = Arc::clone(lock(&self.limits.places.some).entry(bits).or_insert_with(new));
         Self::of(buckets, places)
     }
 
@@ -226,33 +232,43 @@ impl Several {
         self.map(|limit, bucket| if limit == 0 { bucket.with_quotas(quotas) } else { bucket.clone() })
     }
 
+    pub(crate) fn with_max_wait(self, max_wait: Duration) -> Self {
+        Self { max_wait, ..self }
+    }
+
     pub(crate) fn cache_refusals(&self, cache: bool) -> Self {
         self.map(|_, bucket| bucket.cache_refusals(cache))
     }
 
     pub(crate) fn local_share(&self, replicas: NonZeroU32) -> Self {
-        Self::new_places(self.0.buckets.iter().map(|bucket| bucket.local_share(replicas)).collect())
+        Self::new_places(self.limits.buckets.iter().map(|bucket| bucket.local_share(replicas)).collect())
     }
 
-    /// These limits with a share of the quotas of `other`.
+    /// These limits with a share of the quotas of `other`, and its longest wait.
     pub(crate) fn standing_in_for(&self, other: &Self) -> Self {
-        self.map(|limit, bucket| {
-            other.0.buckets.get(limit).map_or_else(|| bucket.clone(), |other| bucket.standing_in_for(other))
-        })
+        let this = self.map(|limit, bucket| {
+            other
+                .limits
+                .buckets
+                .get(limit)
+                .map_or_else(|| bucket.clone(), |other| bucket.standing_in_for(other))
+        });
+        Self { max_wait: other.max_wait, ..this }
     }
 
     fn map(&self, map: impl Fn(usize, &TokenBucket) -> TokenBucket) -> Self {
-        let buckets = self.0.buckets.iter().enumerate().map(|(limit, bucket)| map(limit, bucket));
-        Self::of(buckets.collect(), Arc::clone(&self.0.places))
+        let buckets = self.limits.buckets.iter().enumerate().map(|(limit, bucket)| map(limit, bucket));
+        let this = Self::of(buckets.collect(), Arc::clone(&self.limits.places));
+        Self { max_wait: self.max_wait, ..this }
     }
 
     pub(crate) fn decisions(&self) -> &Decisions {
-        &self.0.places.decisions
+        &self.limits.places.decisions
     }
 
     /// The bucket of the first limit, which identifies the sender of the request.
     pub(crate) fn first(&self) -> &TokenBucket {
-        &self.0.buckets[0]
+        &self.limits.buckets[0]
     }
 
     /// Charges all limits in the background, under the quotas of the decision that admitted the request.
@@ -260,7 +276,7 @@ impl Several {
         // The quotas of a limit are adjacent. Only the first limit may have other quotas than its bucket.
         let quotas = &decision.state.quotas;
         let mut end = quotas.limits().len();
-        for (limit, (bucket, key)) in self.0.buckets.iter().zip(keys).enumerate().rev() {
+        for (limit, (bucket, key)) in self.limits.buckets.iter().zip(keys).enumerate().rev() {
             let Some(key) = key else { continue };
             let start = if limit == 0 { 0 } else { end.saturating_sub(bucket.quotas().limits().len()) };
             bucket.with_quotas(&quotas.part(start..end)).charge_detached(key, tokens);
@@ -273,7 +289,7 @@ impl Several {
     fn alone(&self, limit: usize, decision: Decision) -> Decision {
         let refuser =
             (!decision.admitted).then(|| Refuser::new(limit, 0, &decision.state, decision.cost.into()));
-        let quotas = self.0.terms.alone[limit].clone();
+        let quotas = self.limits.terms.alone[limit].clone();
         Decision { by: refuser, state: BucketState { quotas, ..decision.state }, ..decision }
     }
 }
@@ -314,6 +330,6 @@ impl Together {
 
 impl fmt::Debug for Several {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&*self.0.buckets).finish()
+        f.debug_list().entries(&*self.limits.buckets).finish()
     }
 }
