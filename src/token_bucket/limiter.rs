@@ -68,11 +68,16 @@ impl Limiter {
         Acquire { limiter, key, cost, step }
     }
 
+    /// The same limits with other quotas for the first limit.
     fn with(&self, quotas: Option<&Quotas>) -> Self {
-        match (self, quotas) {
-            (this, None) => this.clone(),
-            (Self::One(bucket), Some(quotas)) => Self::One(bucket.with_quotas(quotas)),
-            (Self::All(several), Some(quotas)) => Self::All(several.with_quotas_of_first(quotas)),
+        let Some(quotas) = quotas else { return self.clone() };
+        self.map(|limit, bucket| if limit == 0 { bucket.with_quotas(quotas) } else { bucket.clone() })
+    }
+
+    fn map(&self, map: impl Fn(usize, &TokenBucket) -> TokenBucket) -> Self {
+        match self {
+            Self::One(bucket) => Self::One(map(0, bucket)),
+            Self::All(several) => Self::All(several.map(map)),
         }
     }
 
@@ -98,11 +103,8 @@ impl Limiter {
         }
     }
 
-    pub(crate) fn cache_refusals(self, cache: bool) -> Self {
-        match self {
-            Self::One(bucket) => Self::One(bucket.cache_refusals(cache)),
-            Self::All(several) => Self::All(several.cache_refusals(cache)),
-        }
+    pub(crate) fn cache_refusals(&self, cache: bool) -> Self {
+        self.map(|_, bucket| bucket.cache_refusals(cache))
     }
 
     pub(crate) fn prefetch(self, hold: Duration) -> Result<Self, Error> {

@@ -227,17 +227,8 @@ impl Several {
         Self::of(buckets, places)
     }
 
-    /// The same limits with other quotas for the first limit.
-    pub(crate) fn with_quotas_of_first(&self, quotas: &Quotas) -> Self {
-        self.map(|limit, bucket| if limit == 0 { bucket.with_quotas(quotas) } else { bucket.clone() })
-    }
-
     pub(crate) fn with_max_wait(self, max_wait: Duration) -> Self {
         Self { max_wait, ..self }
-    }
-
-    pub(crate) fn cache_refusals(&self, cache: bool) -> Self {
-        self.map(|_, bucket| bucket.cache_refusals(cache))
     }
 
     pub(crate) fn local_share(&self, replicas: NonZeroU32) -> Self {
@@ -256,7 +247,7 @@ impl Several {
         Self { max_wait: other.max_wait, ..this }
     }
 
-    fn map(&self, map: impl Fn(usize, &TokenBucket) -> TokenBucket) -> Self {
+    pub(crate) fn map(&self, map: impl Fn(usize, &TokenBucket) -> TokenBucket) -> Self {
         let buckets = self.limits.buckets.iter().enumerate().map(|(limit, bucket)| map(limit, bucket));
         let this = Self::of(buckets.collect(), Arc::clone(&self.limits.places));
         Self { max_wait: self.max_wait, ..this }
