@@ -167,7 +167,7 @@ impl Limiter {
 
     /// Charges the additional cost of a request, in the background.
     pub(crate) fn charge(&self, decision: &Decision, tokens: u32) {
-        let Some(key) = decision.key.clone() else { return };
+        let Some(key) = decision.key.clone().filter(|_| tokens > 0) else { return };
         match self {
             Self::One(bucket) => {
                 let quotas = &decision.state.quotas;

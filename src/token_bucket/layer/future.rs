@@ -167,24 +167,7 @@ where
                         Ok(response) => response,
                         Err(error) => return Poll::Ready(Err(layer.reject.inner_error(error))),
                     };
-                    let (key, admitted) = match passing {
-                        Passing::Unlimited => (None, None),
-                        Passing::Undecided(key) => (Some(&*key), None),
-                        Passing::Admitted { decision, by_share } => {
-                            (decision.key.as_ref(), Some((&**decision, *by_share)))
-                        }
-                    };
-                    let (block, charge) = layer.hooks.answered(
-                        admitted.map(|(decision, _)| decision),
-                        layer.is_weighted(),
-                        &mut response,
-                    );
-                    if let (1.., Some((decision, by_share))) = (charge, admitted) {
-                        settings.charge(decision, by_share, charge);
-                    }
-                    if let (Some(duration), Some(key)) = (block, key) {
-                        settings.block(key.clone(), duration);
-                    }
+                    layer.answered(passing, &mut response);
                     return Poll::Ready(Ok(response));
                 }
             }
