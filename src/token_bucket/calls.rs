@@ -21,7 +21,7 @@ use super::state::{Ask, Bucket};
 use crate::store::failure::Replicas;
 use crate::store::{Client, Namespace, OperationFuture};
 use crate::telemetry::{Decisions, Outcome};
-use crate::token_bucket::quota::MAX_SPAN;
+use crate::token_bucket::quota::{MAX_SPAN, Quotas};
 use crate::{Error, Key, Quota, Store, clock};
 
 #[derive(Debug)]
@@ -123,10 +123,10 @@ impl TokenBucket {
         }
     }
 
-    /// Returns this local share with the quotas and the longest wait of `other`.
-    pub(crate) fn standing_in_for(&self, other: &Self) -> Self {
+    /// Returns this local share with its part of `quotas`.
+    pub(super) fn share_of(&self, quotas: &Quotas) -> Self {
         let parts = self.clients.replicas.as_ref().map_or(NonZeroU32::MIN, Replicas::most);
-        Self { quotas: other.quotas.share(parts), max_wait: other.max_wait, ..self.clone() }
+        self.with_quotas(&quotas.share(parts))
     }
 
     pub(super) async fn decide(&self, key: Key, cost: u32, wait: i64) -> Result<Decision, Error> {

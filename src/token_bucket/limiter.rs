@@ -96,7 +96,7 @@ impl Limiter {
         }
     }
 
-    pub(crate) fn with_max_wait(self, max_wait: Duration) -> Self {
+    pub(crate) fn with_max_wait(&self, max_wait: Duration) -> Self {
         match self {
             Self::One(bucket) => Self::One(bucket.with_max_wait(max_wait)),
             Self::All(several) => Self::All(several.with_max_wait(max_wait)),
@@ -122,13 +122,12 @@ impl Limiter {
         }
     }
 
-    /// This local share with a share of the quotas of `other`, and its longest wait.
+    /// This local share with a share of the quotas of `other`.
     fn standing_in_for(&self, other: &Self) -> Self {
-        match (self, other) {
-            (Self::One(local), Self::One(other)) => Self::One(local.standing_in_for(other)),
-            (Self::All(local), Self::All(other)) => Self::All(local.standing_in_for(other)),
-            _ => self.clone(),
-        }
+        let of = other.buckets();
+        self.map(|limit, bucket| {
+            of.get(limit).map_or_else(|| bucket.clone(), |of| bucket.share_of(&of.quotas))
+        })
     }
 
     pub(crate) fn decisions(&self) -> &Decisions {
@@ -138,12 +137,16 @@ impl Limiter {
         }
     }
 
+    fn buckets(&self) -> &[TokenBucket] {
+        match self {
+            Self::One(bucket) => std::slice::from_ref(bucket),
+            Self::All(several) => several.buckets(),
+        }
+    }
+
     /// The bucket of the first limit, which identifies the sender of a request.
     pub(crate) fn first(&self) -> &TokenBucket {
-        match self {
-            Self::One(bucket) => bucket,
-            Self::All(several) => several.first(),
-        }
+        &self.buckets()[0]
     }
 
     /// Which of several limits refused the request, and the key of that limit.
@@ -167,7 +170,7 @@ impl Limiter {
 
     /// Charges the additional cost of a request, in the background.
     pub(crate) fn charge(&self, decision: &Decision, tokens: u32) {
-        let Some(key) = decision.key.clone().filter(|_| tokens > 0) else { return };
+        let Some(key) = decision.key.as_ref().filter(|_| tokens > 0).cloned() else { return };
         match self {
             Self::One(bucket) => {
                 let quotas = &decision.state.quotas;

@@ -307,8 +307,13 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         RateLimitLayer { settings, keys, cost, quotas, hooks, reject }
     }
 
-    fn map_limiter(mut self, map: impl FnOnce(Limiter) -> Limiter) -> Self {
-        self.settings.limiter = map(self.settings.limiter);
+    /// Changes the limits, and their local share.
+    fn map_limiter(mut self, map: impl Fn(&Limiter) -> Limiter) -> Self {
+        let Settings { limiter, on_store_failure, .. } = &mut self.settings;
+        *limiter = map(limiter);
+        if let Away::LocalShare(local) = on_store_failure {
+            *local = map(local);
+        }
         self
     }
 }

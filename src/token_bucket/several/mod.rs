@@ -227,24 +227,13 @@ impl Several {
         Self::of(buckets, places)
     }
 
-    pub(crate) fn with_max_wait(self, max_wait: Duration) -> Self {
-        Self { max_wait, ..self }
+    pub(crate) fn with_max_wait(&self, max_wait: Duration) -> Self {
+        Self { max_wait, ..self.clone() }
     }
 
     pub(crate) fn local_share(&self, replicas: NonZeroU32) -> Self {
-        Self::new_places(self.limits.buckets.iter().map(|bucket| bucket.local_share(replicas)).collect())
-    }
-
-    /// These limits with a share of the quotas of `other`, and its longest wait.
-    pub(crate) fn standing_in_for(&self, other: &Self) -> Self {
-        let this = self.map(|limit, bucket| {
-            other
-                .limits
-                .buckets
-                .get(limit)
-                .map_or_else(|| bucket.clone(), |other| bucket.standing_in_for(other))
-        });
-        Self { max_wait: other.max_wait, ..this }
+        let buckets = self.limits.buckets.iter().map(|bucket| bucket.local_share(replicas));
+        Self { max_wait: self.max_wait, ..Self::new_places(buckets.collect()) }
     }
 
     pub(crate) fn map(&self, map: impl Fn(usize, &TokenBucket) -> TokenBucket) -> Self {
@@ -257,9 +246,8 @@ impl Several {
         &self.limits.places.decisions
     }
 
-    /// The bucket of the first limit, which identifies the sender of the request.
-    pub(crate) fn first(&self) -> &TokenBucket {
-        &self.limits.buckets[0]
+    pub(super) fn buckets(&self) -> &[TokenBucket] {
+        &self.limits.buckets
     }
 
     /// Charges all limits in the background, under the quotas of the decision that admitted the request.
