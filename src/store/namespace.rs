@@ -1,7 +1,6 @@
 //! Namespaces: a primitive keeps the states of its keys under a name in a store.
 
 use std::sync::Arc;
-use std::task::Waker;
 
 use derive_where::derive_where;
 use tokio::runtime::Handle;
@@ -158,29 +157,12 @@ impl<O: Operation> Client<O> {
         })
     }
 
-    /// Like [`run`](Self::run), but sends the operation now, for a task that polls the future at once. `waker` is the waker
-    /// of this task.
-    pub(crate) fn start(&self, key: Key, operation: O, waker: Waker) -> OperationFuture<O> {
-        match self {
-            Self::InMemory(_) => self.run(key, operation),
-            Self::Redis(client) => {
-                let here = Handle::try_current().ok();
-                OperationFuture(client.enqueue(here, key, operation, Some(waker), false))
-            }
-        }
-    }
-
     /// Whether an operation that is sent once may run twice: the client of a pool for a Cluster repeats calls by itself.
     pub(crate) fn may_repeat(&self) -> bool {
         match self {
             Self::InMemory(_) => false,
             Self::Redis(client) => client.store.source.is_pool_of_cluster(),
         }
-    }
-
-    /// Whether the state is in the memory of this process.
-    pub(crate) fn is_in_memory(&self) -> bool {
-        matches!(self, Self::InMemory(_))
     }
 
     /// Runs an operation on the background thread, without a caller that waits. In memory it is done on return.

@@ -148,7 +148,7 @@ impl TokenBucket {
     /// The errors of [`reserve_n`](Self::reserve_n). They are returned immediately: a request that will be refused
     /// does not wait.
     pub async fn wait_n(&self, key: impl Into<Key>, n: u32) -> Result<Decision, Error> {
-        let decision = counted(self.decisions(), self.clone().acquire(key.into(), n).await)?;
+        let decision = counted(self.decisions(), self.acquire(key.into(), n).await)?;
         if decision.is_admitted() { Ok(decision) } else { Err(decision.refused()) }
     }
 

@@ -1,21 +1,19 @@
 //! The calls of a bucket to its store, and the buckets beside it.
 
-use std::borrow::Cow;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tokio::task::coop::consume_budget;
 
 use super::TokenBucket;
-use super::acquire::{Acquire, Decide, current_waker};
+use super::acquire::{Decide, Waiting};
 use super::adjust::Adjust;
 use super::ahead::Prefetch;
 use super::bucket_state::BucketState;
 use super::cancel::Cancel;
 use super::decision::Decision;
-use super::local::{Answer, Asked, Local};
+use super::local::Local;
 use super::operations::{Reserve, Reset};
 use super::peek::Peek;
 use super::returning::Returning;
@@ -44,8 +42,8 @@ pub(crate) struct Clients {
 }
 
 impl TokenBucket {
-    /// The counters of decisions. The caller counts the decisions of [`acquire`](Self::acquire) and
-    /// [`at_once`](Self::at_once).
+    /// The counters of decisions. The caller counts the decisions of [`acquire`](Self::acquire) and of a
+    /// [`Limiter`](super::limiter::Limiter).
     pub(crate) fn decisions(&self) -> &Decisions {
         &self.clients.decisions
     }
@@ -68,37 +66,13 @@ impl TokenBucket {
         Self { max_wait: (self.max_wait - to_micros(waited)).max(0), ..self.clone() }
     }
 
-    pub(crate) fn acquire(self, key: Key, cost: u32) -> Acquire {
-        Acquire::new(self, key, cost)
-    }
-
-    /// The decision, if it needs neither a wait nor a call to the store.
-    pub(crate) fn at_once(
-        &self,
-        quotas: Option<&Quotas>,
-        key: &Key,
-        cost: u32,
-    ) -> Option<Result<Decision, Error>> {
-        let quotas = quotas.unwrap_or(&self.quotas);
-        let ask = Ask { cost: cost.into(), wait: self.max_wait };
-        if cost > quotas.max_cost() {
-            return None;
+    /// Decides a request, and waits until it may act.
+    pub(super) async fn acquire(&self, key: Key, cost: u32) -> Result<Decision, Error> {
+        let decision = Decide::begin(self, &self.quotas, &key, cost, self.max_wait).await?;
+        if decision.delay().is_zero() {
+            return Ok(decision);
         }
-        if !self.clients.reserve.is_in_memory() {
-            return self.local.known(quotas, key, ask, true).map(Ok);
-        }
-        if self.max_wait > 0 {
-            return None;
-        }
-        self.clients.reserve.step(key, || Reserve { quotas: quotas.clone(), ask })
-    }
-
-    /// Looks up a request in the local state. `None` if this process neither has nor learns local state for it.
-    pub(super) fn answer(&self, key: &Key, ask: Ask) -> Option<Answer<Asked>> {
-        if self.local.is_off() || self.clients.reserve.is_in_memory() {
-            return None;
-        }
-        Some(self.local.answer(self, Cow::Borrowed(key), clock::micros(), ask, true))
+        Waiting::new(self, &self.quotas, &key, decision).end().await
     }
 
     pub(super) fn adjusting(&self, tokens: i64, block: Duration) -> Adjust {
@@ -149,24 +123,14 @@ impl TokenBucket {
         }
     }
 
-    /// Returns this local share with the quotas and the longest wait of `other`.
-    pub(crate) fn standing_in_for(&self, other: &Self) -> Self {
+    /// Returns this local share with its part of `quotas`.
+    pub(super) fn share_of(&self, quotas: &Quotas) -> Self {
         let parts = self.clients.replicas.as_ref().map_or(NonZeroU32::MIN, Replicas::most);
-        Self { quotas: other.quotas.share(parts), max_wait: other.max_wait, ..self.clone() }
+        self.with_quotas(&quotas.share(parts))
     }
 
     pub(super) async fn decide(&self, key: Key, cost: u32, wait: i64) -> Result<Decision, Error> {
-        if (1..=self.quotas.max_cost()).contains(&cost)
-            && let Some(decision) =
-                self.local.known(&self.quotas, &key, Ask { cost: cost.into(), wait }, true)
-        {
-            // Yields to other tasks now and then, because this path never waits.
-            consume_budget().await;
-            self.decisions().count(Outcome::of(&decision));
-            return Ok(decision);
-        }
-        let waker = current_waker().await;
-        counted(self.decisions(), Decide::new(self, key, cost, wait, waker).await)
+        counted(self.decisions(), Decide::begin(self, &self.quotas, &key, cost, wait).await)
     }
 
     pub(super) fn cancel(&self, key: &Key, cancel: Cancel) -> OperationFuture<Cancel> {

@@ -80,6 +80,16 @@ impl Decision {
     }
 
     /// A decision of the store.
+    /// The decision on a cost of zero, and the error of a cost above the burst of a quota.
+    pub(super) fn without_state(quotas: &Quotas, cost: u32) -> Option<Result<Self, Error>> {
+        let most = quotas.max_cost();
+        match cost {
+            0 => Some(Ok(Self::free(quotas.clone()))),
+            _ if cost > most => Some(Err(Error::exceeds_burst(cost, most))),
+            _ => None,
+        }
+    }
+
     pub(super) fn new(cost: i64, admitted: bool, state: BucketState) -> Self {
         let cost = u32::try_from(cost).unwrap_or(u32::MAX);
         Self { cost, is_local: false, key: None, state, admitted, by: None }

@@ -12,6 +12,7 @@ mod decision;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 pub(crate) mod layer;
+mod limiter;
 mod local;
 pub(crate) mod operations;
 pub(crate) mod peek;
@@ -34,6 +35,5 @@ pub use self::layer::*;
 pub use self::reservation::Reservation;
 pub use self::several::TokenBuckets;
 
-pub(crate) use self::acquire::Acquire;
-pub(crate) use self::several::{AcquireAll, Keys, Several};
+pub(crate) use self::several::{Keys, Several};
 pub(crate) use self::state::Bucket;

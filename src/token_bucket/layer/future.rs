@@ -10,11 +10,11 @@ use pin_project_lite::pin_project;
 use tokio::task::coop::consume_budget;
 use tower::Service;
 
-use super::limiter;
 use super::settings::RateLimitLayer;
 use crate::middleware::away::Away;
 use crate::telemetry::Outcome;
 use crate::token_bucket::Decision;
+use crate::token_bucket::limiter::Acquire;
 use crate::{Error, Key, Quotas, Refusal, Reject};
 
 pin_project! {
@@ -47,7 +47,7 @@ pub(super) type LookedUp = BoxFuture<'static, Result<Option<(Key, Option<Quotas>
 /// The state while the store is asked. It is boxed, so that requests with an immediate decision need no space for
 /// it.
 pub(super) struct Asking<S, Req> {
-    acquire: limiter::Asking,
+    acquire: Acquire,
     /// The outage of the store, if `acquire` uses this process's local share.
     outage: Option<Error>,
     /// The ready service and the request; `None` after the call.
@@ -82,7 +82,7 @@ pin_project! {
 }
 
 impl<S: Service<Req>, Req> State<S, Req> {
-    pub(super) fn asking(acquire: limiter::Asking, inner: S, request: Req) -> Self {
+    pub(super) fn asking(acquire: Acquire, inner: S, request: Req) -> Self {
         Self::Asking { asking: Box::new(Asking { acquire, outage: None, call: Some((inner, request)) }) }
     }
 
@@ -111,7 +111,8 @@ where
                     let (mut inner, request) = *call;
                     let next = match asked {
                         Ok(Some((key, quotas))) => {
-                            State::asking(settings.acquire(quotas.as_ref(), key, *cost), inner, request)
+                            let acquire = settings.limiter.acquire(quotas.as_ref(), key, *cost);
+                            State::asking(acquire, inner, request)
                         }
                         Err(error) if !settings.passes_without_key(&error) => {
                             return Poll::Ready(layer.refuse::<S::Error>(error.into()));
@@ -122,6 +123,9 @@ where
                 }
                 StateProjection::Asking { asking } => {
                     let Asking { acquire, outage, call } = &mut **asking;
+                    if call.is_none() {
+                        return Poll::Pending;
+                    }
                     let (decision, outcome) = match ready!(Pin::new(&mut *acquire).poll(context)) {
                         Ok(decision) => {
                             let by_share = decision.is_admitted() && outage.is_some();
@@ -132,11 +136,8 @@ where
                             // The local share failed, too: its burst is below the cost.
                             (_, Some(outage)) => (Err(outage), Outcome::FailedClosed),
                             (Away::FailOpen, None) if error.is_away() => (Ok(None), Outcome::FailedOpen),
-                            (Away::LocalShare(local), None)
-                                if error.is_away()
-                                    && let Some(share) = acquire.of_share(local) =>
-                            {
-                                *acquire = share;
+                            (Away::LocalShare(local), None) if error.is_away() => {
+                                acquire.ask_share(local);
                                 *outage = Some(error);
                                 continue;
                             }
@@ -166,24 +167,7 @@ where
                         Ok(response) => response,
                         Err(error) => return Poll::Ready(Err(layer.reject.inner_error(error))),
                     };
-                    let (key, admitted) = match passing {
-                        Passing::Unlimited => (None, None),
-                        Passing::Undecided(key) => (Some(&*key), None),
-                        Passing::Admitted { decision, by_share } => {
-                            (decision.key.as_ref(), Some((&**decision, *by_share)))
-                        }
-                    };
-                    let (block, charge) = layer.hooks.answered(
-                        admitted.map(|(decision, _)| decision),
-                        layer.is_weighted(),
-                        &mut response,
-                    );
-                    if let (1.., Some((decision, by_share))) = (charge, admitted) {
-                        settings.charge(decision, by_share, charge);
-                    }
-                    if let (Some(duration), Some(key)) = (block, key) {
-                        settings.block(key.clone(), duration);
-                    }
+                    layer.answered(passing, &mut response);
                     return Poll::Ready(Ok(response));
                 }
             }

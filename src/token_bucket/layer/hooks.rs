@@ -54,24 +54,6 @@ impl<Req, Res> Hooks<Req, Res> {
             && self.block_on_response.is_empty()
             && self.cost_of_response.is_empty()
     }
-
-    /// Calls the hooks for a response. Returns the longest block of the key, and the sum of all charges.
-    pub(super) fn answered(
-        &self,
-        decision: Option<&Decision>,
-        is_weighted: bool,
-        response: &mut Res,
-    ) -> (Option<Duration>, u32) {
-        let mut charge = 0;
-        if let Some(decision) = decision {
-            self.fields.iter().for_each(|hook| hook(decision, is_weighted, response));
-            self.on_response.iter().for_each(|hook| hook(decision, response));
-            // A request without a decision is charged nothing.
-            let charges = self.cost_of_response.iter().map(|hook| hook.cost(response));
-            charge = charges.fold(0, u32::saturating_add);
-        }
-        (self.block_on_response.iter().filter_map(|hook| hook.block_on_response(response)).max(), charge)
-    }
 }
 
 impl<Req, Res, R> RateLimitLayer<Req, Res, R> {

@@ -3,7 +3,7 @@
 mod ban;
 mod future;
 mod hooks;
-mod limiter;
+mod keys;
 mod quotas;
 mod refusal;
 mod service;
@@ -12,7 +12,7 @@ mod settle;
 
 pub use self::ban::Ban;
 pub use self::hooks::BlockOnResponse;
-pub(crate) use self::limiter::KeyExtractors;
+pub(crate) use self::keys::KeyExtractors;
 pub use self::quotas::{ChooseQuotas, ChosenQuotas, QuotaTable};
 pub use self::settings::RateLimitLayer;
 pub use crate::middleware::Cost;

@@ -146,25 +146,12 @@ impl QuotaTable {
 }
 
 /// Returns the name and the quotas of the row of a request, if it is in a row.
-pub(super) type Row<Req> = Arc<dyn Fn(&Req) -> Result<Option<(Key, Quotas)>, Error> + Send + Sync>;
-
-impl QuotaTable {
-    /// Combines the table with a closure that names the row of a request.
-    pub(super) fn rows<Req, N>(self, name: N) -> Row<Req>
-    where
-        N: for<'a> KeyFn<&'a Req> + Send + Sync + 'static,
-    {
-        Arc::new(move |request| {
-            let Some(name) = name(request).into_key()? else { return Ok(None) };
-            Ok(self.0.get(&name).cloned().map(|quotas| (name, quotas)))
-        })
-    }
-}
+type Row<Req> = Arc<dyn Fn(&Req) -> Result<Option<(Key, Quotas)>, Error> + Send + Sync>;
 
 /// The key of a request in a table; see [`quota_table`](super::RateLimitLayer::quota_table).
-pub(super) struct InTable<Req> {
-    pub(super) row: Row<Req>,
-    pub(super) key: DynKey<Req>,
+struct InTable<Req> {
+    row: Row<Req>,
+    key: DynKey<Req>,
 }
 
 impl<Req> KeyExtractor<Req> for InTable<Req> {
@@ -276,7 +263,10 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         N: for<'a> KeyFn<&'a Req> + Send + Sync + 'static,
         Req: 'static,
     {
-        let row = table.rows(name);
+        let row: Row<Req> = Arc::new(move |request| {
+            let Some(name) = name(request).into_key()? else { return Ok(None) };
+            Ok(table.0.get(&name).cloned().map(|quotas| (name, quotas)))
+        });
         if let Some(first) = Arc::make_mut(&mut self.keys).first_mut() {
             *first = Arc::new(InTable { row: Arc::clone(&row), key: Arc::clone(first) });
         }

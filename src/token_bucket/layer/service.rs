@@ -9,6 +9,7 @@ use super::quotas::ChosenQuotas;
 use super::settings::RateLimitLayer;
 use crate::middleware::{Middleware, give_up_ready, take_ready};
 use crate::telemetry::Outcome;
+use crate::token_bucket::limiter::Begun;
 use crate::{Extracted, Reject};
 
 impl<S, Req, Res, R> Middleware<S, Req> for RateLimitLayer<Req, Res, R>
@@ -58,9 +59,9 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
                 return State::LookingUp { asked, cost, call };
             }
         };
-        let Some(decided) = settings.limiter.at_once(quotas.as_ref(), &key, cost) else {
-            let acquire = settings.acquire(quotas.as_ref(), key, cost);
-            return State::asking(acquire, take_ready(inner), request);
+        let (decided, key) = match settings.limiter.begin(quotas.as_ref(), key, cost) {
+            Begun::Decided(decided, key) => (decided, key),
+            Begun::Pending(acquire) => return State::asking(acquire, take_ready(inner), request),
         };
         let outcome = decided.as_ref().map_or_else(Outcome::of_error, Outcome::of);
         match self.settle(decided.map(Some), outcome, key, &mut request) {

@@ -8,11 +8,12 @@ use tower_layer::Layer;
 
 use super::ban::{Ban, Bans};
 use super::hooks::Hooks;
-use super::limiter::{KeyExtractors, Limiter};
+use super::keys::KeyExtractors;
 use super::quotas::DynQuotas;
 use crate::middleware::away::Away;
 use crate::middleware::key::DynKey;
 use crate::middleware::{Cost, Layered};
+use crate::token_bucket::limiter::Limiter;
 use crate::{AsError, Error, KeyExtractor, StoreFailure, TokenBucket, TokenBuckets};
 
 /// A [`Layer`] that limits the rate of requests per key; see the [module](crate::token_bucket).
@@ -138,7 +139,7 @@ impl<Req, Res> RateLimitLayer<Req, Res> {
     where
         K: KeyExtractors<Req, N>,
     {
-        Self::of(Limiter::all(limits.several()), Arc::new(keys.into_extractors()))
+        Self::of(Limiter::All(limits.several().clone()), Arc::new(keys.into_extractors()))
     }
 }
 
@@ -173,7 +174,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// ```
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
-        self.map_limiter(|limiter| limiter.with_max_wait(max_wait).cache_refusals(max_wait.is_zero()))
+        let longest = if self.settings.shadow { Duration::ZERO } else { max_wait };
+        self.map_limiter(|limiter| limiter.with_max_wait(longest).cache_refusals(max_wait.is_zero()))
     }
 
     /// Sets whether this process caches refusals, and refuses requests without a call to the store; see
@@ -280,7 +282,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     #[must_use]
     pub fn shadow(mut self) -> Self {
         self.settings.shadow = true;
-        self
+        self.map_limiter(|limiter| limiter.with_max_wait(Duration::ZERO))
     }
 
     /// Bans a key that is refused too often: all its requests are refused for some time, in all processes. See
@@ -305,8 +307,13 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         RateLimitLayer { settings, keys, cost, quotas, hooks, reject }
     }
 
-    fn map_limiter(mut self, map: impl FnOnce(Limiter) -> Limiter) -> Self {
-        self.settings.limiter = map(self.settings.limiter);
+    /// Changes the limits, and their local share.
+    fn map_limiter(mut self, map: impl Fn(&Limiter) -> Limiter) -> Self {
+        let Settings { limiter, on_store_failure, .. } = &mut self.settings;
+        *limiter = map(limiter);
+        if let Away::LocalShare(local) = on_store_failure {
+            *local = map(local);
+        }
         self
     }
 }

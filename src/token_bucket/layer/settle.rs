@@ -1,22 +1,16 @@
 //! What a layer does with a request, by its settings.
 
-use std::time::Duration;
-
 use super::future::Passing;
-use super::limiter::{Asking, Limiter, extract_all};
+use super::keys::extract_all;
 use super::quotas::ChosenQuotas;
 use super::settings::{RateLimitLayer, Settings};
 use crate::middleware::away::Away;
 use crate::telemetry::Outcome;
 use crate::token_bucket::Decision;
-use crate::{Error, Extracted, Key, Quotas, Refusal, Reject};
+use crate::token_bucket::limiter::Limiter;
+use crate::{Error, Extracted, Key, Refusal, Reject};
 
 impl Settings {
-    /// Starts the decision on a request.
-    pub(super) fn acquire(&self, quotas: Option<&Quotas>, key: Key, cost: u32) -> Asking {
-        self.limiter.acquire(quotas, key, cost, !self.shadow)
-    }
-
     /// The outcome that a request is counted as.
     pub(super) fn counted(&self, outcome: Outcome, may_pass: bool) -> Outcome {
         if self.shadow && !may_pass { Outcome::Shadowed } else { outcome }
@@ -28,23 +22,6 @@ impl Settings {
         decisions.tell_unextracted(error);
         decisions.count(self.counted(Outcome::of_error(error), false));
         self.shadow
-    }
-
-    /// Blocks a key, in the background.
-    pub(super) fn block(&self, key: Key, duration: Duration) {
-        if let Away::LocalShare(local) = &self.on_store_failure {
-            local.block(key.clone(), duration);
-        }
-        self.limiter.block(key, duration);
-    }
-
-    /// Charges the additional cost of a request, in the background.
-    pub(super) fn charge(&self, decision: &Decision, by_share: bool, tokens: u32) {
-        let limiter = match &self.on_store_failure {
-            Away::LocalShare(local) if by_share => local,
-            _ => &self.limiter,
-        };
-        limiter.charge(decision, tokens);
     }
 }
 
@@ -130,6 +107,33 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
             && limit == 0
         {
             bans.refused(self.settings.limiter.first(), key, decision);
+        }
+    }
+
+    /// Calls the hooks for a response, and charges or blocks its key as they say.
+    pub(super) fn answered(&self, passing: &Passing, response: &mut Res) {
+        let (settings, hooks) = (&self.settings, &self.hooks);
+        let key = match passing {
+            Passing::Unlimited => None,
+            Passing::Undecided(key) => Some(key),
+            Passing::Admitted { decision, by_share } => {
+                hooks.fields.iter().for_each(|hook| hook(decision, self.is_weighted(), response));
+                hooks.on_response.iter().for_each(|hook| hook(decision, response));
+                let tokens = hooks.cost_of_response.iter().map(|hook| hook.cost(response));
+                let limiter = match &settings.on_store_failure {
+                    Away::LocalShare(local) if *by_share => local,
+                    _ => &settings.limiter,
+                };
+                limiter.charge(decision, tokens.fold(0, u32::saturating_add));
+                decision.key.as_ref()
+            }
+        };
+        let blocks = hooks.block_on_response.iter().filter_map(|hook| hook.block_on_response(response));
+        if let (Some(duration), Some(key)) = (blocks.max(), key) {
+            if let Away::LocalShare(local) = &settings.on_store_failure {
+                local.block(key.clone(), duration);
+            }
+            settings.limiter.block(key.clone(), duration);
         }
     }
 }

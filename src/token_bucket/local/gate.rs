@@ -4,12 +4,13 @@
 //! The store would give the same answer, unless other processes gave tokens back, reset the bucket, or charged it
 //! under raised quotas. The cache learns these changes after at most one second.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::entry::Entry;
 use super::thread_local_entry::ThreadLocalEntry;
-use super::{Answer, BucketState, Decision, Local};
+use super::{BucketState, Decision, Local};
 use crate::Key;
 use crate::token_bucket::state::Ask;
 
@@ -28,35 +29,30 @@ pub(crate) struct Asked {
 
 impl ThreadLocalEntry {
     /// The refusal of a request, or the entry that counts it as in flight; it is not counted if there is no usable
-    /// state. See [`Local::known`] for `is_alone`.
-    pub(super) fn gate(&self, now: i64, ask: Ask, is_alone: bool) -> Answer<Option<Arc<Entry>>> {
+    /// state. See [`Local::answer`] for `is_alone`.
+    pub(super) fn gate(
+        &self,
+        now: i64,
+        ask: Ask,
+        is_alone: bool,
+    ) -> ControlFlow<Decision, Option<Arc<Entry>>> {
         let entry = &self.entry;
         if now >= entry.known_until.load(Ordering::Acquire) {
-            return Answer::Ask(None);
+            return ControlFlow::Continue(None);
         }
         let mut in_flight = entry.in_flight.load(Ordering::Relaxed);
         loop {
             if let Some(refusal) = self.refused(now, ask, in_flight) {
                 let refusal = if is_alone { Some(refusal) } else { self.refused(now, ask, 0) };
-                return refusal.map_or(Answer::Ask(None), Answer::Known);
+                return refusal.map_or(ControlFlow::Continue(None), ControlFlow::Break);
             }
             let more = in_flight + ask.cost;
             match entry.in_flight.compare_exchange_weak(in_flight, more, Ordering::Relaxed, Ordering::Relaxed)
             {
-                Ok(_) => return Answer::Ask(Some(Arc::clone(entry))),
+                Ok(_) => return ControlFlow::Continue(Some(Arc::clone(entry))),
                 Err(current) => in_flight = current,
             }
         }
-    }
-
-    /// The refusal of a request that need not ask the store. The requests in flight are counted if `counts` says so.
-    #[inline]
-    pub(super) fn refusal(&self, now: i64, ask: Ask, counts: bool) -> Option<Decision> {
-        if now >= self.entry.known_until.load(Ordering::Acquire) {
-            return None;
-        }
-        let in_flight = if counts { self.entry.in_flight.load(Ordering::Relaxed) } else { 0 };
-        self.refused(now, ask, in_flight)
     }
 
     /// Decides a request by the stored state, after the requests in flight. Returns the refusal, if any.

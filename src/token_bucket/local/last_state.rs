@@ -70,14 +70,9 @@ impl LastState {
         let blocked_until = self.blocked_until.load(Ordering::Relaxed);
         let mut levels = SmallVec::new();
         for (stored, limit) in self.levels.iter().zip(quotas.limits()) {
-            let whole = stored[0].load(Ordering::Relaxed);
-            levels.push(match limit.num {
-                0 => Level { tat: Moment::used(whole), quota: limit.tokens, ..Level::default() },
-                _ => {
-                    let tat = Moment { whole, part: stored[1].load(Ordering::Relaxed) };
-                    Level { tat, last: tat, quota: limit.tokens, ..Level::default() }
-                }
-            });
+            let (whole, part) = (stored[0].load(Ordering::Relaxed), stored[1].load(Ordering::Relaxed));
+            let tat = Moment { whole, part };
+            levels.push(Level { tat, last: tat, quota: limit.tokens, ..Level::default() });
         }
         Bucket::new(blocked_until, levels)
     }

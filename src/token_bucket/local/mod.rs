@@ -15,6 +15,7 @@ mod thread_local_entry;
 use std::borrow::Cow;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -25,8 +26,8 @@ pub(super) use self::gate::Asked;
 use self::hot_keys::HotKeyCounter;
 use self::prefetch_task::PrefetchTask;
 use self::thread_local_entry::ThreadLocalEntry;
-use super::TokenBucket;
 use super::bucket_state::BucketState;
+use super::calls::Clients;
 use super::decision::Decision;
 use super::state::Ask;
 use crate::token_bucket::quota::Quotas;
@@ -67,72 +68,39 @@ const SWEEP_AT: usize = 64;
 /// The maximum number of entries of a shard. Beyond that, other keys get no entry and ask the store.
 const MOST: usize = 4096;
 
-/// How to decide a request.
-pub(super) enum Answer<A> {
-    /// This process decides: it refuses the request, or has admitted it with prefetched tokens.
-    Known(Decision),
-    /// Ask the store.
-    Ask(A),
-}
-
 impl Local {
-    /// Whether this process never keeps local state.
-    pub(super) fn is_off(&self) -> bool {
-        !self.refusals && self.ahead.is_none()
-    }
-
-    /// Whether there is no local state now.
-    pub(super) fn knows_nothing(&self) -> bool {
-        self.is_off() || self.table.is_empty()
-    }
-
-    fn take(&self, copy: &mut ThreadLocalEntry, now: i64, ask: Ask) -> Option<Decision> {
-        if self.ahead.is_some() { copy.take(now, ask) } else { None }
-    }
-
-    fn refusal(&self, copy: &ThreadLocalEntry, now: i64, ask: Ask, is_alone: bool) -> Option<Decision> {
-        if self.refusals { copy.refusal(now, ask, is_alone) } else { None }
-    }
-
-    /// The decision on a request, if it needs no call to the store. If it is not asked for alone, but with those of
-    /// other limits, the requests in flight do not count: they may not be charged, because another limit may refuse
-    /// them.
+    /// Decides a request locally: refuses it, or admits it with prefetched tokens. Otherwise prepares the call to the
+    /// store; `None` if this process keeps no local state.
+    ///
+    /// If the request is not asked for alone, but with those of other limits, the requests in flight do not count:
+    /// they may not be charged, because another limit may refuse them.
     #[inline]
-    pub(super) fn known(&self, quotas: &Quotas, key: &Key, ask: Ask, is_alone: bool) -> Option<Decision> {
-        if self.knows_nothing() {
-            return None;
-        }
-        let now = clock::micros();
-        self.table.with(key, quotas, |copy| {
-            self.take(copy, now, ask).or_else(|| self.refusal(copy, now, ask, is_alone))
-        })?
-    }
-
-    /// Decides a request locally, or prepares the call to the store. See [`known`](Self::known) for `is_alone`.
     pub(super) fn answer(
         &self,
-        bucket: &TokenBucket,
+        clients: &Arc<Clients>,
+        quotas: &Quotas,
         key: Cow<'_, Key>,
-        now: i64,
+        now: impl FnOnce() -> i64,
         ask: Ask,
         is_alone: bool,
-    ) -> Answer<Asked> {
-        let quotas = &bucket.quotas;
+    ) -> ControlFlow<Decision, Option<Asked>> {
+        if !self.refusals && self.ahead.is_none() {
+            return ControlFlow::Continue(None);
+        }
+        let now = now();
         let found = self.table.with(&key, quotas, |copy| {
-            if let Some(decision) = self.take(copy, now, ask) {
-                return Answer::Known(decision);
+            if self.ahead.is_some()
+                && let Some(decision) = copy.take(now, ask)
+            {
+                return ControlFlow::Break(decision);
             }
-            let gate = if self.refusals { copy.gate(now, ask, is_alone) } else { Answer::Ask(None) };
-            if is_alone && matches!(gate, Answer::Ask(_)) {
+            let in_flight_of = if self.refusals { copy.gate(now, ask, is_alone)? } else { None };
+            if is_alone {
                 copy.entry.missed(ask.cost);
             }
-            gate
+            ControlFlow::Continue(in_flight_of)
         });
-        let in_flight_of = match found {
-            Some(Answer::Known(decision)) => return Answer::Known(decision),
-            Some(Answer::Ask(entry)) => entry,
-            None => None,
-        };
+        let in_flight_of = found.unwrap_or(ControlFlow::Continue(None))?;
         // Quotas that never refill are not prefetched, because prefetched tokens are sometimes lost.
         if let Some((hold, hot_keys)) = &self.ahead
             && quotas.limits().iter().all(|limit| limit.num > 0)
@@ -141,10 +109,10 @@ impl Local {
             && let Some(entry) = self.table.entry(hash, &key, quotas)
         {
             let table = Arc::clone(&self.table);
-            PrefetchTask::start(entry, table, &bucket.clients, *hold, count, now.rem_euclid(*hold));
+            PrefetchTask::start(entry, table, clients, *hold, count, now.rem_euclid(*hold));
         }
         let learns = self.refusals.then(|| (self.clone(), key.into_owned()));
-        Answer::Ask(Asked { learns, in_flight_of, cost: ask.cost, sent: now })
+        ControlFlow::Continue(Some(Asked { learns, in_flight_of, cost: ask.cost, sent: now }))
     }
 
     /// Removes the cached refusal of a key, because tokens are given back.

@@ -1,76 +1,60 @@
 //! Asks several limits: in one operation, or one after the other.
 
 use std::borrow::Cow;
-use std::future::Future;
-use std::pin::Pin;
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::step::{Buckets, Decided, ReserveAll};
-use super::{Keys, Several, Together};
-use crate::store::{Cells, Client, Operation as _, parts, timer};
+use super::{Several, Together, keys_of};
+use crate::store::{Cells, Client, Operation as _, timer};
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::acquire::{Decide, Decides};
 use crate::token_bucket::decision::Decision;
-use crate::token_bucket::local::{Answer, Asked};
-use crate::token_bucket::quota::Quotas;
+use crate::token_bucket::local::Asked;
 use crate::token_bucket::state::{Ask, Bucket};
 use crate::{Error, Key, clock};
 
 impl Several {
-    /// Asks each limit for `cost` tokens. `key` combines the keys of the limits.
-    pub(crate) fn decide(&self, key: Key, cost: u32) -> Decide<ReserveAll> {
-        let keys: Keys = parts(key.as_bytes()).map(|part| part.map(Key::from)).collect();
-        let (count, limits) = (keys.len(), self.0.buckets.len());
+    /// Begins to ask each limit for `cost` tokens. `key` combines the keys of the limits.
+    pub(crate) fn decide(&self, key: &Key, cost: u32) -> Decide<ReserveAll> {
+        match self.max_wait.is_zero() {
+            true => self.decide_once(key, cost),
+            false => Decide::Later(Box::pin(self.clone().decide_within(key.clone(), cost))),
+        }
+    }
+
+    fn decide_once(&self, key: &Key, cost: u32) -> Decide<ReserveAll> {
+        let keys = keys_of(key);
+        let (count, limits) = (keys.len(), self.limits.buckets.len());
         if count != limits {
             let text = format!("the number of keys must be {limits}, is {count}");
-            return Decide::Clear(Some(Err(Error::invalid(text))));
+            return Err(Error::invalid(text)).into();
         }
-        if cost == 0 || keys.iter().all(Option::is_none) {
-            return Decide::Clear(Some(Ok(Decision::free(self.0.terms.all.clone()))));
+        if keys.iter().all(Option::is_none) {
+            return Ok(Decision::free(self.limits.terms.all.clone())).into();
         }
         let some = keys.iter().any(Option::is_none).then(|| self.with_keys(&keys));
         let there: SmallVec<[Key; 3]> = keys.into_iter().flatten().collect();
         match some {
-            Some(some) => some.decide_all(Key::of(&there), there, cost),
+            Some(some) => some.decide_all(&Key::of(&there), there, cost),
             None => self.decide_all(key, there, cost),
         }
     }
 
-    /// As `decide`, for limits that all have a key.
-    fn decide_all(&self, key: Key, keys: SmallVec<[Key; 3]>, cost: u32) -> Decide<ReserveAll> {
-        let most = self.0.terms.all.max_cost();
-        if cost > most {
-            return Decide::Clear(Some(Err(Error::exceeds_burst(cost, most))));
+    /// As `decide_once`, for limits that all have a key.
+    fn decide_all(&self, key: &Key, keys: SmallVec<[Key; 3]>, cost: u32) -> Decide<ReserveAll> {
+        if let Some(decided) = Decision::without_state(&self.limits.terms.all, cost) {
+            return decided.into();
         }
-        // Waits for tokens that are being given back.
-        let ends =
-            self.0.buckets.iter().zip(&keys).filter_map(|(bucket, key)| bucket.clients.returning.end(key));
-        let ends: SmallVec<[_; 1]> = ends.collect();
-        if !ends.is_empty() {
-            let this = self.clone();
-            return Decide::Later(Box::pin(async move {
-                for end in ends {
-                    end.await;
-                }
-                this.decide_now(key, keys, cost).await
-            }));
-        }
-        self.decide_now(key, keys, cost)
-    }
-
-    fn decide_now(&self, key: Key, keys: SmallVec<[Key; 3]>, cost: u32) -> Decide<ReserveAll> {
-        match &self.0.places.together {
+        match &self.limits.places.together {
             Together::Redis(client) if self.are_in_one_place(&keys) => {
                 self.decide_on(client, key, keys, cost)
             }
             Together::InMemory(cells) => {
-                let decided = self.step(cells, &keys, cost);
-                Decide::Clear(Some(decided.map(|decided| decided.decision())))
+                self.step(cells, &keys, cost).map(|decided| decided.decision()).into()
             }
             _ => {
                 let this = self.clone();
@@ -83,7 +67,7 @@ impl Several {
     fn are_in_one_place(&self, keys: &[Key]) -> bool {
         let slot =
             |(bucket, key): (&TokenBucket, &Key)| -> Option<u16> { bucket.clients.namespace.slot(key) };
-        let mut slots = self.0.buckets.iter().zip(keys).map(slot);
+        let mut slots = self.limits.buckets.iter().zip(keys).map(slot);
         let first = slots.next();
         slots.all(|slot| Some(slot) == first)
     }
@@ -92,61 +76,26 @@ impl Several {
     fn decide_on(
         &self,
         client: &Client<ReserveAll>,
-        key: Key,
+        key: &Key,
         keys: SmallVec<[Key; 3]>,
         cost: u32,
     ) -> Decide<ReserveAll> {
         let (now, ask) = (clock::micros(), Ask { cost: cost.into(), wait: 0 });
-        let mut asked = SmallVec::new();
-        for (limit, (bucket, key)) in self.0.buckets.iter().zip(keys).enumerate() {
-            if bucket.local.is_off() {
-                asked.push(None);
-                continue;
-            }
-            match bucket.local.answer(bucket, Cow::Owned(key), now, ask, false) {
-                Answer::Known(refusal) => {
-                    return Decide::Clear(Some(Ok(self.alone(limit, refusal))));
-                }
-                Answer::Ask(one) => asked.push(Some(one)),
+        let (mut asked, mut ends) = (SmallVec::new(), SmallVec::<[_; 1]>::new());
+        for (limit, (bucket, key)) in self.limits.buckets.iter().zip(keys).enumerate() {
+            ends.extend(bucket.clients.returning.end(&key));
+            match bucket.local.answer(&bucket.clients, &bucket.quotas, Cow::Owned(key), || now, ask, false) {
+                ControlFlow::Break(refusal) => return Ok(self.alone(limit, refusal)).into(),
+                ControlFlow::Continue(one) => asked.push(one),
             }
         }
-        let reserve = ReserveAll { terms: Arc::clone(&self.0.terms), cost: cost.into() };
-        Decide::Asking(client.run(key, reserve), asked)
-    }
-
-    /// The decision, if it needs neither a wait nor a call to the store.
-    pub(crate) fn at_once(
-        &self,
-        quotas: Option<&Quotas>,
-        key: &Key,
-        cost: u32,
-    ) -> Option<Result<Decision, Error>> {
-        let in_memory = matches!(&self.0.places.together, Together::InMemory(_));
-        if !in_memory && self.0.buckets.iter().all(|bucket| bucket.local.knows_nothing()) {
-            return None;
-        }
-        let other = quotas.map(|quotas| self.with_quotas_of_first(quotas));
-        let this = other.as_ref().unwrap_or(self);
-        if cost > this.0.terms.all.max_cost() {
-            return None;
-        }
-        let keys: Option<SmallVec<[Key; 3]>> =
-            parts(key.as_bytes()).map(|part| part.map(Key::from)).collect();
-        let keys = keys.filter(|keys| keys.len() == this.0.buckets.len())?;
-        if let Together::InMemory(cells) = &this.0.places.together {
-            return Some(this.step(cells, &keys, cost).map(|decided| decided.decision()));
-        }
-        let ask = Ask { cost: cost.into(), wait: 0 };
-        let mut known = this.0.buckets.iter().zip(&keys).enumerate().filter_map(|(limit, (bucket, key))| {
-            let decision = bucket.local.known(&bucket.quotas, key, ask, false)?;
-            Some(this.alone(limit, decision))
-        });
-        known.next().map(Ok)
+        let reserve = ReserveAll { terms: Arc::clone(&self.limits.terms), cost: cost.into() };
+        Decide::Asking(client.run(key.clone(), reserve), asked).after(ends)
     }
 
     /// Decides in one operation, with the states of all buckets locked.
     fn step(&self, cells: &[Arc<Cells<Bucket>>], keys: &[Key], cost: u32) -> Result<Decided, Error> {
-        let reserve = ReserveAll { terms: Arc::clone(&self.0.terms), cost: cost.into() };
+        let reserve = ReserveAll { terms: Arc::clone(&self.limits.terms), cost: cost.into() };
         // Cells are locked in one global order, independent of the order of the limits, to prevent deadlocks.
         let mut order: SmallVec<[usize; 3]> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|limit| Arc::as_ptr(&cells[*limit]).addr());
@@ -162,7 +111,7 @@ impl Several {
             let Some(decided) = decided.filter(|decided| decided.admitted) else { continue };
             for limit in &order[order.len() - changed..] {
                 let (state, sent) = (&decided.states[*limit], clock::micros());
-                self.0.buckets[*limit].take_back(&keys[*limit], state, decided.cost, sent);
+                self.limits.buckets[*limit].take_back(&keys[*limit], state, decided.cost, sent);
             }
         }
         cells[order[0]].tell_refused();
@@ -172,9 +121,9 @@ impl Several {
     /// Asks one limit after the other.
     async fn decide_in_order(&self, keys: &[Key], cost: u32) -> Result<Decision, Error> {
         let mut charged = Charged { of: self, keys, decisions: SmallVec::new() };
-        for (limit, (bucket, key)) in self.0.buckets.iter().zip(keys).enumerate() {
+        for (limit, (bucket, key)) in self.limits.buckets.iter().zip(keys).enumerate() {
             let sent = clock::micros();
-            let decision = bucket.clone().acquire(key.clone(), cost).await?;
+            let decision = Decide::begin(bucket, &bucket.quotas, key, cost, 0).await?;
             if !decision.is_admitted() {
                 return Ok(self.alone(limit, decision));
             }
@@ -182,21 +131,17 @@ impl Several {
         }
         let decisions = std::mem::take(&mut charged.decisions);
         let states = decisions.into_iter().map(|(decision, _)| decision.state).collect();
-        let terms = Arc::clone(&self.0.terms);
+        let terms = Arc::clone(&self.limits.terms);
         Ok(Decided { terms, cost: cost.into(), admitted: true, states }.decision())
     }
 
-    pub(crate) fn acquire(&self, key: Key, cost: u32, max_wait: Duration) -> AcquireAll {
-        AcquireAll { several: self.clone(), key, cost, max_wait, deciding: None }
-    }
-
     /// Asks again when there may be tokens, until `max_wait` has passed.
-    async fn decide_within(self, key: Key, cost: u32, max_wait: Duration) -> Result<Decision, Error> {
+    async fn decide_within(self, key: Key, cost: u32) -> Result<Decision, Error> {
         let began = Instant::now();
         loop {
-            let decision = self.decide(key.clone(), cost).await?;
+            let decision = self.decide_once(&key, cost).await?;
             match decision.retry_after() {
-                Some(after) if began.elapsed() + after <= max_wait => timer::sleep(after).await,
+                Some(after) if began.elapsed() + after <= self.max_wait => timer::sleep(after).await,
                 _ => return Ok(decision),
             }
         }
@@ -236,7 +181,7 @@ struct Charged<'a> {
 
 impl Drop for Charged<'_> {
     fn drop(&mut self) {
-        let charged = self.of.0.buckets.iter().zip(self.keys).zip(&self.decisions);
+        let charged = self.of.limits.buckets.iter().zip(self.keys).zip(&self.decisions);
         for ((bucket, key), (decision, sent)) in charged {
             bucket.take_back(key, &decision.state, decision.cost.into(), *sent);
         }
@@ -256,43 +201,3 @@ impl Decides for ReserveAll {
         decided.decision()
     }
 }
-
-/// A decision in progress, possibly with a wait.
-pub(crate) struct AcquireAll {
-    several: Several,
-    key: Key,
-    cost: u32,
-    max_wait: Duration,
-    /// `None` until the first poll.
-    deciding: Option<Decide<ReserveAll>>,
-}
-
-impl AcquireAll {
-    /// The same request on other limits.
-    pub(crate) fn again(&self, several: impl FnOnce(&Several) -> Several) -> Self {
-        several(&self.several).acquire(self.key.clone(), self.cost, self.max_wait)
-    }
-
-    /// Takes the key, after completion.
-    pub(crate) fn take_key(&mut self) -> Key {
-        self.key.take()
-    }
-}
-
-impl Future for AcquireAll {
-    type Output = Result<Decision, Error>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        let deciding = this.deciding.get_or_insert_with(|| {
-            let (several, key, cost) = (&this.several, this.key.clone(), this.cost);
-            match this.max_wait.is_zero() {
-                true => several.decide(key, cost),
-                false => Decide::Later(Box::pin(several.clone().decide_within(key, cost, this.max_wait))),
-            }
-        });
-        Pin::new(deciding).poll(context)
-    }
-}
-
-debug!(AcquireAll, several);

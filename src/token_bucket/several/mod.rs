@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
-pub(crate) use self::asking::AcquireAll;
 pub(super) use self::step::ReserveAll;
 #[cfg(test)]
 pub(super) use self::step::{Buckets, CancelAll, Decided};
@@ -21,7 +21,7 @@ use super::bucket_state::BucketState;
 use super::calls::counted;
 use super::decision::{Decision, Refuser};
 use super::state::Bucket;
-use crate::store::{Cells, Client, Namespace};
+use crate::store::{Cells, Client, Namespace, parts};
 use crate::sync::lock;
 use crate::telemetry::Decisions;
 use crate::token_bucket::quota::{Quotas, repeated};
@@ -130,7 +130,7 @@ impl<const N: usize> TokenBuckets<N> {
     pub async fn allow_n<K: IntoKey>(&self, keys: [K; N], n: u32) -> Result<Decision, Error> {
         let keys: Keys = keys.into_iter().map(IntoKey::into_key).collect::<Result<_, _>>()?;
         let key = Key::of_some(keys.iter().map(Option::as_ref));
-        counted(self.0.decisions(), self.0.decide(key, n).await)
+        counted(self.0.decisions(), self.0.decide(&key, n).await)
     }
 
     pub(crate) fn several(&self) -> &Several {
@@ -142,9 +142,18 @@ impl<const N: usize> TokenBuckets<N> {
 /// into one key.
 pub(crate) type Keys = SmallVec<[Option<Key>; 3]>;
 
+/// Splits a combined key into the keys of each limit.
+pub(super) fn keys_of(key: &Key) -> Keys {
+    parts(key.as_bytes()).map(|part| part.map(Key::from)).collect()
+}
+
 /// Several limits. Cloning is cheap.
 #[derive(Clone)]
-pub(crate) struct Several(Arc<Limits>);
+pub(crate) struct Several {
+    limits: Arc<Limits>,
+    /// Zero, except for the requests of a layer.
+    max_wait: Duration,
+}
 
 struct Limits {
     buckets: Box<[TokenBucket]>,
@@ -190,7 +199,7 @@ impl Several {
             )));
         }
         let this = Self::new_places(buckets.iter().map(TokenBucket::as_one_of_several).collect());
-        if let Some(name) = repeated(this.0.terms.all.limits().iter().map(|limit| &limit.name)) {
+        if let Some(name) = repeated(this.limits.terms.all.limits().iter().map(|limit| &limit.name)) {
             return Err(Error::invalid(format!(
                 "two quotas of the limits have the same name {name:?}: name one of them differently"
             )));
@@ -204,51 +213,41 @@ impl Several {
     }
 
     fn of(buckets: Box<[TokenBucket]>, places: Arc<Places>) -> Self {
-        Self(Arc::new(Limits { terms: Arc::new(Terms::new(&buckets)), buckets, places }))
+        let limits = Arc::new(Limits { terms: Arc::new(Terms::new(&buckets)), buckets, places });
+        Self { limits, max_wait: Duration::ZERO }
     }
 
     /// The limits that have a key.
     fn with_keys(&self, keys: &Keys) -> Self {
         let bits = keys.iter().enumerate().map(|(limit, key)| u8::from(key.is_some()) << limit).sum();
-        let some = self.0.buckets.iter().zip(keys).filter(|(_, key)| key.is_some());
+        let some = self.limits.buckets.iter().zip(keys).filter(|(_, key)| key.is_some());
         let buckets: Box<[_]> = some.map(|(bucket, _)| bucket.clone()).collect();
         let new = || Arc::new(Places::new(&buckets));
-        let places = Arc::clone(lock(&self.0.places.some).entry(bits).or_insert_with(new));
+        let places = Arc::clone(lock(&self.limits.places.some).entry(bits).or_insert_with(new));
         Self::of(buckets, places)
     }
 
-    /// The same limits with other quotas for the first limit.
-    pub(crate) fn with_quotas_of_first(&self, quotas: &Quotas) -> Self {
-        self.map(|limit, bucket| if limit == 0 { bucket.with_quotas(quotas) } else { bucket.clone() })
-    }
-
-    pub(crate) fn cache_refusals(&self, cache: bool) -> Self {
-        self.map(|_, bucket| bucket.cache_refusals(cache))
+    pub(crate) fn with_max_wait(&self, max_wait: Duration) -> Self {
+        Self { max_wait, ..self.clone() }
     }
 
     pub(crate) fn local_share(&self, replicas: NonZeroU32) -> Self {
-        Self::new_places(self.0.buckets.iter().map(|bucket| bucket.local_share(replicas)).collect())
+        let buckets = self.limits.buckets.iter().map(|bucket| bucket.local_share(replicas));
+        Self { max_wait: self.max_wait, ..Self::new_places(buckets.collect()) }
     }
 
-    /// These limits with a share of the quotas of `other`.
-    pub(crate) fn standing_in_for(&self, other: &Self) -> Self {
-        self.map(|limit, bucket| {
-            other.0.buckets.get(limit).map_or_else(|| bucket.clone(), |other| bucket.standing_in_for(other))
-        })
-    }
-
-    fn map(&self, map: impl Fn(usize, &TokenBucket) -> TokenBucket) -> Self {
-        let buckets = self.0.buckets.iter().enumerate().map(|(limit, bucket)| map(limit, bucket));
-        Self::of(buckets.collect(), Arc::clone(&self.0.places))
+    pub(crate) fn map(&self, map: impl Fn(usize, &TokenBucket) -> TokenBucket) -> Self {
+        let buckets = self.limits.buckets.iter().enumerate().map(|(limit, bucket)| map(limit, bucket));
+        let this = Self::of(buckets.collect(), Arc::clone(&self.limits.places));
+        Self { max_wait: self.max_wait, ..this }
     }
 
     pub(crate) fn decisions(&self) -> &Decisions {
-        &self.0.places.decisions
+        &self.limits.places.decisions
     }
 
-    /// The bucket of the first limit, which identifies the sender of the request.
-    pub(crate) fn first(&self) -> &TokenBucket {
-        &self.0.buckets[0]
+    pub(super) fn buckets(&self) -> &[TokenBucket] {
+        &self.limits.buckets
     }
 
     /// Charges all limits in the background, under the quotas of the decision that admitted the request.
@@ -256,7 +255,7 @@ impl Several {
         // The quotas of a limit are adjacent. Only the first limit may have other quotas than its bucket.
         let quotas = &decision.state.quotas;
         let mut end = quotas.limits().len();
-        for (limit, (bucket, key)) in self.0.buckets.iter().zip(keys).enumerate().rev() {
+        for (limit, (bucket, key)) in self.limits.buckets.iter().zip(keys).enumerate().rev() {
             let Some(key) = key else { continue };
             let start = if limit == 0 { 0 } else { end.saturating_sub(bucket.quotas().limits().len()) };
             bucket.with_quotas(&quotas.part(start..end)).charge_detached(key, tokens);
@@ -269,7 +268,7 @@ impl Several {
     fn alone(&self, limit: usize, decision: Decision) -> Decision {
         let refuser =
             (!decision.admitted).then(|| Refuser::new(limit, 0, &decision.state, decision.cost.into()));
-        let quotas = self.0.terms.alone[limit].clone();
+        let quotas = self.limits.terms.alone[limit].clone();
         Decision { by: refuser, state: BucketState { quotas, ..decision.state }, ..decision }
     }
 }
@@ -310,6 +309,6 @@ impl Together {
 
 impl fmt::Debug for Several {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&*self.0.buckets).finish()
+        f.debug_list().entries(&*self.limits.buckets).finish()
     }
 }

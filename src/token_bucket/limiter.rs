@@ -1,0 +1,222 @@
+//! What a layer asks: the buckets of one limit, or of several.
+
+use std::future::Future;
+use std::num::NonZeroU32;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+use super::acquire::{Decide, Waiting};
+use super::operations::Reserve;
+use super::quota::Quotas;
+use super::several::{ReserveAll, keys_of};
+use super::{Decision, Several, TokenBucket};
+use crate::telemetry::Decisions;
+use crate::{Error, Key};
+
+#[derive(Clone, Debug)]
+pub(crate) enum Limiter {
+    One(TokenBucket),
+    /// A key combines the keys of a request for each limit.
+    All(Several),
+}
+
+/// A request, decided at once or not.
+#[expect(clippy::large_enum_variant, reason = "it is matched where it is made")]
+pub(crate) enum Begun {
+    Decided(Result<Decision, Error>, Key),
+    Pending(Acquire),
+}
+
+/// A decision in progress, followed by its delay. If it is dropped before the request may act, it gives the tokens
+/// back.
+pub(crate) struct Acquire {
+    /// With the quotas and the longest wait of this request.
+    limiter: Limiter,
+    key: Key,
+    cost: u32,
+    step: Step,
+}
+
+#[expect(clippy::large_enum_variant, reason = "it is kept in a box with the request")]
+enum Step {
+    One(Decide<Reserve>),
+    All(Decide<ReserveAll>),
+    Waiting(BoxFuture<'static, Result<Decision, Error>>),
+}
+
+impl Limiter {
+    /// Begins to decide a request.
+    pub(crate) fn begin(&self, quotas: Option<&Quotas>, key: Key, cost: u32) -> Begun {
+        if let (Self::All(_), Some(_)) = (self, quotas) {
+            return self.with(quotas).begin(None, key, cost);
+        }
+        match self.step(quotas, &key, cost) {
+            Step::One(Decide::Decided(Some(decided))) | Step::All(Decide::Decided(Some(decided))) => {
+                Begun::Decided(decided, key)
+            }
+            step => Begun::Pending(Acquire { limiter: self.with(quotas), key, cost, step }),
+        }
+    }
+
+    /// As [`begin`](Self::begin), for a caller that polls the decision in any case.
+    pub(crate) fn acquire(&self, quotas: Option<&Quotas>, key: Key, cost: u32) -> Acquire {
+        let limiter = self.with(quotas);
+        let step = limiter.step(None, &key, cost);
+        Acquire { limiter, key, cost, step }
+    }
+
+    /// The same limits with other quotas for the first limit.
+    fn with(&self, quotas: Option<&Quotas>) -> Self {
+        let Some(quotas) = quotas else { return self.clone() };
+        self.map(|limit, bucket| if limit == 0 { bucket.with_quotas(quotas) } else { bucket.clone() })
+    }
+
+    fn map(&self, map: impl Fn(usize, &TokenBucket) -> TokenBucket) -> Self {
+        match self {
+            Self::One(bucket) => Self::One(map(0, bucket)),
+            Self::All(several) => Self::All(several.map(map)),
+        }
+    }
+
+    /// `quotas` are those of one limit.
+    fn step(&self, quotas: Option<&Quotas>, key: &Key, cost: u32) -> Step {
+        let bucket = match self {
+            Self::One(bucket) => bucket,
+            Self::All(several) => return Step::All(several.decide(key, cost)),
+        };
+        let (quotas, wait) = (quotas.unwrap_or(&bucket.quotas), bucket.max_wait);
+        match Decide::begin(bucket, quotas, key, cost, wait) {
+            Decide::Decided(Some(Ok(decision))) if wait > 0 && !decision.delay().is_zero() => {
+                Step::Waiting(Waiting::new(bucket, quotas, key, decision).end())
+            }
+            decide => Step::One(decide),
+        }
+    }
+
+    pub(crate) fn with_max_wait(&self, max_wait: Duration) -> Self {
+        match self {
+            Self::One(bucket) => Self::One(bucket.with_max_wait(max_wait)),
+            Self::All(several) => Self::All(several.with_max_wait(max_wait)),
+        }
+    }
+
+    pub(crate) fn cache_refusals(&self, cache: bool) -> Self {
+        self.map(|_, bucket| bucket.cache_refusals(cache))
+    }
+
+    pub(crate) fn prefetch(self, hold: Duration) -> Result<Self, Error> {
+        match self {
+            Self::One(bucket) => bucket.prefetch(hold).map(Self::One),
+            Self::All(_) => Err(Error::invalid("prefetch supports only one limit, not several")),
+        }
+    }
+
+    /// The same limits in the memory of this process, shared by so many processes.
+    pub(crate) fn local_share(&self, replicas: NonZeroU32) -> Self {
+        match self {
+            Self::One(bucket) => Self::One(bucket.local_share(replicas)),
+            Self::All(several) => Self::All(several.local_share(replicas)),
+        }
+    }
+
+    /// This local share with a share of the quotas of `other`.
+    fn standing_in_for(&self, other: &Self) -> Self {
+        let of = other.buckets();
+        self.map(|limit, bucket| {
+            of.get(limit).map_or_else(|| bucket.clone(), |of| bucket.share_of(&of.quotas))
+        })
+    }
+
+    pub(crate) fn decisions(&self) -> &Decisions {
+        match self {
+            Self::One(bucket) => bucket.decisions(),
+            Self::All(several) => several.decisions(),
+        }
+    }
+
+    fn buckets(&self) -> &[TokenBucket] {
+        match self {
+            Self::One(bucket) => std::slice::from_ref(bucket),
+            Self::All(several) => several.buckets(),
+        }
+    }
+
+    /// The bucket of the first limit, which identifies the sender of a request.
+    pub(crate) fn first(&self) -> &TokenBucket {
+        &self.buckets()[0]
+    }
+
+    /// Which of several limits refused the request, and the key of that limit.
+    pub(crate) fn refused(&self, key: &Key, decision: &Decision) -> Option<(usize, Key)> {
+        let (Self::All(_), Some(refuser)) = (self, decision.by) else { return None };
+        // Limits without a key are not asked.
+        let keys = keys_of(key).into_iter().enumerate();
+        keys.filter_map(|(limit, key)| Some((limit, key?))).nth(refuser.limit.into())
+    }
+
+    /// Blocks the key of the first limit, in the background.
+    pub(crate) fn block(&self, key: Key, duration: Duration) {
+        let key = match self {
+            Self::One(_) => Some(key),
+            Self::All(_) => keys_of(&key).into_iter().next().flatten(),
+        };
+        if let Some(key) = key {
+            self.first().block_detached(key, duration);
+        }
+    }
+
+    /// Charges the additional cost of a request, in the background.
+    pub(crate) fn charge(&self, decision: &Decision, tokens: u32) {
+        let Some(key) = decision.key.as_ref().filter(|_| tokens > 0).cloned() else { return };
+        match self {
+            Self::One(bucket) => {
+                let quotas = &decision.state.quotas;
+                // Uses the bucket's own quotas if they are equal, so that charges share one call.
+                match bucket.quotas() == quotas {
+                    true => bucket.charge_detached(key, tokens),
+                    false => bucket.with_quotas(quotas).charge_detached(key, tokens),
+                }
+            }
+            Self::All(several) => several.charge_detached(keys_of(&key), decision, tokens),
+        }
+    }
+}
+
+impl Acquire {
+    /// Asks this process's local share instead, after an outage.
+    pub(crate) fn ask_share(&mut self, local: &Limiter) {
+        *self = local.standing_in_for(&self.limiter).acquire(None, self.key.take(), self.cost);
+    }
+
+    /// Takes the key, after completion.
+    pub(crate) fn take_key(&mut self) -> Key {
+        self.key.take()
+    }
+}
+
+impl Future for Acquire {
+    type Output = Result<Decision, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        loop {
+            match &mut this.step {
+                Step::One(decide) => {
+                    let decision = ready!(Pin::new(decide).poll(context))?;
+                    match &this.limiter {
+                        Limiter::One(bucket) if !decision.delay().is_zero() => {
+                            let waiting = Waiting::new(bucket, &bucket.quotas, &this.key, decision);
+                            this.step = Step::Waiting(waiting.end());
+                        }
+                        _ => return Poll::Ready(Ok(decision)),
+                    }
+                }
+                Step::All(decide) => return Pin::new(decide).poll(context),
+                Step::Waiting(waiting) => return waiting.as_mut().poll(context),
+            }
+        }
+    }
+}
