@@ -7,7 +7,7 @@ use super::BloomFilter;
 use super::layout::Layout;
 use super::size::{MOST_BITS, MOST_HASHES, MOST_KEYS, bits_and_hashes, check_total, keys};
 use crate::bloom_filter::stored_layout::check_remember_for;
-use crate::lease::setters::setters;
+use crate::setters::setters;
 use crate::store::check_name;
 use crate::{Error, Store};
 

@@ -20,7 +20,6 @@ pub(crate) mod outcome;
 pub(crate) mod percent;
 mod perform;
 pub(crate) mod queue;
-pub(crate) mod setters;
 #[cfg(test)]
 mod simulation;
 pub(crate) mod snapshot;

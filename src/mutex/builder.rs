@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Mutex, Quorum};
 use crate::lease::holder::Exclusive;
-use crate::lease::setters::setters;
 use crate::lease::{Drift, LeaseOptions, Leases, Wait};
+use crate::setters::setters;
 use crate::store::{Namespace, check_name};
 use crate::telemetry::{self, Decisions};
 use crate::{Error, Store, random};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::WaitGroup;
-use crate::lease::setters::setters;
 use crate::lease::{LeaseOptions, Leases, Wait};
+use crate::setters::setters;
 use crate::store::Namespace;
 use crate::telemetry::{self, Decisions};
 use crate::{Error, Store};
