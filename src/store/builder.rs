@@ -15,7 +15,7 @@ use super::in_memory::{Clock, InMemory};
 use super::redis::endpoint::Access;
 use super::{Backend, Store, redis};
 use crate::Error;
-use crate::setters::setters;
+use crate::setters::{in_range, setters};
 
 /// The default prefix of keys.
 pub(super) const PREFIX: &str = "td";
@@ -279,9 +279,7 @@ impl StoreBuilder {
     ///
     /// [`is_invalid`](Error::is_invalid) if `max_keys` is 0.
     pub fn in_memory(self) -> Result<Store, Error> {
-        if self.max_keys == Some(0) {
-            return Err(Error::invalid("max_keys must be 1 or more, is 0"));
-        }
+        in_range("max_keys", 1.., "1 or more", self.max_keys)?;
         Ok(Store(Arc::new(Backend::InMemory(InMemory::new(Clock::system(), self.max_keys)))))
     }
 }
@@ -293,9 +291,7 @@ impl Limits {
             ("connect_timeout", self.connect_timeout),
             ("queue_timeout", self.queue_timeout),
         ] {
-            if !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&span) {
-                return Err(Error::invalid(format!("{what} must be 1 ms to 60 s, is {span:?}")));
-            }
+            in_range(what, Duration::from_millis(1)..=Duration::from_secs(60), "1 ms to 60 s", span)?;
         }
         if let Some(durability) = self.durability {
             durability.check_settings(self.timeout)?;
@@ -305,10 +301,8 @@ impl Limits {
             ("max_queued", 1..=redis::MOST_OPERATIONS, self.max_queued),
             ("max_queued_bytes", 1 << 16..=redis::MOST_BYTES, self.max_queued_bytes),
         ] {
-            if !range.contains(&value) {
-                let (least, most) = range.into_inner();
-                return Err(Error::invalid(format!("{what} must be {least} to {most}, is {value}")));
-            }
+            let must = format!("{} to {}", range.start(), range.end());
+            in_range(what, range, &must, value)?;
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ pub use self::id::PermitId;
 pub use self::layer::ConcurrencyLimitLayer;
 use crate::error::Subject;
 use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
+use crate::setters::in_range;
 use crate::store::Namespace;
 use crate::store::failure::Replicas;
 use crate::telemetry::Decisions;
@@ -261,9 +262,7 @@ impl WaitGroup {
     /// Acquires a permit. Does not count a decision.
     async fn acquire(&self, key: Key, n: u32, limit: u32, wait: Option<Wait>) -> Result<Permit, Error> {
         check_limit(limit)?;
-        if n == 0 {
-            return Err(Error::invalid("the weight of a permit must be at least 1, is 0"));
-        }
+        in_range("the weight of a permit", 1.., "at least 1", n)?;
         if n > limit {
             return Err(Error::exceeds_limit(n, limit));
         }
