@@ -40,18 +40,18 @@ impl<C: Cell> Namespace<C> {
 
     /// Opens a namespace whose name was already checked.
     pub(crate) fn open(store: &Store, name: &str) -> Self {
-        Self::of(store, name, KeySpace::new)
+        Self::of(store, name, |prefix, name| KeySpace::new(prefix, name, KeySpace::Named))
     }
 
     /// Opens the states of long keys by the digests in their names: see [`KeySpace::Digests`]. In memory there are none.
     pub(crate) fn by_digest(store: &Store, name: &str) -> Self {
-        Self::of(store, name, KeySpace::digests)
+        Self::of(store, name, |prefix, name| KeySpace::new(prefix, name, KeySpace::Digests))
     }
 
     /// Opens the states that are kept beside those of a namespace, in the same slots of a Cluster. See
     /// [`KeySpace::Placed`].
     pub(crate) fn beside(store: &Store, name: &str) -> Self {
-        Self::of(store, name, KeySpace::placed)
+        Self::of(store, name, |prefix, name| KeySpace::new(prefix, name, KeySpace::Placed))
     }
 
     /// Opens the namespace of the states whose first part has the key itself as its name.

@@ -184,7 +184,7 @@ impl WaitGroup {
     /// let exports = WaitGroup::new(&Store::in_memory(), "exports", 1)?;
     /// let stuck = exports.add("acme").await?;
     /// let snapshot = exports.inspect("acme").await?;
-    /// assert!(exports.revoke("acme", &snapshot.holders()[0]).await?);
+    /// assert!(exports.revoke("acme", &snapshot.holders[0]).await?);
     /// let _next = exports.try_add("acme").await?;
     /// assert!(stuck.extend().await.unwrap_err().is_lost());
     /// # Ok(()) }
