@@ -18,7 +18,7 @@ pub(crate) mod operations;
 mod options;
 pub(crate) mod outcome;
 pub(crate) mod percent;
-mod perform;
+pub(crate) mod perform;
 pub(crate) mod queue;
 #[cfg(test)]
 mod simulation;
@@ -35,7 +35,7 @@ pub(crate) use self::admission::{Admission, Leases, rules};
 pub use self::handle::Lease;
 pub(crate) use self::handle::{Keeper, guard};
 pub use self::layer::*;
-pub(crate) use self::options::{Holding, LeaseOptions, micros};
+pub(crate) use self::options::{LeaseOptions, micros};
 pub use self::snapshot::{Holder, Snapshot};
 pub use self::state::LeaseHandle;
 pub(crate) use self::state::LeaseState;
