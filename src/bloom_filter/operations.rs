@@ -10,7 +10,7 @@ use super::bits::Bits;
 use super::hash::Probe;
 use super::layout::Layout;
 use crate::bloom_filter::stored_layout::{Mismatch, read};
-use crate::store::{Arguments, Fields, Garbled, Never, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Fields, Garbled, Operation, Repeat, Script, script};
 
 /// The configuration, the bits of even generations, and the bits of odd generations.
 pub(crate) const PARTS: &[&str] = &["config", "bits0", "bits1"];
@@ -109,7 +109,7 @@ pub(crate) struct OnShard<S> {
 impl<S: Step> Operation for OnShard<S> {
     type Cell = Bits;
     type Reply = Result<Answers, Mismatch>;
-    type Undo = Never<Bits>;
+    type Undo = Self;
     const SCRIPT: Script = S::SCRIPT;
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = S::REPEAT;

@@ -12,7 +12,7 @@ use super::kind::Kind;
 use super::operations::{StateOf, WRONG_TYPE};
 use super::outcome::Outcome as _;
 use super::token;
-use crate::store::{Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Repeat, Script};
+use crate::store::{Arguments, Field, Fields, Garbled, Namespace, Operation, Repeat, Script};
 use crate::{Error, Key, Store};
 
 /// How many holders a snapshot has at most.
@@ -148,7 +148,7 @@ impl<K: Kind> Revoke<K> {
 impl<K: Kind> Operation for Look<K> {
     type Cell = StateOf<K>;
     type Reply = Snapshot;
-    type Undo = Never<StateOf<K>>;
+    type Undo = Self;
     const SCRIPT: Script = K::SCRIPTS.holders;
     const PARTS: &'static [&'static str] = K::PARTS;
     const REPEAT: Repeat = Repeat::Safe;
@@ -185,7 +185,7 @@ impl<K: Kind> Operation for Look<K> {
 impl<K: Kind> Operation for Revoke<K> {
     type Cell = StateOf<K>;
     type Reply = Was;
-    type Undo = Never<StateOf<K>>;
+    type Undo = Self;
     const SCRIPT: Script = K::SCRIPTS.revoke;
     const PARTS: &'static [&'static str] = K::PARTS;
     const REPEAT: Repeat = Repeat::Never;
