@@ -30,7 +30,7 @@ impl Table {
             Ok(state) => (text(state), state.leases()),
             Err(error) => (error.to_string(), None),
         };
-        let all = leases.map_or(&[][..], Snapshot::holders);
+        let all = leases.map_or(&[][..], |leases| &leases.holders);
         let shown = if self.full { all.len() } else { all.len().min(MOST_HOLDERS) };
         let mut holders: Vec<_> = all[..shown].iter().map(holder).collect();
         let is_cut = leases.is_some_and(is_cut);

@@ -353,7 +353,7 @@ async fn reader_writer_locks() {
     );
     assert!(is_refused(&locks.try_read("k").await), "a writer waits");
     for holder in locks.inspect("k").await.unwrap().holders {
-        assert!(locks.revoke("k", holder).await.unwrap());
+        assert!(locks.revoke("k", &holder).await.unwrap());
     }
     assert_form(&heard.next().await, "# 4000000000000001 3");
     assert_eq!(scene.get("td:{rw:k}:rw:fence"), "4000000000000001 0");
