@@ -143,6 +143,7 @@ mod random;
 pub mod response;
 #[cfg(feature = "rw-lock")]
 pub mod rw_lock;
+mod setters;
 #[cfg(feature = "single-flight")]
 pub mod single_flight;
 mod store;

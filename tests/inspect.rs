@@ -60,7 +60,7 @@ async fn it_lists_and_changes_what_a_service_holds() {
     let stuck = reports.lock("2026-11").await.unwrap();
     let elsewhere = Mutex::new(&Store::redis(&url).unwrap(), "reports").unwrap();
     let next = tokio::spawn(async move { elsewhere.lock("2026-11").await.unwrap() });
-    eventually("a waiter", SOON, async || reports.inspect("2026-11").await.unwrap().waiting() == 1).await;
+    eventually("a waiter", SOON, async || reports.inspect("2026-11").await.unwrap().waiting == 1).await;
     let exports = WaitGroup::new(&store, "exports", 10).unwrap();
     let permits = [exports.add_n("acme", 7).await.unwrap(), exports.add("acme").await.unwrap()];
     server.cli(&["SET", "other", "1"]);

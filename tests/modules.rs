@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// From the bottom up. Modules on one level import nothing of each other, except for [`EXCEPTIONS`].
 const LEVELS: &[&[&str]] = &[
     &["clock", "debug", "error", "random", "sync"],
-    &["telemetry"],
+    &["setters", "telemetry"],
     &["store"],
     &["middleware", "http"],
     &["extract", "lease"],

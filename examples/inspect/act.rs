@@ -103,7 +103,7 @@ fn is_for(verb: Verb, kind: Kind) -> bool {
 
 fn has_something(verb: Verb, state: &State) -> bool {
     match (verb, state) {
-        (Verb::Revoke, state) => state.leases().is_some_and(|leases| !leases.holders().is_empty()),
+        (Verb::Revoke, state) => state.leases().is_some_and(|leases| !leases.holders.is_empty()),
         (Verb::Forget, State::Flight(flight)) => flight.answer.is_some(),
         (Verb::Forget, State::Dedupe(dedupe)) => dedupe.is_handled == Some(true),
         (Verb::Reset, _) => true,
@@ -121,7 +121,7 @@ fn word(verb: Verb) -> &'static str {
 
 /// Returns the holder to revoke.
 fn chosen<'a>(state: &'a State, arguments: &Arguments) -> Result<&'a Holder, Failure> {
-    let holders = state.leases().map_or(&[][..], |leases| leases.holders());
+    let holders = state.leases().map_or(&[][..], |leases| &leases.holders);
     let is_cut = state.leases().is_some_and(show::is_cut);
     match (&arguments.holder, holders) {
         (None, [holder]) => Ok(holder),

@@ -30,7 +30,7 @@ impl Table {
             Ok(state) => (text(state), state.leases()),
             Err(error) => (error.to_string(), None),
         };
-        let all = leases.map_or(&[][..], Snapshot::holders);
+        let all = leases.map_or(&[][..], |leases| &leases.holders);
         let shown = if self.full { all.len() } else { all.len().min(MOST_HOLDERS) };
         let mut holders: Vec<_> = all[..shown].iter().map(holder).collect();
         let is_cut = leases.is_some_and(is_cut);
@@ -73,16 +73,16 @@ impl fmt::Display for Table {
 
 /// Whether there are more holders than the snapshot has: it ends after the first 1000.
 pub(crate) fn is_cut(leases: &Snapshot) -> bool {
-    leases.holders().iter().map(Holder::weight).sum::<u64>() < leases.in_use()
+    leases.holders.iter().map(|holder| holder.weight).sum::<u64>() < leases.in_use
 }
 
 /// Describes a holder.
 pub(crate) fn holder(holder: &Holder) -> String {
-    let fence = holder.fence().map_or_else(String::new, |fence| format!(", fence {fence}"));
-    let weight = if holder.weight() == 1 { String::new() } else { format!(", weight {}", holder.weight()) };
+    let fence = holder.fence.map_or_else(String::new, |fence| format!(", fence {fence}"));
+    let weight = if holder.weight == 1 { String::new() } else { format!(", weight {}", holder.weight) };
     // The value of a user can have any characters.
     let token = holder.token().escape_debug();
-    format!("holder {token}{fence}{weight}, {} left", span(holder.time_left()))
+    format!("holder {token}{fence}{weight}, {} left", span(holder.time_left))
 }
 
 /// Describes a state, without its holders.
@@ -120,12 +120,12 @@ pub(crate) fn text(state: &State) -> String {
 }
 
 fn leases_text(leases: &Snapshot) -> String {
-    let held = match leases.holders() {
+    let held = match &leases.holders[..] {
         [] => "free".to_owned(),
-        [one] if one.is_exclusive() => "held".to_owned(),
-        _ => format!("{} in use", leases.in_use()),
+        [one] if one.is_exclusive => "held".to_owned(),
+        _ => format!("{} in use", leases.in_use),
     };
-    match leases.waiting() {
+    match leases.waiting {
         0 => held,
         waiting => format!("{held}, {waiting} waiting"),
     }
@@ -134,7 +134,7 @@ fn leases_text(leases: &Snapshot) -> String {
 fn flight_text(flight: &FlightState) -> String {
     let mut parts = Vec::new();
     if !flight.runs.is_free() {
-        parts.push(format!("running, {} waiting", flight.runs.waiting()));
+        parts.push(format!("running, {} waiting", flight.runs.waiting));
     }
     if let Some(answer) = &flight.answer {
         let (bytes, fresh) = (answer.bytes, answer.fresh_for);

@@ -7,7 +7,7 @@ use super::BloomFilter;
 use super::layout::Layout;
 use super::size::{MOST_BITS, MOST_HASHES, MOST_KEYS, bits_and_hashes, check_total, keys};
 use crate::bloom_filter::stored_layout::check_remember_for;
-use crate::lease::setters::setters;
+use crate::setters::{in_range, setters};
 use crate::store::check_name;
 use crate::{Error, Store};
 
@@ -118,12 +118,8 @@ impl BloomFilterBuilder {
                 sized(capacity, rate, forget > 0)?
             }
             Self { bits: Some(bits), hashes: Some(hashes), capacity: None, rate: None, .. } => {
-                if bits == 0 {
-                    return Err(Error::invalid("bits must be at least 1, is 0"));
-                }
-                if !(1..=MOST_HASHES).contains(&hashes) {
-                    return Err(Error::invalid(format!("hashes must be 1 to {MOST_HASHES}, is {hashes}")));
-                }
+                in_range("bits", 1.., "at least 1", bits)?;
+                in_range("hashes", 1..=MOST_HASHES, &format!("1 to {MOST_HASHES}"), hashes)?;
                 (check_total("the filter", bits as f64)?, hashes)
             }
             Self { capacity, rate, bits, hashes, .. } => {
@@ -142,10 +138,9 @@ impl BloomFilterBuilder {
         let least = bits.div_ceil(MOST_BITS) as u32;
         let most = MOST_KEYS.min(u32::try_from(bits).unwrap_or(MOST_KEYS));
         match self.keys {
-            Some(keys) if (least..=most).contains(&keys) => Ok(keys),
             Some(keys) => {
-                let text = format!("keys must be {least} to {most} for {bits} bits, is {keys}");
-                Err(Error::invalid(text))
+                let must = format!("{least} to {most} for {bits} bits");
+                in_range("keys", least..=most, &must, keys).map(|()| keys)
             }
             None if self.capacity.is_some() => Ok(keys(bits)),
             None => Ok(least),
@@ -159,9 +154,7 @@ fn sized(capacity: u64, rate: f64, forgets: bool) -> Result<(u64, u32), Error> {
     if !(rate > 0.0 && rate < 1.0) {
         return Err(Error::invalid(format!("false_positive_rate must be above 0 and below 1, is {rate}")));
     }
-    if capacity == 0 {
-        return Err(Error::invalid("capacity must be at least 1, is 0"));
-    }
+    in_range("capacity", 1.., "at least 1", capacity)?;
     let (bits, hashes) = bits_and_hashes(capacity, if forgets { rate / 2.0 } else { rate });
     Ok((check_total(&format!("capacity {capacity} with false_positive_rate {rate}"), bits)?, hashes))
 }

@@ -9,7 +9,7 @@ use super::shard_key;
 use super::size::FilterSize;
 use crate::Error;
 use crate::bloom_filter::stored_layout::{Mismatch, UNREADABLE, read};
-use crate::store::{Arguments, Fields, Garbled, Namespace, Never, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Fields, Garbled, Namespace, Operation, Repeat, Script, script};
 
 /// What is known of a stored filter. [`Operator`](crate::operator) has an example.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,7 +68,7 @@ pub(crate) async fn look(namespace: &Namespace<Bits>) -> Result<Option<FilterSta
 impl Operation for Look {
     type Cell = Bits;
     type Reply = Option<Shard>;
-    type Undo = Never<Bits>;
+    type Undo = Self;
     const SCRIPT: Script = script!("bloom_filter/inspect", "lib/refused");
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Safe;

@@ -10,7 +10,7 @@ use super::bits::Bits;
 use super::hash::Probe;
 use super::layout::Layout;
 use crate::bloom_filter::stored_layout::{Mismatch, read};
-use crate::store::{Arguments, Fields, Garbled, Never, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Fields, Garbled, Operation, Repeat, Script, script};
 
 /// The configuration, the bits of even generations, and the bits of odd generations.
 pub(crate) const PARTS: &[&str] = &["config", "bits0", "bits1"];
@@ -26,76 +26,46 @@ pub(crate) trait Step: fmt::Debug + Send + Sync + 'static {
     const SCRIPT: Script;
     const REPEAT: Repeat;
     /// How many numbers a step that takes no items answers.
-    const NUMBERS: usize = 1;
-
-    /// The same in Rust.
-    fn apply(bits: &mut Bits, layout: &Layout, probes: &[Probe], now: i64) -> Result<Answers, Mismatch>;
+    const NUMBERS: usize;
+    /// The same in Rust: with the layout, the items and the time.
+    const APPLY: fn(&mut Bits, &Layout, &[Probe], i64) -> Result<Answers, Mismatch>;
 }
 
-/// Inserts items. Answers 1 for each that was contained before, else 0.
-#[derive(Debug)]
-pub(crate) enum CheckAndInsert {}
+/// Implements steps: `Step("its script", REPEAT, NUMBERS) => APPLY;`.
+macro_rules! steps {
+    ($($(#[$doc:meta])* $step:ident($script:literal, $repeat:ident, $numbers:literal) => $apply:expr;)+) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub(crate) enum $step {}
 
-/// Answers 1 for each item that is contained, else 0.
-#[derive(Debug)]
-pub(crate) enum Contains {}
+        impl Step for $step {
+            const SCRIPT: Script = script!($script, "lib/bloom");
+            const REPEAT: Repeat = Repeat::$repeat;
+            const NUMBERS: usize = $numbers;
+            const APPLY: fn(&mut Bits, &Layout, &[Probe], i64) -> Result<Answers, Mismatch> = $apply;
+        }
+    )+};
+}
 
-/// Counts the set bits of the current generation and of the one before.
-#[derive(Debug)]
-pub(crate) enum Count {}
-
-/// Deletes all items and the configuration.
-#[derive(Debug)]
-pub(crate) enum Clear {}
-
-/// Makes sure that the filter exists with this layout.
-#[derive(Debug)]
-pub(crate) enum Open {}
-
-impl Step for CheckAndInsert {
-    const SCRIPT: Script = script!("bloom_filter/check_and_insert", "lib/bloom");
-    const REPEAT: Repeat = Repeat::Never;
-
-    fn apply(bits: &mut Bits, layout: &Layout, probes: &[Probe], now: i64) -> Result<Answers, Mismatch> {
+steps! {
+    /// Inserts items. Answers 1 for each that was contained before, else 0.
+    CheckAndInsert("bloom_filter/check_and_insert", Never, 1) => |bits, layout, probes, now| {
         probes.iter().map(|probe| Ok(u64::from(!bits.insert(layout, probe, now)?))).collect()
-    }
-}
+    };
 
-impl Step for Contains {
-    const SCRIPT: Script = script!("bloom_filter/contains", "lib/bloom");
-    const REPEAT: Repeat = Repeat::Safe;
-
-    fn apply(bits: &mut Bits, layout: &Layout, probes: &[Probe], now: i64) -> Result<Answers, Mismatch> {
+    /// Answers 1 for each item that is contained, else 0.
+    Contains("bloom_filter/contains", Safe, 1) => |bits, layout, probes, now| {
         probes.iter().map(|probe| Ok(u64::from(bits.contains(layout, probe, now)?))).collect()
-    }
-}
+    };
 
-impl Step for Count {
-    const SCRIPT: Script = script!("bloom_filter/count", "lib/bloom");
-    const REPEAT: Repeat = Repeat::Safe;
-    const NUMBERS: usize = 2;
+    /// Counts the set bits of the current generation and of the one before.
+    Count("bloom_filter/count", Safe, 2) => |bits, layout, _, now| bits.count(layout, now).map(Answers::from);
 
-    fn apply(bits: &mut Bits, layout: &Layout, _: &[Probe], now: i64) -> Result<Answers, Mismatch> {
-        bits.count(layout, now).map(Answers::from)
-    }
-}
+    /// Deletes all items and the configuration.
+    Clear("bloom_filter/clear", Never, 1) => |bits, layout, _, now| bits.clear(layout, now).map(|()| smallvec![1]);
 
-impl Step for Clear {
-    const SCRIPT: Script = script!("bloom_filter/clear", "lib/bloom");
-    const REPEAT: Repeat = Repeat::Never;
-
-    fn apply(bits: &mut Bits, layout: &Layout, _: &[Probe], now: i64) -> Result<Answers, Mismatch> {
-        bits.clear(layout, now).map(|()| smallvec![1])
-    }
-}
-
-impl Step for Open {
-    const SCRIPT: Script = script!("bloom_filter/open", "lib/bloom");
-    const REPEAT: Repeat = Repeat::Safe;
-
-    fn apply(bits: &mut Bits, layout: &Layout, _: &[Probe], now: i64) -> Result<Answers, Mismatch> {
-        bits.enter(layout, now).map(|_| smallvec![1])
-    }
+    /// Makes sure that the filter exists with this layout.
+    Open("bloom_filter/open", Safe, 1) => |bits, layout, _, now| bits.enter(layout, now).map(|_| smallvec![1]);
 }
 
 /// One step.
@@ -109,7 +79,7 @@ pub(crate) struct OnShard<S> {
 impl<S: Step> Operation for OnShard<S> {
     type Cell = Bits;
     type Reply = Result<Answers, Mismatch>;
-    type Undo = Never<Bits>;
+    type Undo = Self;
     const SCRIPT: Script = S::SCRIPT;
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = S::REPEAT;
@@ -138,6 +108,6 @@ impl<S: Step> Operation for OnShard<S> {
     }
 
     fn apply(self, bits: &mut Bits, now: i64) -> Self::Reply {
-        S::apply(bits, &self.layout, &self.probes, now)
+        S::APPLY(bits, &self.layout, &self.probes, now)
     }
 }

@@ -106,7 +106,7 @@ impl<K: Queued> Key<K> {
         self.waiting.push_back(taking);
         soon("the place in the queue", async {
             // A waiter that was turned away, or granted a lease beside the holders, is found at once.
-            while kind.look().await.unwrap().waiting() < self.waiting.len() as u64 {
+            while kind.look().await.unwrap().waiting < self.waiting.len() as u64 {
                 if let Some(at) = self.waiting.iter().position(JoinHandle::is_finished) {
                     let ended = self.waiting.remove(at).unwrap().await.unwrap();
                     let (held, passed) = (self.held.len(), self.passed);

@@ -1,6 +1,7 @@
 //! Claims under one name, and what they need of the memory that records handled items.
 
 use std::fmt;
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,8 +53,17 @@ pub(crate) trait Memory: fmt::Debug + Send + Sync + Sized + 'static {
     const MOST_RUNS: usize = 64;
 
     fn item(&self, item: &[u8]) -> Self::Item;
+    /// Returns the bucket or shard of an item, and its digest.
+    fn digest(item: &Self::Item) -> (u32, u128);
     /// Returns the key of the claim on an item, beside the key where the item is recorded.
-    fn key(item: &Self::Item) -> Key;
+    fn key(item: &Self::Item) -> Key {
+        let (place, digest) = Self::digest(item);
+        Key::written(|key| {
+            key.reserve(44);
+            // Writing to memory does not fail.
+            let _ = write!(key, "{place}:{digest:032x}");
+        })
+    }
     /// Makes sure that the stored layout is the same.
     fn open(&self) -> impl Future<Output = Result<(), Error>> + Send;
     /// Returns how an item is known that was found, given how full the memory is.

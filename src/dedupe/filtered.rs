@@ -1,17 +1,16 @@
 //! Items that a filter remembers: the twin of `lua/lib/claim.lua`.
 
-use std::io::Write as _;
 use std::sync::Arc;
 
 use super::builder::FilterFull;
 use super::claims::{Found, Known, Memory, step};
 use super::fill::Fill;
+use crate::Error;
 use crate::bloom_filter::stored_layout::Mismatch;
 use crate::bloom_filter::{BloomFilter, Probe, shard_key};
 use crate::lease::holder::Holder;
 use crate::lease::kind::{Kind, Scripts, scripts};
 use crate::store::Arguments;
-use crate::{Error, Key};
 
 /// A filter that remembers the handled items.
 #[derive(Debug)]
@@ -62,11 +61,8 @@ impl Memory for Filtered {
         self.filter.probe(item)
     }
 
-    fn key(probe: &Probe) -> Key {
-        let mut key = Vec::with_capacity(40);
-        // Writing to a `Vec` does not fail.
-        let _ = write!(key, "{}:{:032x}", probe.shard, probe.hash());
-        Key::from(key)
+    fn digest(probe: &Probe) -> (u32, u128) {
+        (probe.shard, probe.hash())
     }
 
     async fn open(&self) -> Result<(), Error> {

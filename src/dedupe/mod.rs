@@ -184,7 +184,7 @@ impl Dedupe {
     ///
     /// The same errors as [`try_claim`](Self::try_claim).
     pub async fn claim_anyway(&self, item: impl AsRef<[u8]>) -> Result<Claim, Error> {
-        let claimed = match self.insist(item.as_ref(), None).await {
+        let claimed = match self.look(item.as_ref(), None, true).await {
             Ok(Looked::New(claim)) => Ok(claim),
             Ok(Looked::Known(_)) => Err(unasked()),
             Err(error) => Err(error),
@@ -288,10 +288,10 @@ impl Dedupe {
     }
 
     async fn counted(&self, item: &[u8], max_wait: Option<Duration>) -> Result<Claimed, Error> {
-        let claimed = match self.look(item, max_wait).await {
+        let claimed = match self.look(item, max_wait, false).await {
             Ok(Looked::New(claim)) => Ok((Claimed::New(claim), Outcome::Admitted)),
             Ok(Looked::Known(Known::ByFullFilter)) => loop {
-                match self.insist(item, max_wait).await {
+                match self.look(item, max_wait, true).await {
                     Ok(Looked::New(claim)) => break Ok((Claimed::New(claim), Outcome::FilterFull)),
                     // The call had to wait, so the filter was asked after all.
                     Ok(Looked::Known(_)) => {}
@@ -304,25 +304,21 @@ impl Dedupe {
         self.decisions().settle(claimed)
     }
 
-    /// Claims an item unless it is known. Does not count a decision.
-    pub(crate) async fn look(&self, item: &[u8], max_wait: Option<Duration>) -> Result<Looked, Error> {
-        self.ask(item, max_wait, false).await
-    }
-
-    /// Claims an item even if it is known, unless the call had to wait and the item was handled meanwhile. Does not
-    /// count a decision.
-    pub(crate) async fn insist(&self, item: &[u8], max_wait: Option<Duration>) -> Result<Looked, Error> {
-        self.ask(item, max_wait, true).await
-    }
-
     pub(crate) fn is_in_memory(&self) -> bool {
         self.common().store.is_in_memory()
     }
 
-    async fn ask(&self, item: &[u8], max_wait: Option<Duration>, bypass: bool) -> Result<Looked, Error> {
+    /// Claims an item unless it is known. With `insists`, it is claimed even so, unless the call had to wait and the item
+    /// was handled meanwhile. Does not count a decision.
+    pub(crate) async fn look(
+        &self,
+        item: &[u8],
+        max_wait: Option<Duration>,
+        insists: bool,
+    ) -> Result<Looked, Error> {
         match &self.0 {
-            Mode::Filter(claims) => claims.claim(item, max_wait, bypass, Place::Filter).await,
-            Mode::Exact(claims) => claims.claim(item, max_wait, bypass, Place::Exact).await,
+            Mode::Filter(claims) => claims.claim(item, max_wait, insists, Place::Filter).await,
+            Mode::Exact(claims) => claims.claim(item, max_wait, insists, Place::Exact).await,
         }
     }
 }

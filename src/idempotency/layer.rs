@@ -11,11 +11,11 @@ use super::record::FORMAT;
 use super::upload::Limits;
 use super::{DAY, Shared};
 use crate::dedupe::Replays;
-use crate::lease::setters::{in_range, setters};
 use crate::middleware::Layered;
 use crate::middleware::away::Away;
 use crate::middleware::key::DynKey;
 use crate::response::{Refuse, Responses, refuse};
+use crate::setters::{in_range, setters};
 use crate::{Error, Store, StoreFailure};
 
 /// Builds an [`IdempotencyLayer`]. See [`idempotency`](super::idempotency()).

@@ -71,7 +71,7 @@ pub(crate) struct Admission<K: Kind> {
     pub(super) look: Client<Look<K>>,
     pub(super) scene: Arc<Scene<K>>,
     pub(super) tokens: Mutex<State<K>>,
-    local: Local<K>,
+    pub(crate) local: Local<K>,
     /// The average of recent hold times, ns.
     hold_time: AtomicU64,
 }

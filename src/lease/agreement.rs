@@ -159,7 +159,7 @@ impl<K: Tried> Side<K> {
             Step::Look => {
                 let seen = self.run(&self.look, &key, Look::all()).await;
                 let tokens: Vec<_> = seen
-                    .holders()
+                    .holders
                     .iter()
                     .map(|holder| holder.whole_token().escape_ascii().to_string())
                     .collect();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::key_state::{KeyState, Spans, Standing, Terms, Was};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::outcome::{Look, Outcome};
-use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Push, Repeat, Script};
+use crate::store::{Arguments, Field, Fields, Garbled, Operation, Push, Repeat, Script};
 
 /// The arguments that all scripts of a namespace share.
 #[derive(Debug)]
@@ -168,7 +168,7 @@ impl<K: Kind> Operation for AcquireRelease<K> {
     type Cell = StateOf<K>;
     type Reply = Answer<Found<K>>;
     // A waiter that goes away withdraws its token itself, since the answer may be lost too.
-    type Undo = Never<StateOf<K>>;
+    type Undo = Self;
     const SCRIPT: Script = K::SCRIPTS.acquire_release;
     const PARTS: &'static [&'static str] = K::PARTS;
     const REPEAT: Repeat = Repeat::Safe;
@@ -274,7 +274,7 @@ impl<K: Kind> Operation for Renew<K> {
     type Cell = StateOf<K>;
     /// The server's time, and the new expiry, µs; or `None` if the token holds no longer.
     type Reply = (i64, Option<i64>);
-    type Undo = Never<StateOf<K>>;
+    type Undo = Self;
     const SCRIPT: Script = K::SCRIPTS.renew;
     const PARTS: &'static [&'static str] = K::PARTS;
     const REPEAT: Repeat = Repeat::Safe;
@@ -306,7 +306,7 @@ impl<K: Kind> Operation for Renew<K> {
 impl<K: Kind> Operation for Heartbeat<K> {
     type Cell = StateOf<K>;
     type Reply = Standings;
-    type Undo = Never<StateOf<K>>;
+    type Undo = Self;
     const SCRIPT: Script = K::SCRIPTS.heartbeat;
     const PARTS: &'static [&'static str] = K::PARTS;
     const REPEAT: Repeat = Repeat::Safe;

@@ -12,7 +12,7 @@ use super::kind::Kind;
 use super::operations::{StateOf, WRONG_TYPE};
 use super::outcome::Outcome as _;
 use super::token;
-use crate::store::{Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Repeat, Script};
+use crate::store::{Arguments, Field, Fields, Garbled, Namespace, Operation, Repeat, Script};
 use crate::{Error, Key, Store};
 
 /// How many holders a snapshot has at most.
@@ -28,52 +28,46 @@ const MOST_HOLDERS: i64 = 1000;
 /// let large = exports.add_n("acme", 8).await?;
 ///
 /// let snapshot = exports.inspect("acme").await?;
-/// assert_eq!((snapshot.in_use(), snapshot.waiting()), (8, 0));
-/// let holder = &snapshot.holders()[0];
-/// assert_eq!((holder.token(), holder.weight()), (large.token(), 8));
-/// assert!(holder.time_left().as_secs() < 30 && !holder.is_exclusive() && holder.fence().is_none());
+/// assert_eq!((snapshot.in_use, snapshot.waiting), (8, 0));
+/// let holder = &snapshot.holders[0];
+/// assert_eq!((holder.token(), holder.weight), (large.token(), 8));
+/// assert!(holder.time_left.as_secs() < 30 && !holder.is_exclusive && holder.fence.is_none());
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Snapshot {
-    holders: Vec<Holder>,
-    in_use: i64,
-    waiting: i64,
+    /// The holders; the one whose lease ends first is at the front. Of more than 1000 permits or readers, the first 1000.
+    pub holders: Vec<Holder>,
+    /// The sum of the weights of all holders. Locks have the weight 1.
+    pub in_use: u64,
+    /// The number of places in the queue. In a process whose waiters of a mutex form [one line](crate::mutex), they have
+    /// one place together. A crashed waiter has a place until its turn.
+    pub waiting: u64,
 }
 
 /// A holder in a [`Snapshot`], which has an example.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Holder {
     token: Arc<str>,
     /// The token, if it is not UTF-8: other libraries write any bytes.
     bytes: Option<Arc<[u8]>>,
-    fence: Option<u64>,
-    weight: i64,
-    exclusive: bool,
-    time_left: Duration,
+    /// The fencing token of the holder's grant. If the mutex was handed on within the process since, the fencing token of
+    /// the holder is up to 31 higher. A reader has that of the last writer before it. `None` for permits, flights and
+    /// claims, and for locks of other libraries.
+    pub fence: Option<u64>,
+    /// How much the holder counts: the weight of a permit, otherwise 1.
+    pub weight: u64,
+    /// Whether the holder excludes all others: it holds a mutex, or it is the writer of a
+    /// [reader-writer lock](crate::RwLock).
+    pub is_exclusive: bool,
+    /// How long the lease lasts in the store if it is not renewed. Zero also for a lock of another library that never
+    /// expires.
+    pub time_left: Duration,
 }
 
 impl Snapshot {
-    /// Returns the holders; the one whose lease ends first is at the front. Of more than 1000 permits or readers,
-    /// returns the first 1000.
-    #[must_use]
-    pub fn holders(&self) -> &[Holder] {
-        &self.holders
-    }
-
-    /// Returns the sum of the weights of all holders. Locks have the weight 1.
-    #[must_use]
-    pub fn in_use(&self) -> u64 {
-        u64::try_from(self.in_use).unwrap_or(0)
-    }
-
-    /// Returns the number of places in the queue. In a process whose waiters of a mutex form
-    /// [one line](crate::mutex), they have one place together. A crashed waiter has a place until its turn.
-    #[must_use]
-    pub fn waiting(&self) -> u64 {
-        u64::try_from(self.waiting).unwrap_or(0)
-    }
-
     /// Returns whether there is no holder and no waiter.
     #[must_use]
     pub fn is_free(&self) -> bool {
@@ -85,9 +79,9 @@ impl Holder {
     fn new<K: Kind>(token: Arc<str>, ends: i64, fence: i64, now: i64) -> Self {
         Self {
             fence: u64::try_from(fence).ok().filter(|fence| K::FENCED && *fence > 0),
-            weight: K::weight(&token),
-            exclusive: K::is_exclusive(&token),
-            time_left: Duration::from_micros(u64::try_from(ends.saturating_sub(now)).unwrap_or(0)),
+            weight: unsigned(K::weight(&token)),
+            is_exclusive: K::is_exclusive(&token),
+            time_left: Duration::from_micros(unsigned(ends.saturating_sub(now))),
             token,
             bytes: None,
         }
@@ -100,47 +94,23 @@ impl Holder {
         token::name(&self.token)
     }
 
-    /// Returns the fencing token of the holder's grant. If the mutex was handed on within the process since, the fencing token
-    /// of the holder is up to 31 higher. A reader has that of the last writer before it. `None` for permits, flights
-    /// and claims, and for locks of other libraries.
-    #[must_use]
-    pub fn fence(&self) -> Option<u64> {
-        self.fence
-    }
-
-    /// Returns how much the holder counts: the weight of a permit, otherwise 1.
-    #[must_use]
-    pub fn weight(&self) -> u64 {
-        u64::try_from(self.weight).unwrap_or(0)
-    }
-
-    /// Returns whether the holder excludes all others: it holds a mutex, or it is the writer of a
-    /// [reader-writer lock](crate::RwLock).
-    #[must_use]
-    pub fn is_exclusive(&self) -> bool {
-        self.exclusive
-    }
-
-    /// Returns how long the lease lasts in the store if it is not renewed. Zero also for a lock of another library that
-    /// never expires.
-    #[must_use]
-    pub fn time_left(&self) -> Duration {
-        self.time_left
-    }
-
     pub(crate) fn whole_token(&self) -> &[u8] {
         self.bytes.as_deref().unwrap_or(self.token.as_bytes())
     }
 }
 
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
 impl fmt::Debug for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { fence, weight, exclusive, time_left, .. } = self;
+        let Self { fence, weight, is_exclusive, time_left, .. } = self;
         f.debug_struct("Holder")
             .field("token", &self.token())
             .field("fence", fence)
             .field("weight", weight)
-            .field("exclusive", exclusive)
+            .field("is_exclusive", is_exclusive)
             .field("time_left", time_left)
             .finish()
     }
@@ -178,7 +148,7 @@ impl<K: Kind> Revoke<K> {
 impl<K: Kind> Operation for Look<K> {
     type Cell = StateOf<K>;
     type Reply = Snapshot;
-    type Undo = Never<StateOf<K>>;
+    type Undo = Self;
     const SCRIPT: Script = K::SCRIPTS.holders;
     const PARTS: &'static [&'static str] = K::PARTS;
     const REPEAT: Repeat = Repeat::Safe;
@@ -201,21 +171,21 @@ impl<K: Kind> Operation for Look<K> {
             let holder = Holder::new::<K>(String::from_utf8_lossy(token).into(), ends, fence, now);
             holders.push(Holder { bytes, ..holder });
         }
-        Ok(Snapshot { holders, in_use, waiting })
+        Ok(Snapshot { holders, in_use: unsigned(in_use), waiting: unsigned(waiting) })
     }
 
     fn apply(self, state: &mut StateOf<K>, now: i64) -> Snapshot {
         let (in_use, waiting, holders) = state.look(now);
         let holder = |(token, ends, fence)| Holder::new::<K>(token, ends, fence, now);
         let holders = holders.into_iter().take(usize::try_from(self.most).unwrap_or(0)).map(holder).collect();
-        Snapshot { holders, in_use, waiting }
+        Snapshot { holders, in_use: unsigned(in_use), waiting: unsigned(waiting) }
     }
 }
 
 impl<K: Kind> Operation for Revoke<K> {
     type Cell = StateOf<K>;
     type Reply = Was;
-    type Undo = Never<StateOf<K>>;
+    type Undo = Self;
     const SCRIPT: Script = K::SCRIPTS.revoke;
     const PARTS: &'static [&'static str] = K::PARTS;
     const REPEAT: Repeat = Repeat::Never;
@@ -272,7 +242,7 @@ impl<K: Kind> Admission<K> {
 
     /// Returns the sum of the weights held.
     pub(crate) async fn in_use(&self, key: Key) -> Result<u64, Error> {
-        Ok(self.look.run(key, Look { most: 0, kind: PhantomData }).await?.in_use())
+        Ok(self.look.run(key, Look { most: 0, kind: PhantomData }).await?.in_use)
     }
 
     /// Releases the lease or the place of a token, which may be of another process. Returns whether it was held.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Mutex, Quorum};
 use crate::lease::holder::Exclusive;
-use crate::lease::setters::setters;
 use crate::lease::{Drift, LeaseOptions, Leases, Wait};
+use crate::setters::{in_range, setters};
 use crate::store::{Namespace, check_name};
 use crate::telemetry::{self, Decisions};
 use crate::{Error, Store, random};
@@ -243,9 +243,7 @@ impl MutexBuilder {
         let Settings { tries, exact_names, strict_fifo, wait, .. } = self.settings;
         self.options.check()?;
         check_name("the name of a namespace", name)?;
-        if tries == Some(0) {
-            return Err(Error::invalid("tries must be at least 1, is 0"));
-        }
+        in_range("tries", 1.., "at least 1", tries)?;
         if self.settings.polls() && wait.max_waiters != u32::MAX {
             let text = format!(
                 "max_waiters must not be set with exact_names, is {}: waiters poll and have no queue; remove \

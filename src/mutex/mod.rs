@@ -127,8 +127,8 @@ impl Mutex {
     /// let reports = Mutex::new(&Store::in_memory(), "reports")?;
     /// let lock = reports.lock("2026-11").await?;
     /// let snapshot = reports.inspect("2026-11").await?;
-    /// assert_eq!(snapshot.holders()[0].fence(), Some(lock.fence()));
-    /// assert_eq!(snapshot.waiting(), 0);
+    /// assert_eq!(snapshot.holders[0].fence, Some(lock.fence()));
+    /// assert_eq!(snapshot.waiting, 0);
     /// # Ok(()) }
     /// ```
     ///
@@ -158,7 +158,7 @@ impl Mutex {
     /// let stuck = reports.lock("2026-11").await?;
     ///
     /// let snapshot = reports.inspect("2026-11").await?;
-    /// assert!(reports.revoke("2026-11", &snapshot.holders()[0]).await?);
+    /// assert!(reports.revoke("2026-11", &snapshot.holders[0]).await?);
     /// let next = reports.try_lock("2026-11").await?;
     /// assert!(next.fence() > stuck.fence());
     /// assert!(stuck.extend().await.unwrap_err().is_lost());

@@ -29,7 +29,7 @@ async fn on_both(test: impl AsyncFn(&Mutex)) {
 /// Whether the queue of the store has a waiter.
 async fn has_waiting(mutex: &Mutex) -> bool {
     let leases = &mutex.leases;
-    leases.admission.look("k".into()).await.unwrap().waiting() > 0
+    leases.admission.look("k".into()).await.unwrap().waiting > 0
 }
 
 /// Starts a waiter behind the earlier ones, and waits until the process has a place in the queue of the store.

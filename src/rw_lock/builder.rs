@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::RwLock;
-use crate::lease::setters::setters;
 use crate::lease::{LeaseOptions, Leases, Wait, percent};
+use crate::setters::{in_range, setters};
 use crate::store::Namespace;
 use crate::telemetry::{self, Decisions};
 use crate::{Error, Store};
@@ -126,15 +126,10 @@ impl RwLockBuilder {
     /// setting is out of range.
     pub fn build(self, store: &Store, name: &str) -> Result<RwLock, Error> {
         self.options.check()?;
-        if self.settings.most_writers == 0 {
-            return Err(Error::invalid("most_writers must be at least 1, is 0"));
-        }
+        in_range("most_writers", 1.., "at least 1", self.settings.most_writers)?;
         let mut options = self.options;
         if let Some(app_id) = self.app_id {
-            if !(1..=64).contains(&app_id.len()) {
-                let length = app_id.len();
-                return Err(Error::invalid(format!("app_id must be 1 to 64 bytes long, is {length}")));
-            }
+            in_range("app_id", 1..=64, "1 to 64 bytes long", app_id.len())?;
             options.signature = format!("@{}", percent::encode(&app_id));
         }
         let namespace = Namespace::new(store, name)?;

@@ -9,6 +9,7 @@ use crate::lease::layer::{
 };
 use crate::middleware::Choose;
 use crate::rw_lock::Access;
+use crate::setters::setters;
 use crate::telemetry::Decisions;
 use crate::{AsError, Extracted, Key, KeyExtractor, Lease, RwLock};
 use derive_where::derive_where;
@@ -61,14 +62,12 @@ impl<Req> RwLockLayer<Req> {
     }
 }
 
-impl<Req, H, R> RwLockLayer<Req, H, R> {
+setters! { RwLockLayer<Req, H, R>:
     /// Sets a closure from `&Req` to [`Access`] that decides whether a request reads or writes. Default: every
     /// request writes.
     #[must_use]
-    pub fn access(mut self, access: impl Fn(&Req) -> Access + Send + Sync + 'static) -> Self {
-        self.provide.from.access = Some(Arc::new(access));
-        self
-    }
+    fn access(access: impl Fn(&Req) -> Access + Send + Sync + 'static)
+        => provide.from.access = Some(Arc::new(access));
 }
 
 impl<Req> Provide<Req> for RequestLocks<Req> {

@@ -139,8 +139,8 @@ impl RwLock {
     /// let index = RwLock::new(&Store::in_memory(), "index")?;
     /// let stuck = index.write("products").await?;
     /// let snapshot = index.inspect("products").await?;
-    /// assert!(snapshot.holders()[0].is_exclusive()); // a writer
-    /// assert!(index.revoke("products", &snapshot.holders()[0]).await?);
+    /// assert!(snapshot.holders[0].is_exclusive); // a writer
+    /// assert!(index.revoke("products", &snapshot.holders[0]).await?);
     /// let _reader = index.try_read("products").await?;
     /// assert!(stuck.extend().await.unwrap_err().is_lost());
     /// # Ok(()) }

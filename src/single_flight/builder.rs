@@ -8,7 +8,7 @@ use super::codec::Codec;
 use super::core::{Core, Settings};
 use super::shared::{Failures, Format, Pass};
 use crate::lease::LeaseOptions;
-use crate::lease::setters::{in_range, setters};
+use crate::setters::{in_range, setters};
 use crate::{Error, Store, StoreFailure};
 
 /// A builder for a [`SingleFlight`].

@@ -7,9 +7,7 @@ use super::answer::{Flight, fresh_for};
 use super::local_cache::message;
 use crate::lease::key_state::KeyState;
 use crate::lease::kind::Kind;
-use crate::store::{
-    ALL, Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Repeat, Script, script,
-};
+use crate::store::{ALL, Arguments, Field, Fields, Garbled, Namespace, Operation, Repeat, Script, script};
 use crate::{Error, Key, Store};
 
 type State = KeyState<<Flight as Kind>::Holders>;
@@ -76,7 +74,7 @@ fn read(beginning: &[u8], length: i64, ttl: i64, now: i64) -> Option<StoredAnswe
 impl Operation for Look {
     type Cell = State;
     type Reply = Option<StoredAnswer>;
-    type Undo = Never<State>;
+    type Undo = Self;
     const SCRIPT: Script = script!("single_flight/answer", "lib/refused");
     const PARTS: &'static [&'static str] = Flight::PARTS;
     const REPEAT: Repeat = Repeat::Safe;
@@ -116,7 +114,7 @@ pub(super) struct Forget {
 impl Operation for Forget {
     type Cell = State;
     type Reply = ();
-    type Undo = Never<State>;
+    type Undo = Self;
     const SCRIPT: Script = script!("single_flight/forget");
     const PARTS: &'static [&'static str] = Flight::PARTS;
     const REPEAT: Repeat = Repeat::Safe;

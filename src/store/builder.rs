@@ -15,6 +15,7 @@ use super::in_memory::{Clock, InMemory};
 use super::redis::endpoint::Access;
 use super::{Backend, Store, redis};
 use crate::Error;
+use crate::setters::{in_range, setters};
 
 /// The default prefix of keys.
 pub(super) const PREFIX: &str = "td";
@@ -98,47 +99,32 @@ impl Default for StoreBuilder {
     }
 }
 
-impl StoreBuilder {
+setters! { StoreBuilder:
     /// Sets the prefix of all keys, 1 to 64 characters of `A-Z a-z 0-9 - _ . /`. Default: `td`.
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
-        self
-    }
+    fn prefix(prefix: impl Into<String>) => prefix = prefix.into();
 
     /// Sets how long Redis may take to answer a call, counted from sending it, 1 ms to 60 s. Default: 500 ms.
     ///
     /// A connection of your own pool may have a shorter response timeout: 500 ms unless you set it.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.limits.timeout = timeout;
-        self
-    }
+    fn timeout(timeout: Duration) => limits.timeout = timeout;
 
     /// Sets how long making a connection may take, 1 ms to 60 s. Default: 2 s, which is several round trips on a
     /// slow network.
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.limits.connect_timeout = timeout;
-        self
-    }
+    fn connect_timeout(timeout: Duration) => limits.connect_timeout = timeout;
 
     /// Sets how long an operation may wait in the queue before it is sent, 1 ms to 60 s. Default: 1 s.
     ///
     /// An operation that has waited longer is not sent. It [is overloaded](Error::is_overloaded) if Redis answers
     /// other calls, otherwise it is [unavailable](Error::is_unavailable). Renewals, heartbeats, releases and
     /// confirmations are sent however long they waited.
-    pub fn queue_timeout(mut self, timeout: Duration) -> Self {
-        self.limits.queue_timeout = timeout;
-        self
-    }
+    fn queue_timeout(timeout: Duration) => limits.queue_timeout = timeout;
 
     /// Sets how many connections to keep on each runtime, 1 to 64. Default: 1.
     ///
     /// One connection serves hundreds of thousands of calls a second, and combines calls best. More connections
     /// help if this process has many cores to spare for them. Single flights use one more connection for their
     /// answers, which may be large.
-    pub fn connections(mut self, connections: usize) -> Self {
-        self.limits.connections = connections;
-        self
-    }
+    fn connections(connections: usize) => limits.connections = connections;
 
     /// Sets how many operations may wait to be sent on each runtime, 1 to 4 194 304. Default: 131 072, about half a
     /// second of work for Redis on one core.
@@ -149,20 +135,63 @@ impl StoreBuilder {
     /// responses to be stored are sent first too, but they count: above the bound, the answer of a flight is not stored
     /// and the next caller runs, and a response is tried again until its claim expires. To refuse earlier, put tower's
     /// `LoadShed` and `ConcurrencyLimit` outside of the layers.
-    pub fn max_queued(mut self, operations: usize) -> Self {
-        self.limits.max_queued = operations;
-        self
-    }
+    fn max_queued(operations: usize) => limits.max_queued = operations;
 
     /// Sets how many bytes the waiting operations may take on each runtime, 64 KiB to 256 GiB. Default: 64 MiB.
     ///
     /// An operation counts with its key, its payload and 256 bytes. An operation above this bound fails in the same way
     /// as above [`max_queued`](Self::max_queued).
-    pub fn max_queued_bytes(mut self, bytes: usize) -> Self {
-        self.limits.max_queued_bytes = bytes;
-        self
-    }
+    fn max_queued_bytes(bytes: usize) => limits.max_queued_bytes = bytes;
 
+    /// Sets the runtime for work that must not depend on any caller: renewals, heartbeats, the subscription,
+    /// releases after a drop, the look-up of a Cluster's masters, and calls made outside of any runtime. Default: a thread of this crate,
+    /// `tower-distributed`, one for all stores of the process.
+    ///
+    /// It must be a multi_thread runtime that runs as long as the store is used. A current_thread runtime runs only
+    /// during its `block_on`, so it is rejected.
+    ///
+    /// ```
+    /// use tower_distributed::Store;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    /// let store = Store::builder().background(runtime.handle().clone()).redis("redis://127.0.0.1/")?;
+    /// # Ok(()) }
+    /// ```
+    fn background(runtime: Handle) => background = Some(runtime);
+
+    /// Sets for how many keys an in-memory store keeps state, 1 or more. Default: no bound. Only for
+    /// [`in_memory`](Self::in_memory).
+    ///
+    /// Keys are counted over all namespaces of the store. A key counts in each namespace in which it has state.
+    /// Each shard of a Bloom filter and each claim on an item counts as a key. A call that would leave state for
+    /// one more key fails with [`is_overloaded`](Error::is_overloaded) and changes nothing. Keys that have state
+    /// continue to work, and so do calls that leave no state, such as `peek` and `release`. State is never dropped
+    /// to make room: no limit is forgotten, and no lock is given away.
+    ///
+    /// A key whose state has expired counts until the store notices it. A call that finds the store full first
+    /// searches the next 1024 keys or more for expired ones, unless such a search found none within the last
+    /// millisecond. Then the sweeper goes through all keys, with pauses of 20 times the duration of a sweep (at
+    /// least 50 ms). So with up to 1000 keys an expired key counts for at most 1 ms more.
+    ///
+    /// Set this bound if clients choose the keys. It bounds the number of keys, not the length of each key.
+    ///
+    /// ```
+    /// use tower_distributed::{Quota, Store, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed::Error> {
+    /// let store = Store::builder().max_keys(1).in_memory()?;
+    /// let bucket = TokenBucket::new(&store, "api", Quota::per_hour(10))?;
+    /// assert!(bucket.allow("ann").await?.is_admitted());
+    /// assert!(bucket.allow("bob").await.is_err_and(|error| error.is_overloaded()));
+    /// assert!(bucket.allow("ann").await?.is_admitted());
+    /// # Ok(()) }
+    /// ```
+    fn max_keys(max_keys: usize) => max_keys = Some(max_keys);
+}
+
+impl StoreBuilder {
     /// Makes every call of the store wait until so many replicas have it, by the command `WAIT`. Default: no replica. For
     /// locks, permits and claims that must survive the failure of a master.
     ///
@@ -227,26 +256,6 @@ impl StoreBuilder {
         self
     }
 
-    /// Sets the runtime for work that must not depend on any caller: renewals, heartbeats, the subscription,
-    /// releases after a drop, the look-up of a Cluster's masters, and calls made outside of any runtime. Default: a thread of this crate,
-    /// `tower-distributed`, one for all stores of the process.
-    ///
-    /// It must be a multi_thread runtime that runs as long as the store is used. A current_thread runtime runs only
-    /// during its `block_on`, so it is rejected.
-    ///
-    /// ```
-    /// use tower_distributed::Store;
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    /// let store = Store::builder().background(runtime.handle().clone()).redis("redis://127.0.0.1/")?;
-    /// # Ok(()) }
-    /// ```
-    pub fn background(mut self, runtime: Handle) -> Self {
-        self.background = Some(runtime);
-        self
-    }
-
     /// Adds the URL of a server at which a store on a pool subscribes to wake-ups: of the server behind the pool, or
     /// of a node of the Cluster. May be called several times. The store uses the first server that answers; on a
     /// Cluster it finds all masters from these nodes, and subscribes at each of them.
@@ -263,39 +272,6 @@ impl StoreBuilder {
         self
     }
 
-    /// Sets for how many keys an in-memory store keeps state, 1 or more. Default: no bound. Only for
-    /// [`in_memory`](Self::in_memory).
-    ///
-    /// Keys are counted over all namespaces of the store. A key counts in each namespace in which it has state.
-    /// Each shard of a Bloom filter and each claim on an item counts as a key. A call that would leave state for
-    /// one more key fails with [`is_overloaded`](Error::is_overloaded) and changes nothing. Keys that have state
-    /// continue to work, and so do calls that leave no state, such as `peek` and `release`. State is never dropped
-    /// to make room: no limit is forgotten, and no lock is given away.
-    ///
-    /// A key whose state has expired counts until the store notices it. A call that finds the store full first
-    /// searches the next 1024 keys or more for expired ones, unless such a search found none within the last
-    /// millisecond. Then the sweeper goes through all keys, with pauses of 20 times the duration of a sweep (at
-    /// least 50 ms). So with up to 1000 keys an expired key counts for at most 1 ms more.
-    ///
-    /// Set this bound if clients choose the keys. It bounds the number of keys, not the length of each key.
-    ///
-    /// ```
-    /// use tower_distributed::{Quota, Store, TokenBucket};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_distributed::Error> {
-    /// let store = Store::builder().max_keys(1).in_memory()?;
-    /// let bucket = TokenBucket::new(&store, "api", Quota::per_hour(10))?;
-    /// assert!(bucket.allow("ann").await?.is_admitted());
-    /// assert!(bucket.allow("bob").await.is_err_and(|error| error.is_overloaded()));
-    /// assert!(bucket.allow("ann").await?.is_admitted());
-    /// # Ok(()) }
-    /// ```
-    pub fn max_keys(mut self, max_keys: usize) -> Self {
-        self.max_keys = Some(max_keys);
-        self
-    }
-
     /// Creates a store in the memory of this process, like [`Store::in_memory`], with [`max_keys`](Self::max_keys).
     /// The other settings apply to Redis only and have no effect.
     ///
@@ -303,9 +279,7 @@ impl StoreBuilder {
     ///
     /// [`is_invalid`](Error::is_invalid) if `max_keys` is 0.
     pub fn in_memory(self) -> Result<Store, Error> {
-        if self.max_keys == Some(0) {
-            return Err(Error::invalid("max_keys must be 1 or more, is 0"));
-        }
+        in_range("max_keys", 1.., "1 or more", self.max_keys)?;
         Ok(Store(Arc::new(Backend::InMemory(InMemory::new(Clock::system(), self.max_keys)))))
     }
 }
@@ -317,9 +291,7 @@ impl Limits {
             ("connect_timeout", self.connect_timeout),
             ("queue_timeout", self.queue_timeout),
         ] {
-            if !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&span) {
-                return Err(Error::invalid(format!("{what} must be 1 ms to 60 s, is {span:?}")));
-            }
+            in_range(what, Duration::from_millis(1)..=Duration::from_secs(60), "1 ms to 60 s", span)?;
         }
         if let Some(durability) = self.durability {
             durability.check_settings(self.timeout)?;
@@ -329,10 +301,8 @@ impl Limits {
             ("max_queued", 1..=redis::MOST_OPERATIONS, self.max_queued),
             ("max_queued_bytes", 1 << 16..=redis::MOST_BYTES, self.max_queued_bytes),
         ] {
-            if !range.contains(&value) {
-                let (least, most) = range.into_inner();
-                return Err(Error::invalid(format!("{what} must be {least} to {most}, is {value}")));
-            }
+            let must = format!("{} to {}", range.start(), range.end());
+            in_range(what, range, &must, value)?;
         }
         Ok(())
     }

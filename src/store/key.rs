@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     fn name(key: &[u8]) -> String {
-        String::from_utf8_lossy(&KeySpace::new("td", "api").key(key)).into_owned()
+        String::from_utf8_lossy(&KeySpace::new("td", "api", KeySpace::Named).key(key)).into_owned()
     }
 
     #[test]
@@ -227,11 +227,15 @@ mod tests {
 
     #[test]
     fn several_states_have_the_names_of_each() {
-        let joined = KeySpace::Joined(["a", "b"].map(|name| KeySpace::new("td", name)).into());
+        let joined =
+            KeySpace::Joined(["a", "b"].map(|name| KeySpace::new("td", name, KeySpace::Named)).into());
         let mut names = Vec::new();
         joined.keys(Key::of(["x", "y"]).as_bytes(), &["tat"], &mut |name| names.push(name.to_vec()));
         assert_eq!(names, [b"td:{a:x}:tat".to_vec(), b"td:{b:y}:tat".to_vec()]);
-        assert_eq!(joined.key(Key::of(["x", "y"]).as_bytes()), KeySpace::new("td", "a").key(b"x"));
+        assert_eq!(
+            joined.key(Key::of(["x", "y"]).as_bytes()),
+            KeySpace::new("td", "a", KeySpace::Named).key(b"x")
+        );
         assert_eq!(joined.width(1), 2);
     }
 

@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 
 use super::Backend;
 use super::in_memory::Cells;
-use super::key::{Key, KeySpace, RedisKey, check_name};
+use super::key::{Key, KeySpace, check_name};
 use super::operation::{Cell, Operation};
 use super::redis::RedisStore;
 use super::redis::client::RedisClient;
@@ -18,11 +18,9 @@ use crate::{Error, Store};
 
 /// A named part of a store. Cheap to clone.
 #[derive_where(Clone)]
-pub(crate) struct Namespace<C>(Arc<Place<C>>);
-
-enum Place<C> {
+pub(crate) enum Namespace<C> {
     InMemory(Arc<Cells<C>>),
-    Redis(Arc<RedisStore>, KeySpace),
+    Redis(Arc<RedisStore>, Arc<KeySpace>),
 }
 
 /// Runs one kind of operation on a namespace.
@@ -39,18 +37,18 @@ impl<C: Cell> Namespace<C> {
 
     /// Opens a namespace whose name was already checked.
     pub(crate) fn open(store: &Store, name: &str) -> Self {
-        Self::of(store, name, KeySpace::new)
+        Self::of(store, name, |prefix, name| KeySpace::new(prefix, name, KeySpace::Named))
     }
 
     /// Opens the states of long keys by the digests in their names: see [`KeySpace::Digests`]. In memory there are none.
     pub(crate) fn by_digest(store: &Store, name: &str) -> Self {
-        Self::of(store, name, KeySpace::digests)
+        Self::of(store, name, |prefix, name| KeySpace::new(prefix, name, KeySpace::Digests))
     }
 
     /// Opens the states that are kept beside those of a namespace, in the same slots of a Cluster. See
     /// [`KeySpace::Placed`].
     pub(crate) fn beside(store: &Store, name: &str) -> Self {
-        Self::of(store, name, KeySpace::placed)
+        Self::of(store, name, |prefix, name| KeySpace::new(prefix, name, KeySpace::Placed))
     }
 
     /// Opens the namespace of the states whose first part has the key itself as its name.
@@ -60,18 +58,18 @@ impl<C: Cell> Namespace<C> {
     }
 
     fn of(store: &Store, name: &str, keys: impl FnOnce(&str, &str) -> KeySpace) -> Self {
-        Self(Arc::new(match store.backend() {
-            Backend::InMemory(store) => Place::InMemory(store.cells(name)),
-            Backend::Redis(store) => Place::Redis(store.clone(), keys(&store.base.prefix, name)),
-        }))
+        match store.backend() {
+            Backend::InMemory(store) => Self::InMemory(store.cells(name)),
+            Backend::Redis(store) => Self::Redis(store.clone(), Arc::new(keys(&store.base.prefix, name))),
+        }
     }
 
     /// Joins several namespaces of one Redis store. A key of the result is made by [`Key::of`], with one part for
     /// each namespace. `None` if they are not all in one Redis store.
     pub(crate) fn joined<D: Cell>(namespaces: &[Namespace<D>]) -> Option<Self> {
-        let places = namespaces.iter().map(|namespace| match &*namespace.0 {
-            Place::Redis(store, keys) => Some((store, keys.clone())),
-            Place::InMemory(_) => None,
+        let places = namespaces.iter().map(|namespace| match namespace {
+            Namespace::Redis(store, keys) => Some((store, KeySpace::clone(keys))),
+            Namespace::InMemory(_) => None,
         });
         let places = places.collect::<Option<Vec<_>>>()?;
         let store = Arc::clone(places.first()?.0);
@@ -79,58 +77,35 @@ impl<C: Cell> Namespace<C> {
             return None;
         }
         let keys = KeySpace::Joined(places.into_iter().map(|(_, keys)| keys).collect());
-        Some(Self(Arc::new(Place::Redis(store, keys))))
+        Some(Self::Redis(store, Arc::new(keys)))
     }
 
     pub(crate) fn client<O: Operation<Cell = C>>(&self) -> Client<O> {
-        match &*self.0 {
-            Place::InMemory(cells) => Client::InMemory(cells.clone()),
-            Place::Redis(store, _) => Client::Redis(RedisClient::new(store.clone(), self.clone())),
+        match self {
+            Self::InMemory(cells) => Client::InMemory(cells.clone()),
+            Self::Redis(store, keys) => Client::Redis(RedisClient::new(store.clone(), keys.clone())),
         }
     }
 
     /// The states themselves, if they are in the memory of this process.
     pub(crate) fn cells(&self) -> Option<&Arc<Cells<C>>> {
-        match &*self.0 {
-            Place::InMemory(cells) => Some(cells),
-            Place::Redis(..) => None,
-        }
-    }
-
-    /// The beginning of the names of a key's state in Redis.
-    pub(super) fn redis_key(&self, key: &Key) -> RedisKey {
-        match &*self.0 {
-            Place::Redis(_, keys) => keys.key(key.as_bytes()),
-            Place::InMemory(_) => RedisKey::new(),
-        }
-    }
-
-    /// Calls `give` with the name in Redis of each part of a key's state.
-    pub(super) fn redis_keys(&self, key: &Key, parts: &[&str], mut give: impl FnMut(&[u8])) {
-        if let Place::Redis(_, keys) = &*self.0 {
-            keys.keys(key.as_bytes(), parts, &mut give);
-        }
-    }
-
-    /// The number of Redis keys for one key, if one state has `parts` parts.
-    pub(super) fn width(&self, parts: usize) -> usize {
-        match &*self.0 {
-            Place::Redis(_, keys) => keys.width(parts),
-            Place::InMemory(_) => parts,
+        match self {
+            Self::InMemory(cells) => Some(cells),
+            Self::Redis(..) => None,
         }
     }
 
     /// The hash slot of a key on a Cluster; otherwise `None`.
     pub(crate) fn slot(&self, key: &Key) -> Option<u16> {
-        match &*self.0 {
-            Place::Redis(store, _) => store.source.slot(|| self.redis_key(key)),
-            Place::InMemory(_) => None,
+        match self {
+            Self::Redis(store, keys) => store.source.slot(|| keys.key(key.as_bytes())),
+            Self::InMemory(_) => None,
         }
     }
 
     /// Why a call for the slot of a key is refused at the moment, and sent again and again.
     pub(crate) fn refused(&self, key: &Key) -> Option<Error> {
-        let (slot, Place::Redis(store, _)) = (self.slot(key)?, &*self.0) else { return None };
+        let (slot, Self::Redis(store, _)) = (self.slot(key)?, self) else { return None };
         store.refused.why(slot)
     }
 }

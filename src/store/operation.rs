@@ -4,12 +4,8 @@
 //! The Redis store runs the script, the in-memory store calls [`Operation::apply`]. The two must agree on every
 //! sequence of operations. The agreement tests check this.
 
-use std::convert::Infallible;
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::Arc;
-
-use derive_where::derive_where;
 
 use super::notifier::Push;
 use super::redis::Value;
@@ -48,7 +44,7 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     type Cell: Cell;
     /// The reply.
     type Reply: fmt::Debug + Send + 'static;
-    /// The operation that takes back a reply whose caller is gone.
+    /// The operation that takes back a reply whose caller is gone; `Self` if there is nothing to take back.
     type Undo: Operation<Cell = Self::Cell>;
 
     /// The script.
@@ -263,26 +259,5 @@ impl<'a> Fields<'a> {
             Field::List(list) => Ok(list),
             _ => Err(Garbled("a script returned another type where a list was expected")),
         }
-    }
-}
-
-/// An operation that is never run: the [`Undo`](Operation::Undo) of operations that need none.
-#[derive_where(Debug)]
-pub(crate) struct Never<C>(Infallible, PhantomData<fn(C)>);
-
-impl<C: Cell> Operation for Never<C> {
-    type Cell = C;
-    type Reply = ();
-    type Undo = Self;
-    const SCRIPT: Script = Script { name: "", body: "" };
-    const PARTS: &'static [&'static str] = &[];
-    const REPEAT: Repeat = Repeat::Never;
-
-    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Result<(), Garbled> {
-        match self.0 {}
-    }
-
-    fn apply(self, _: &mut C, _: i64) {
-        match self.0 {}
     }
 }

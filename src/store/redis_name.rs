@@ -62,7 +62,8 @@ mod tests {
         let long = bucket_name(&[b'x'; 257]);
         let Some(("api", Stem::Digest(digest), "tat")) = parse("td", &long) else { panic!("{long:?}") };
         let mut again = Vec::new();
-        KeySpace::digests("td", "api").keys(digest.as_bytes(), &["tat"], &mut |name| again = name.to_vec());
+        KeySpace::new("td", "api", KeySpace::Digests)
+            .keys(digest.as_bytes(), &["tat"], &mut |name| again = name.to_vec());
         assert_eq!(again, long);
         let many = [&b"td:{api:"[..], &[b'x'; 257], b"}:tat"].concat();
         for foreign in [
@@ -87,7 +88,7 @@ mod tests {
 
     fn bucket_name(key: &[u8]) -> Vec<u8> {
         let mut name = Vec::new();
-        KeySpace::new("td", "api").keys(key, &["tat"], &mut |part| name = part.to_vec());
+        KeySpace::new("td", "api", KeySpace::Named).keys(key, &["tat"], &mut |part| name = part.to_vec());
         name
     }
 }

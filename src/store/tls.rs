@@ -4,6 +4,7 @@ use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertific
 
 use super::StoreBuilder;
 use crate::Error;
+use crate::setters::setters;
 
 #[cfg(feature = "rustls")]
 mod with_rustls;
@@ -15,7 +16,7 @@ pub(crate) struct Tls {
     client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-impl StoreBuilder {
+setters! { StoreBuilder:
     /// Trusts these root certificates and no others, for URLs with `rediss://`. One or more certificates in PEM. For a pool
     /// see [`credentials`](Self::credentials).
     ///
@@ -34,18 +35,13 @@ impl StoreBuilder {
     ///     .redis("rediss://redis.example.com")?;
     /// # Ok(()) }
     /// ```
-    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.access.tls.roots = Some(pem.into());
-        self
-    }
+    fn root_certificates(pem: impl Into<Vec<u8>>) => access.tls.roots = Some(pem.into());
 
     /// Identifies the store to servers that ask for a client certificate: the certificate, followed by its chain if it has
     /// one, and its private key. Both in PEM; with `native-tls` the key must be PKCS #8. For a pool see
     /// [`credentials`](Self::credentials).
-    pub fn client_certificate(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
-        self.access.tls.client = Some((certificate.into(), key.into()));
-        self
-    }
+    fn client_certificate(certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>)
+        => access.tls.client = Some((certificate.into(), key.into()));
 }
 
 impl Tls {

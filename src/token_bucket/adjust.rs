@@ -3,7 +3,7 @@
 use super::bucket_state::BucketState;
 use super::operations::{MOST_SLOW_RUNS, read_bucket, under_its_quotas};
 use super::state::{Bucket, Level, Moment};
-use crate::store::{Arguments, Fields, Garbled, Never, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Fields, Garbled, Operation, Repeat, Script, script};
 use crate::token_bucket::quota::{MAX_SPAN, MOST_REPEATS, Pace, Quotas};
 
 /// Charges tokens even if they are not available, or adds tokens; and blocks the bucket.
@@ -57,7 +57,7 @@ impl Level {
 impl Operation for Adjust {
     under_its_quotas!();
     type Reply = BucketState;
-    type Undo = Never<Bucket>;
+    type Undo = Self;
     const SCRIPT: Script = script!("token_bucket/adjust", "lib/bucket", "lib/runs");
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;

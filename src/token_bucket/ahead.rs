@@ -3,7 +3,7 @@
 use super::bucket_state::BucketState;
 use super::operations::{MOST_SLOW_RUNS, WRONG_TYPE, read_levels, under_its_quotas};
 use super::state::{Bucket, Moment};
-use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script, script};
 use crate::token_bucket::quota::Quotas;
 
 /// The minimum size of a prefetch.
@@ -60,7 +60,7 @@ impl Operation for Prefetch {
     under_its_quotas!();
     type Reply = Prefetched;
     // If the caller is gone, the tokens come back with time.
-    type Undo = Never<Bucket>;
+    type Undo = Self;
     const SCRIPT: Script = script!("token_bucket/prefetch", "lib/bucket", "lib/runs");
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;

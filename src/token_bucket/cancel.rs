@@ -8,7 +8,7 @@ use super::bucket_state::BucketState;
 use super::operations::{MOST_SLOW_RUNS, PARTS, read_count, write_sets};
 use super::returning::Return;
 use super::state::{Bucket, Level, Moment};
-use crate::store::{Arguments, Fields, Garbled, Never, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Fields, Garbled, Operation, Repeat, Script, script};
 use crate::token_bucket::quota::{Limit, Pace, Quotas};
 
 /// Gives back tokens of a charge.
@@ -139,7 +139,7 @@ impl Cancel {
 impl Operation for Cancel {
     type Cell = Bucket;
     type Reply = bool;
-    type Undo = Never<Bucket>;
+    type Undo = Self;
     const SCRIPT: Script = script!("token_bucket/cancel", "lib/bucket", "lib/several", "lib/runs");
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Never;

@@ -6,7 +6,7 @@ use super::bucket_state::BucketState;
 use super::cancel::Cancel;
 use super::decision::Decision;
 use super::state::{Ask, Bucket, Level, Moment};
-use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script, script};
 use crate::token_bucket::quota::{MOST_REPEATS, Quotas};
 
 /// Charges a request in full, or not at all.
@@ -209,7 +209,7 @@ impl Reserve {
 impl Operation for Reset {
     type Cell = Bucket;
     type Reply = ();
-    type Undo = Never<Bucket>;
+    type Undo = Self;
     const SCRIPT: Script = script!("token_bucket/reset");
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Never;

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::bucket_state::BucketState;
 use super::operations::{MOST_RUNS, PARTS, WRONG_TYPE, moment};
 use super::state::{Bucket, Level};
-use crate::store::{Arguments, Cell as _, Field, Fields, Garbled, Never, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Cell as _, Field, Fields, Garbled, Operation, Repeat, Script, script};
 use crate::token_bucket::quota::{MOST_REPEATS, Quotas, Tokens};
 
 /// Reads all levels of a bucket.
@@ -38,7 +38,7 @@ impl Stored {
 impl Operation for Peek {
     type Cell = Bucket;
     type Reply = Stored;
-    type Undo = Never<Bucket>;
+    type Undo = Self;
     const SCRIPT: Script = script!("token_bucket/peek", "lib/bucket", "lib/runs");
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Safe;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::WaitGroup;
-use crate::lease::setters::setters;
 use crate::lease::{LeaseOptions, Leases, Wait};
+use crate::setters::{in_range, setters};
 use crate::store::Namespace;
 use crate::telemetry::{self, Decisions};
 use crate::{Error, Store};
@@ -81,8 +81,5 @@ impl WaitGroupBuilder {
 }
 
 pub(super) fn check_limit(limit: u32) -> Result<u32, Error> {
-    if limit == 0 {
-        return Err(Error::invalid("the limit must be at least 1, is 0"));
-    }
-    Ok(limit)
+    in_range("the limit", 1.., "at least 1", limit).map(|()| limit)
 }

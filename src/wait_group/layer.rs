@@ -9,6 +9,7 @@ use crate::lease::layer::{
 };
 use crate::middleware::Choose;
 use crate::middleware::away::Away;
+use crate::setters::setters;
 use crate::store::failure::Replicas;
 use crate::telemetry::Decisions;
 use crate::{AsError, Extracted, Key, KeyExtractor, Lease, StoreFailure, WaitGroup};
@@ -77,26 +78,24 @@ impl<Req> ConcurrencyLimitLayer<Req> {
     }
 }
 
-impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
+setters! { ConcurrencyLimitLayer<Req, H, R>:
     /// Sets the weight of a request, with a closure from `&Req` to `u32`. Default: 1.
     ///
     /// A request with the weight 0 passes without a permit and without a call to the store.
     #[must_use]
-    pub fn weight(mut self, weight: impl Fn(&Req) -> u32 + Send + Sync + 'static) -> Self {
-        self.provide.from.weight = Some(Arc::new(weight));
-        self
-    }
+    fn weight(weight: impl Fn(&Req) -> u32 + Send + Sync + 'static)
+        => provide.from.weight = Some(Arc::new(weight));
 
     /// Sets the limit for a request, with a closure from `&Req` to `Option<u32>`. Default, and for `None`: the
     /// limit of the WaitGroup.
     ///
     /// A limit of 0 refuses the request as [`Invalid`](crate::RefusalKind::Invalid).
     #[must_use]
-    pub fn limit(mut self, limit: impl Fn(&Req) -> Option<u32> + Send + Sync + 'static) -> Self {
-        self.provide.from.limit = Some(Arc::new(limit));
-        self
-    }
+    fn limit(limit: impl Fn(&Req) -> Option<u32> + Send + Sync + 'static)
+        => provide.from.limit = Some(Arc::new(limit));
+}
 
+impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
     /// Sets what happens to requests while the store is unavailable. Default: [`StoreFailure::FailClosed`].
     ///
     /// With [`StoreFailure::LocalShare`], each process grants the limit divided by the number of replicas (at

@@ -16,6 +16,7 @@ pub use self::id::PermitId;
 pub use self::layer::ConcurrencyLimitLayer;
 use crate::error::Subject;
 use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
+use crate::setters::in_range;
 use crate::store::Namespace;
 use crate::store::failure::Replicas;
 use crate::telemetry::Decisions;
@@ -183,7 +184,7 @@ impl WaitGroup {
     /// let exports = WaitGroup::new(&Store::in_memory(), "exports", 1)?;
     /// let stuck = exports.add("acme").await?;
     /// let snapshot = exports.inspect("acme").await?;
-    /// assert!(exports.revoke("acme", &snapshot.holders()[0]).await?);
+    /// assert!(exports.revoke("acme", &snapshot.holders[0]).await?);
     /// let _next = exports.try_add("acme").await?;
     /// assert!(stuck.extend().await.unwrap_err().is_lost());
     /// # Ok(()) }
@@ -261,9 +262,7 @@ impl WaitGroup {
     /// Acquires a permit. Does not count a decision.
     async fn acquire(&self, key: Key, n: u32, limit: u32, wait: Option<Wait>) -> Result<Permit, Error> {
         check_limit(limit)?;
-        if n == 0 {
-            return Err(Error::invalid("the weight of a permit must be at least 1, is 0"));
-        }
+        in_range("the weight of a permit", 1.., "at least 1", n)?;
         if n > limit {
             return Err(Error::exceeds_limit(n, limit));
         }

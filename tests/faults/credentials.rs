@@ -222,13 +222,13 @@ async fn the_rule_of_an_operator_allows_what_it_does_and_nothing_else() {
     BloomFilter::new(&store, "x", 1000, 0.01).unwrap().insert("item").await.unwrap();
     let item = Entry::new(Kind::Dedupe, "x", "k").unwrap();
     eventually("all of them", SOON, async || {
-        let waiting = permits.inspect("k").await.unwrap().waiting() == 6;
+        let waiting = permits.inspect("k").await.unwrap().waiting == 6;
         waiting && listed(&operator).await.unwrap().len() == 8
     })
     .await;
     for entry in listed(&operator).await.unwrap().into_iter().chain([item]) {
         let state = operator.inspect(&entry).await.unwrap().unwrap();
-        for holder in state.leases().map_or(&[][..], |leases| leases.holders()) {
+        for holder in state.leases().map_or(&[][..], |leases| &leases.holders) {
             operator.revoke(&entry, holder).await.unwrap();
         }
         match entry.kind() {

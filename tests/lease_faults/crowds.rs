@@ -83,7 +83,7 @@ async fn a_crowd_that_goes_away_leaves_nobody() {
     let waiters: Vec<_> =
         stream::iter(0..1000).map(|_| impatient.add("k")).buffer_unordered(1000).collect().await;
     assert!(waiters.iter().all(|waiter| waiter.as_ref().is_err_and(|error| error.is_refused())));
-    eventually("all to be withdrawn", SOON, async || group.inspect("k").await.unwrap().waiting() == 0).await;
+    eventually("all to be withdrawn", SOON, async || group.inspect("k").await.unwrap().waiting == 0).await;
     assert!(held.done().await.unwrap());
     assert!(group.try_add("k").await.unwrap().done().await.unwrap());
 }

@@ -114,25 +114,25 @@ pub(crate) async fn each_kind_is_listed_and_shown(place: &Place, name: &str) {
     let balances: Vec<_> = bucket.balances().map(|balance| (balance.limit, balance.remaining)).collect();
     assert_eq!(balances, [(10, 7), (50, 47)]);
     let seen = leases(&operator, &entries[1]).await;
-    assert_eq!((seen.in_use(), seen.waiting(), seen.holders().len()), (2, 0, 1));
-    let holder = &seen.holders()[0];
-    assert_eq!((holder.token(), holder.weight(), holder.fence()), (permit.token(), 2, None));
-    assert!(holder.time_left() > Duration::from_secs(10) && holder.time_left() <= Duration::from_secs(30));
+    assert_eq!((seen.in_use, seen.waiting, seen.holders.len()), (2, 0, 1));
+    let holder = &seen.holders[0];
+    assert_eq!((holder.token(), holder.weight, holder.fence), (permit.token(), 2, None));
+    assert!(holder.time_left > Duration::from_secs(10) && holder.time_left <= Duration::from_secs(30));
     let seen = leases(&operator, &entries[2]).await;
-    let holder = &seen.holders()[0];
-    assert_eq!((holder.token(), holder.fence()), (lock.token(), Some(lock.fence())));
-    assert!(holder.is_exclusive() && seen.holders().len() == 1);
+    let holder = &seen.holders[0];
+    assert_eq!((holder.token(), holder.fence), (lock.token(), Some(lock.fence())));
+    assert!(holder.is_exclusive && seen.holders.len() == 1);
     let seen = leases(&operator, &entries[3]).await;
-    let mut tokens: Vec<_> = seen.holders().iter().map(|holder| holder.token()).collect();
+    let mut tokens: Vec<_> = seen.holders.iter().map(|holder| holder.token()).collect();
     tokens.sort_unstable();
     assert_eq!(tokens, {
         let mut own = readers.each_ref().map(|reader| reader.token());
         own.sort_unstable();
         own
     });
-    assert!(!seen.holders()[0].is_exclusive());
+    assert!(!seen.holders[0].is_exclusive);
     let seen = leases(&operator, &entries[4]).await;
-    assert!(seen.holders()[0].is_exclusive() && seen.holders()[0].fence() == Some(writer.fence()));
+    assert!(seen.holders[0].is_exclusive && seen.holders[0].fence == Some(writer.fence()));
     let Some(State::Flight(flight)) = operator.inspect(&entries[5]).await.unwrap() else {
         panic!("a flight")
     };
@@ -151,14 +151,14 @@ pub(crate) async fn each_kind_is_listed_and_shown(place: &Place, name: &str) {
         let Some(State::Dedupe(dedupe)) = operator.inspect(&item).await.unwrap() else { panic!("an item") };
         assert_eq!(dedupe.is_handled, Some(handled), "{item}");
     }
-    assert_eq!(leases(&operator, &entries[7]).await.in_use(), 1);
+    assert_eq!(leases(&operator, &entries[7]).await.in_use, 1);
     let Some(State::Filter(seen)) = operator.inspect(&of_filter[0]).await.unwrap() else {
         panic!("a filter")
     };
     let size = filter.size();
     assert_eq!((seen.size.bits, seen.size.hashes, seen.size.keys), (size.bits, size.hashes, size.keys));
     assert_eq!((seen.size.remember_for, seen.estimated_count), (Some(Duration::from_secs(3600)), 3));
-    assert!(leases(&operator, &of_filter[1]).await.holders()[0].is_exclusive());
+    assert!(leases(&operator, &of_filter[1]).await.holders[0].is_exclusive);
     for kind in
         [Kind::TokenBucket, Kind::WaitGroup, Kind::Mutex, Kind::RwLock, Kind::SingleFlight, Kind::Dedupe]
     {
@@ -231,15 +231,15 @@ pub(crate) async fn a_revoked_permit_goes_to_the_next_waiter(place: &Place, name
         tokio::spawn(async move { exports.add("k").await.unwrap() })
     };
     let entry = Entry::new(Kind::WaitGroup, name, "k").unwrap();
-    eventually("a waiter", SOON, async || leases(&operator, &entry).await.waiting() == 1).await;
+    eventually("a waiter", SOON, async || leases(&operator, &entry).await.waiting == 1).await;
     let seen = leases(&operator, &entry).await;
-    assert!(operator.revoke(&entry, &seen.holders()[0]).await.unwrap());
+    assert!(operator.revoke(&entry, &seen.holders[0]).await.unwrap());
     let next = tokio::time::timeout(SOON, next).await.unwrap().unwrap();
-    assert!(!operator.revoke(&entry, &seen.holders()[0]).await.unwrap(), "another holds it now");
+    assert!(!operator.revoke(&entry, &seen.holders[0]).await.unwrap(), "another holds it now");
     assert!(next.is_held() && stuck.extend().await.unwrap_err().is_lost() && !stuck.is_held());
     assert!(next.done().await.unwrap() && !stuck.done().await.unwrap());
     let bucket = Entry::new(Kind::TokenBucket, name, "k").unwrap();
-    assert!(operator.revoke(&bucket, &seen.holders()[0]).await.unwrap_err().is_invalid());
+    assert!(operator.revoke(&bucket, &seen.holders[0]).await.unwrap_err().is_invalid());
 }
 
 pub(crate) async fn a_revoked_lock_is_lost_at_the_next_renewal(place: &Place, name: &str) {
@@ -247,16 +247,16 @@ pub(crate) async fn a_revoked_lock_is_lost_at_the_next_renewal(place: &Place, na
     let mutex = Mutex::builder().ttl(ttl).build(place, name).unwrap();
     let stuck = mutex.lock("k").await.unwrap();
     let seen = mutex.inspect("k").await.unwrap();
-    assert!(mutex.revoke("k", &seen.holders()[0]).await.unwrap());
+    assert!(mutex.revoke("k", &seen.holders[0]).await.unwrap());
     let next = tokio::time::timeout(SOON, mutex.lock("k")).await.unwrap().unwrap();
     tokio::time::timeout(SOON, stuck.lost()).await.unwrap();
     assert!(next.fence() > stuck.fence() && next.is_held());
-    assert!(!mutex.revoke("k", &seen.holders()[0]).await.unwrap());
+    assert!(!mutex.revoke("k", &seen.holders[0]).await.unwrap());
 
     let shared = RwLock::new(place, name).unwrap();
     let writer = shared.write("k").await.unwrap();
     let seen = shared.inspect("k").await.unwrap();
-    assert!(shared.revoke("k", &seen.holders()[0]).await.unwrap());
+    assert!(shared.revoke("k", &seen.holders[0]).await.unwrap());
     let reader = shared.try_read("k").await.unwrap();
     assert!(writer.extend().await.unwrap_err().is_lost() && reader.is_held());
 }
@@ -297,7 +297,7 @@ async fn a_revoked_lock_wakes_a_waiter_of_another_process() {
         place.lined_up(&format!("{name}:k"), 1).await;
         let (operator, entry) = (place.operator(), Entry::new(Kind::Mutex, name, "k").unwrap());
         let seen = leases(&operator, &entry).await;
-        assert!(operator.revoke(&entry, &seen.holders()[0]).await.unwrap());
+        assert!(operator.revoke(&entry, &seen.holders[0]).await.unwrap());
         // The ttl is 30 s: only the revocation ends the wait.
         let next = tokio::time::timeout(SOON, next).await.unwrap().unwrap();
         assert!(next.fence() > stuck.fence());
@@ -371,7 +371,7 @@ async fn keys_of_others_are_told_apart() {
     for entry in &shown {
         let text = match operator.inspect(entry).await {
             Ok(None) => "nothing".to_owned(),
-            Ok(Some(State::Leases(leases))) => format!("{} holders", leases.holders().len()),
+            Ok(Some(State::Leases(leases))) => format!("{} holders", leases.holders.len()),
             Ok(Some(State::Flight(flight))) => format!("{} bytes", flight.answer.unwrap().bytes),
             Ok(Some(other)) => format!("{other:?}"),
             Err(error) => {
@@ -406,8 +406,8 @@ async fn keys_of_others_are_told_apart() {
     // A lock that another library took with this name can be revoked, too.
     let lock = Entry::new(Kind::Mutex, "x", "k").unwrap();
     let seen = leases(&operator, &lock).await;
-    assert_eq!((seen.holders()[0].token(), seen.holders()[0].fence()), ("of another library", None));
-    assert!(operator.revoke(&lock, &seen.holders()[0]).await.unwrap());
+    assert_eq!((seen.holders[0].token(), seen.holders[0].fence), ("of another library", None));
+    assert!(operator.revoke(&lock, &seen.holders[0]).await.unwrap());
     assert!(!all().contains("td:{x:k}:lock"));
 }
 
@@ -420,7 +420,7 @@ async fn the_lock_of_another_library_has_no_fence_of_an_expired_one() {
     let mutex = builder.ttl(Duration::from_millis(500)).watchdog(false).build(&store, "jobs").unwrap();
     let lock = mutex.lock("k").await.unwrap();
     let holder = |seen: tower_distributed::lease::Snapshot| {
-        (seen.holders()[0].token().to_owned(), seen.holders()[0].fence())
+        (seen.holders[0].token().to_owned(), seen.holders[0].fence)
     };
     assert_eq!(holder(mutex.inspect("k").await.unwrap()), ("host-7:ä".to_owned(), Some(lock.fence())));
     eventually("the end of the lock", SOON, async || !mutex.is_locked("k").await.unwrap()).await;
@@ -428,7 +428,7 @@ async fn the_lock_of_another_library_has_no_fence_of_an_expired_one() {
     let seen = mutex.inspect("k").await.unwrap();
     assert_eq!(holder(seen.clone()), ("theirs".to_owned(), None));
     assert!(!lock.unlock().await.unwrap());
-    assert!(mutex.revoke("k", &seen.holders()[0]).await.unwrap());
+    assert!(mutex.revoke("k", &seen.holders[0]).await.unwrap());
     assert_eq!(server.cli(&["EXISTS", "td:{jobs:k}:lock"]), "0");
 }
 

@@ -192,8 +192,8 @@ async fn permits() {
     );
     let group = WaitGroup::new(&scene.store, "permits", 5).unwrap();
     let snapshot = group.inspect("k").await.unwrap();
-    assert_eq!((snapshot.in_use(), snapshot.waiting()), (3, 1));
-    let weights: Vec<_> = snapshot.holders().iter().map(|holder| (holder.token(), holder.weight())).collect();
+    assert_eq!((snapshot.in_use, snapshot.waiting), (3, 1));
+    let weights: Vec<_> = snapshot.holders.iter().map(|holder| (holder.token(), holder.weight)).collect();
     let [two, one] = [format!("{OLD}-100000.3938700/2/5"), format!("{OLD}-200000.3938700/1/5")];
     assert_eq!(weights, [(&*two, 2), (&*one, 1)]);
     assert!(is_refused(&group.try_add("k").await), "the first waiter has its turn");
@@ -247,8 +247,8 @@ async fn mutexes() {
     );
     let mutex = Mutex::new(&scene.store, "mutex").unwrap();
     let snapshot = mutex.inspect("k").await.unwrap();
-    let holder = &snapshot.holders()[0];
-    assert_eq!((holder.fence(), snapshot.waiting()), (Some(4_000_000_000_000_000), 3));
+    let holder = &snapshot.holders[0];
+    assert_eq!((holder.fence, snapshot.waiting), (Some(4_000_000_000_000_000), 3));
     assert_eq!(holder.token(), format!("{OLD}-1.3938700"));
     assert!(is_refused(&mutex.try_lock("k").await));
     assert!(mutex.revoke("k", holder).await.unwrap());
@@ -256,7 +256,7 @@ async fn mutexes() {
     // The grant ends, or is taken: the next one is dead, and the one after it decides how long the fence is kept.
     eventually("the next grant", SOON, async || {
         let snapshot = mutex.inspect("k").await.unwrap();
-        match snapshot.holders().first() {
+        match snapshot.holders.first() {
             Some(holder) => mutex.revoke("k", holder).await.unwrap(),
             None => is_refused(&mutex.try_lock("k").await),
         }
@@ -274,8 +274,8 @@ async fn mutexes() {
         "#,
     );
     let hosts = Mutex::builder().value_with(|| "host-7".to_owned()).build(&scene.store, "mutex").unwrap();
-    let holder = hosts.inspect("value").await.unwrap().holders()[0].clone();
-    assert_eq!((holder.token(), holder.fence()), ("host-7", Some(4_000_000_000_000_000)));
+    let holder = hosts.inspect("value").await.unwrap().holders[0].clone();
+    assert_eq!((holder.token(), holder.fence), ("host-7", Some(4_000_000_000_000_000)));
     assert!(is_refused(&hosts.try_lock("value").await), "another holder with this value has it");
     assert!(hosts.revoke("value", &holder).await.unwrap());
     let guard = hosts.try_lock("value").await.unwrap();
@@ -321,7 +321,7 @@ async fn locks_of_others() {
         assert_eq!(scene.server.query::<u8>(&["EXISTS", key]), Ok(0));
     }
     let mutex = Mutex::new(&scene.store, "mutex").unwrap();
-    assert_eq!(mutex.inspect("k").await.unwrap().holders()[0].token(), "theirs");
+    assert_eq!(mutex.inspect("k").await.unwrap().holders[0].token(), "theirs");
     assert!(is_refused(&mutex.try_lock("k").await));
 }
 
@@ -352,8 +352,8 @@ async fn reader_writer_locks() {
         "#,
     );
     assert!(is_refused(&locks.try_read("k").await), "a writer waits");
-    for holder in locks.inspect("k").await.unwrap().holders() {
-        assert!(locks.revoke("k", holder).await.unwrap());
+    for holder in locks.inspect("k").await.unwrap().holders {
+        assert!(locks.revoke("k", &holder).await.unwrap());
     }
     assert_form(&heard.next().await, "# 4000000000000001 3");
     assert_eq!(scene.get("td:{rw:k}:rw:fence"), "4000000000000001 0");
@@ -373,8 +373,8 @@ async fn reader_writer_locks() {
         "#,
     );
     let snapshot = locks.inspect("row").await.unwrap();
-    assert!(snapshot.waiting() == 2 && snapshot.holders()[0].is_exclusive());
-    assert!(locks.revoke("row", &snapshot.holders()[0]).await.unwrap());
+    assert!(snapshot.waiting == 2 && snapshot.holders[0].is_exclusive);
+    assert!(locks.revoke("row", &snapshot.holders[0]).await.unwrap());
     assert_form(&heard.next().await, "# 4000000000000007 6");
     assert_eq!(scene.get("td:{rw:row}:rw:fence"), "4000000000000007 0");
 

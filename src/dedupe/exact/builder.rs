@@ -7,6 +7,7 @@ use crate::bloom_filter::stored_layout::check_remember_for;
 use crate::dedupe::Dedupe;
 use crate::dedupe::builder::{claim_setters, options};
 use crate::lease::LeaseOptions;
+use crate::setters::in_range;
 use crate::store::check_name;
 use crate::{Error, Store};
 
@@ -72,9 +73,7 @@ impl ExactBuilder {
             ))
         };
         let span = check_remember_for(self.remember_for.ok_or_else(missing)?)?;
-        if !(1..=MOST).contains(&self.capacity) {
-            return Err(Error::invalid(format!("capacity must be 1 to {MOST}, is {}", self.capacity)));
-        }
+        in_range("capacity", 1..=MOST, &format!("1 to {MOST}"), self.capacity)?;
         check_name("the name of a namespace", &self.name)?;
         let layout = Layout::new(self.capacity, span);
         Ok(Dedupe::exactly(&self.store, &self.name, layout.into(), self.options))

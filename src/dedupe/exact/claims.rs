@@ -1,6 +1,5 @@
 //! Items whose digests are stored: the twin of `lua/lib/exact.lua`.
 
-use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -67,11 +66,8 @@ impl Memory for Exact {
         self.layout.digest(item)
     }
 
-    fn key(digest: &Digest) -> Key {
-        let mut key = Vec::with_capacity(44);
-        // Writing to a `Vec` does not fail.
-        let _ = write!(key, "{}:{:032x}", digest.bucket, u128::from_be_bytes(*digest.bytes));
-        Key::from(key)
+    fn digest(digest: &Digest) -> (u32, u128) {
+        (digest.bucket, u128::from_be_bytes(*digest.bytes))
     }
 
     /// Checks the layout at the first call and again before it expires. With another number of buckets, handled items would

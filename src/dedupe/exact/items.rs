@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::bucket::Bucket;
 use super::layout::{Digest, Layout};
 use crate::bloom_filter::stored_layout::{Mismatch, UNREADABLE, read, read_flag};
-use crate::store::{Arguments, Cell, Fields, Garbled, Namespace, Never, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Cell, Fields, Garbled, Namespace, Operation, Repeat, Script, script};
 use crate::{Error, Key, Store};
 
 /// The hashes of a bucket.
@@ -58,7 +58,7 @@ pub(super) fn bucket_key(digest: &Digest) -> Key {
 impl Operation for Open {
     type Cell = Stored;
     type Reply = Option<Mismatch>;
-    type Undo = Never<Stored>;
+    type Undo = Self;
     const SCRIPT: Script = script!("dedupe/open", "lib/refused");
     const PARTS: &'static [&'static str] = &["layout"];
     const REPEAT: Repeat = Repeat::Safe;
@@ -99,7 +99,7 @@ impl Cell for Stored {
 impl Operation for Look {
     type Cell = Bucket;
     type Reply = bool;
-    type Undo = Never<Bucket>;
+    type Undo = Self;
     const SCRIPT: Script = script!("dedupe/look", "lib/refused");
     const PARTS: &'static [&'static str] = HASHES;
     const REPEAT: Repeat = Repeat::Safe;
@@ -121,7 +121,7 @@ impl Operation for Look {
 impl Operation for Forget {
     type Cell = Bucket;
     type Reply = bool;
-    type Undo = Never<Bucket>;
+    type Undo = Self;
     const SCRIPT: Script = script!("dedupe/forget", "lib/refused");
     const PARTS: &'static [&'static str] = HASHES;
     const REPEAT: Repeat = Repeat::Never;

@@ -67,10 +67,7 @@ impl Acquire for Source {
         let mut is_full = false;
         let (claim, verdict) = loop {
             let claim = |dedupe: Dedupe| async move {
-                match is_full || insists == Insists::LookedUp {
-                    true => dedupe.insist(item, max_wait).await,
-                    false => dedupe.look(item, max_wait).await,
-                }
+                dedupe.look(item, max_wait, is_full || insists == Insists::LookedUp).await
             };
             let asked = claim(self.dedupe.clone()).await;
             let settled = self.away.settle(asked, |local, _| claim(local)).await;

@@ -14,6 +14,7 @@ pub use self::duplicate::{DuplicateAction, Evidence};
 use crate::lease::layer::LeaseLayer;
 use crate::middleware::Choose;
 use crate::middleware::away::Away;
+use crate::setters::setters;
 use crate::{AsError, Dedupe, Error, Key, KeyExtractor, StoreFailure};
 
 /// A [`Layer`](tower_layer::Layer) that handles each item once across all processes. See the [module](crate::dedupe#the-layer) for
@@ -96,15 +97,13 @@ impl<Req, Res, E> DedupeLayer<Req, Res, E> {
     }
 }
 
-impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
+setters! { DedupeLayer<Req, Res, E, R>:
     /// Sets which outcomes mean that the item was handled, by a closure of `&Result<Res, E>`.
     ///
     /// Default: every response, and no error. For HTTP there is `web::is_handled`.
     #[must_use]
-    pub fn success(mut self, success: impl Fn(&Result<Res, E>) -> bool + Send + Sync + 'static) -> Self {
-        self.provide.success = Arc::new(success);
-        self
-    }
+    fn success(success: impl Fn(&Result<Res, E>) -> bool + Send + Sync + 'static)
+        => provide.success = Arc::new(success);
 
     /// Sets what to do with duplicates, by a closure from the request and the [`Evidence`] to a [`DuplicateAction`]:
     /// refuse it, answer it, or pass it to the inner service. Default: duplicates are refused, except for
@@ -148,14 +147,15 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn on_duplicate(
-        mut self,
-        on_duplicate: impl Fn(Req, Evidence) -> DuplicateAction<Req, Res> + Send + Sync + 'static,
-    ) -> Self {
-        self.provide.on_duplicate = Arc::new(on_duplicate);
-        self
-    }
+    fn on_duplicate(on_duplicate: impl Fn(Req, Evidence) -> DuplicateAction<Req, Res> + Send + Sync + 'static)
+        => provide.on_duplicate = Arc::new(on_duplicate);
 
+    /// Calls a closure for each item that was handled and may be handled twice. Default: none is called.
+    #[must_use]
+    fn on_unsure(told: impl Fn(&Unsure) + Send + Sync + 'static) => provide.on_unsure = Some(Arc::new(told));
+}
+
+impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     /// Verifies each duplicate against your own record, by a closure from `&Req` to a future of `bool`.
     ///
     /// The future must not borrow from the request. If it returns `false`, the layer claims the item and calls the
@@ -197,13 +197,6 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
         let Source { dedupe, away } = &mut self.provide.source;
         *away = Away::new(on_store_failure, |_| dedupe.local_share());
-        self
-    }
-
-    /// Calls a closure for each item that was handled and may be handled twice. Default: none is called.
-    #[must_use]
-    pub fn on_unsure(mut self, told: impl Fn(&Unsure) + Send + Sync + 'static) -> Self {
-        self.provide.on_unsure = Some(Arc::new(told));
         self
     }
 }

@@ -10,7 +10,7 @@ use super::LeasedBody;
 use super::timed_lease::{Limits, TimedLease};
 use super::timers::Timers;
 use crate::lease::layer::Hold;
-use crate::lease::setters::in_range;
+use crate::setters::in_range;
 use crate::{Error, Lease};
 
 /// Holds the lease of a request until the body of its response has ended, failed, or been dropped, but not beyond

@@ -1,8 +1,8 @@
 //! How mutexes on a quorum are built.
 
 use super::{Quorum, Settings};
-use crate::lease::setters::setters;
 use crate::mutex::MutexBuilder;
+use crate::setters::setters;
 use crate::{Error, Mutex, Store};
 
 setters! { MutexBuilder:

@@ -5,7 +5,6 @@ mod builder;
 mod votes;
 
 use std::collections::HashSet;
-use std::convert::Infallible;
 use std::future::Future;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -19,8 +18,9 @@ use self::attempt::Attempt;
 use self::votes::Votes;
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::lease::holder::Exclusive;
-use crate::lease::tokens::{Effect, Event, Grant, Now, Party, Release, Renewed, Rules, Tokens};
-use crate::lease::{Anchor, Holding, Lease, LeaseHandle, Leases, Validity, micros, rules};
+use crate::lease::perform::Local;
+use crate::lease::tokens::{Effect, Event, Grant, Now, Release, Renewed, Rules, Tokens};
+use crate::lease::{Anchor, Lease, LeaseHandle, Leases, Validity, micros, rules};
 use crate::store::background::Background;
 use crate::store::timer::within;
 use crate::store::{Link, PeriodicTask, Scheduler, Signal, check_exact};
@@ -42,34 +42,8 @@ pub(super) struct Quorum {
     timeout: Duration,
     settings: Settings,
     scheduler: Arc<Scheduler>,
-    /// The leases, which have no waiters here.
-    tokens: Mutex<Tokens<Voters>>,
-}
-
-/// The leases of a quorum. Nobody waits for them in a queue.
-#[derive(Debug)]
-struct Voters;
-
-impl Party for Voters {
-    type Waiter = Infallible;
-    type Lease = LeaseHandle;
-    type Found = Infallible;
-
-    fn options(waiter: &Infallible) -> &Arc<Holding> {
-        match *waiter {}
-    }
-
-    fn outlasts(lease: &LeaseHandle) -> bool {
-        lease.state.is_retained()
-    }
-
-    fn token(&mut self, waiter: &Infallible) -> (u64, Arc<str>) {
-        match *waiter {}
-    }
-
-    fn lease(&mut self, waiter: &Infallible, _: Grant) -> LeaseHandle {
-        match *waiter {}
-    }
+    /// The leases. Nobody waits for them in a queue.
+    tokens: Mutex<Tokens<Local<Exclusive>>>,
 }
 
 impl Quorum {
@@ -80,7 +54,7 @@ impl Quorum {
         let timeout = first.options().ttl.mul_f64(settings.timeout_factor).max(Duration::from_millis(1));
         // The nodes see to it that releases arrive.
         let rules = Rules { is_remote: false, ..rules(store, false) };
-        let tokens = Mutex::new(Tokens::new(Voters, rules, clock::now()));
+        let tokens = Mutex::new(Tokens::new(first.admission.local.clone(), rules, clock::now()));
         let scheduler = Arc::clone(store.scheduler());
         let quorum = Arc::new(Self { nodes, timeout, settings, scheduler, tokens });
         let task: Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&quorum);
@@ -109,7 +83,7 @@ impl Quorum {
     }
 
     /// Handles an event of a lease.
-    fn handle(self: &Arc<Self>, event: Event<Voters>) {
+    fn handle(self: &Arc<Self>, event: Event<Local<Exclusive>>) {
         let mut tokens = lock(&self.tokens);
         let now = clock::now();
         let effects = tokens.step(event, Now { at: now, link: Link::Down });
@@ -124,8 +98,12 @@ impl Quorum {
                 Effect::Release { release, .. } => {
                     self.release_all(&release.key, &release.token, &HashSet::new())
                 }
-                Effect::Acquire { .. } | Effect::Subscribe | Effect::Heartbeat { .. } => {}
-                Effect::Give { waiter, .. } | Effect::Tell { waiter, .. } => match waiter {},
+                // These are for waiters.
+                Effect::Acquire { .. }
+                | Effect::Subscribe
+                | Effect::Heartbeat { .. }
+                | Effect::Give { .. }
+                | Effect::Tell { .. } => {}
             }
         }
         due.into_iter().for_each(|due| self.scheduler.schedule(clock::without_suspend(due)));

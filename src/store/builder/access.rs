@@ -6,32 +6,24 @@ use std::time::Duration;
 
 use super::StoreBuilder;
 use crate::Error;
+use crate::setters::setters;
 use crate::store::credentials::{ProvideCredentials, password_in};
 
-impl StoreBuilder {
+setters! { StoreBuilder:
     /// Sets `TCP_NODELAY`: whether a call leaves at once, although the server has not acknowledged the one before. Default:
     /// `true`. Without it a call may wait for a whole round trip. For a pool see [`pool`](Self::pool).
-    pub fn tcp_nodelay(mut self, nodelay: bool) -> Self {
-        self.access.tcp.nodelay = nodelay;
-        self
-    }
+    fn tcp_nodelay(nodelay: bool) => access.tcp.nodelay = nodelay;
 
     /// Sets after how long without traffic the system probes whether the server is still there, 1 s to 1 hour, in whole
     /// seconds; `None`: never. Default: 15 s. It probes again every third of that. So a connection to a host that has vanished
     /// ends although nothing is sent on it.
-    pub fn tcp_keepalive(mut self, idle: impl Into<Option<Duration>>) -> Self {
-        self.access.tcp.keepalive = idle.into();
-        self
-    }
+    fn tcp_keepalive(idle: impl Into<Option<Duration>>) => access.tcp.keepalive = idle.into();
 
     /// Sets how long sent data may be unacknowledged before the system ends a connection (`TCP_USER_TIMEOUT`), 1 s to 1 hour;
     /// `None`: as long as the system likes, often 15 minutes. Default: 10 s. Has an effect on Linux, Android and Fuchsia.
     /// It also ends a connection to a server that reads nothing for so long. Calls do not wait for that: see
     /// [`timeout`](Self::timeout).
-    pub fn tcp_user_timeout(mut self, limit: impl Into<Option<Duration>>) -> Self {
-        self.access.tcp.user_timeout = limit.into();
-        self
-    }
+    fn tcp_user_timeout(limit: impl Into<Option<Duration>>) => access.tcp.user_timeout = limit.into();
 
     /// Sets where user names and passwords come from, in place of those in the URL: [`Credentials`](crate::Credentials), or an
     /// asynchronous closure. Each new connection asks again, so credentials can change, as short-lived tokens do. A pool
@@ -56,11 +48,10 @@ impl StoreBuilder {
     ///     .redis("redis://redis.internal")?;
     /// # Ok(()) }
     /// ```
-    pub fn credentials(mut self, credentials: impl ProvideCredentials) -> Self {
-        self.access.credentials = Some(Arc::new(credentials));
-        self
-    }
+    fn credentials(credentials: impl ProvideCredentials) => access.credentials = Some(Arc::new(credentials));
+}
 
+impl StoreBuilder {
     /// Sets a file with the password, which is read for each new connection: for secrets that are mounted into a container and
     /// rotated. A line end after the password does not count. The user is that of the URL, or `default`. For a pool see
     /// [`credentials`](Self::credentials).

@@ -31,16 +31,9 @@ pub(crate) type RedisKey = SmallVec<[u8; 64]>;
 pub(crate) const LONGEST: usize = 256;
 
 impl KeySpace {
-    pub(crate) fn new(prefix: &str, namespace: &str) -> Self {
-        Self::Named(format!("{prefix}:{{{namespace}:").into_bytes().into())
-    }
-
-    pub(crate) fn placed(prefix: &str, namespace: &str) -> Self {
-        Self::Placed(format!("{prefix}:{{{namespace}:").into_bytes().into())
-    }
-
-    pub(crate) fn digests(prefix: &str, namespace: &str) -> Self {
-        Self::Digests(format!("{prefix}:{{{namespace}:").into_bytes().into())
+    /// The names of a namespace, of the kind `of`.
+    pub(crate) fn new(prefix: &str, namespace: &str, of: fn(Box<[u8]>) -> Self) -> Self {
+        of(format!("{prefix}:{{{namespace}:").into_bytes().into())
     }
 
     pub(crate) fn exact(prefix: &str) -> Self {

@@ -238,23 +238,28 @@ impl RedisStore {
             },
             Some(Err(error)) => {
                 redirect = failure::redirect(&error);
-                let outage = failure::outage(error);
-                if !failure::is_outage(outage.cause) {
-                    link.answered();
-                }
-                outage
+                failure::outage(error)
             }
             None => self.timed_out(),
         };
-        // A server that has answered an earlier call since then is slow, not down.
-        let answers = outage.cause == Cause::TimedOut && link.answered_since(sent).is_some();
-        if self.source.is_lost(outage.cause) && !answers {
-            link.close(Some(&held));
-        }
-        if failure::is_outage(outage.cause) {
+        let failed = self.failed(link, &held, sent, outage);
+        if failure::is_outage(failed.outage.cause) {
             self.source.look_for_masters(Some(connection));
         }
-        Err(Failed { outage, sent: Some(sent), written, answers, redirect })
+        Err(Failed { written, redirect, ..failed })
+    }
+
+    /// Notes that a call has failed, and closes its connection if that is lost.
+    pub(super) fn failed(&self, link: &Link, held: &Arc<Ready>, sent: Instant, outage: Outage) -> Failed {
+        // A server that has answered an earlier call since then is slow, not down.
+        let answers = outage.cause == Cause::TimedOut && link.answered_since(sent).is_some();
+        if !failure::is_outage(outage.cause) {
+            link.answered();
+        }
+        if self.source.is_lost(outage.cause) && !answers {
+            link.close(Some(held));
+        }
+        Failed { outage, sent: Some(sent), written: false, answers, redirect: None }
     }
 
     /// Sends a call; with `asking`, to a node that is getting the slot of its keys. If that is set, waits until it is

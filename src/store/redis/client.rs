@@ -16,8 +16,7 @@ use super::flusher::{Inline, QueueRef};
 use super::future::{Queued, Sending, Step};
 use super::send_queue::{Padded, RuntimeQueues, SendQueue};
 use super::{Loaded, RedisStore, budget, ended};
-use crate::store::key::Key;
-use crate::store::namespace::Namespace;
+use crate::store::key::{Key, KeySpace};
 use crate::store::operation::Operation;
 use crate::sync::lock;
 
@@ -26,7 +25,7 @@ type Undo<O> = Box<dyn Fn(Key, <O as Operation>::Undo) + Send + Sync>;
 /// Sends one kind of operation of one namespace.
 pub(crate) struct RedisClient<O: Operation> {
     pub(in crate::store) store: Arc<RedisStore>,
-    pub(super) namespace: Namespace<O::Cell>,
+    pub(super) keys: Arc<KeySpace>,
     pub(super) script: Arc<Loaded>,
     pub(super) runtimes: Padded<Mutex<Vec<RuntimeQueues<O>>>>,
     /// Runs the operations that take back replies whose callers are gone. It hides its client, since the type of the undo
@@ -35,9 +34,9 @@ pub(crate) struct RedisClient<O: Operation> {
 }
 
 impl<O: Operation> RedisClient<O> {
-    pub(crate) fn new(store: Arc<RedisStore>, namespace: Namespace<O::Cell>) -> Arc<Self> {
+    pub(crate) fn new(store: Arc<RedisStore>, keys: Arc<KeySpace>) -> Arc<Self> {
         let script = store.load(O::SCRIPT);
-        Arc::new(Self { store, namespace, script, runtimes: Padded::default(), undo: OnceLock::new() })
+        Arc::new(Self { store, keys, script, runtimes: Padded::default(), undo: OnceLock::new() })
     }
 
     /// Runs an owed operation without a waiting caller, on the background thread.
@@ -63,7 +62,7 @@ impl<O: Operation> RedisClient<O> {
             Err(error) => return Step::Done(Some(Err(error))),
         };
         let store = &*self.store;
-        let slot = self.namespace.slot(&key);
+        let slot = store.source.slot(|| self.keys.key(key.as_bytes()));
         let link = if O::BULK { store.limits.connections } else { store.link_of(&key) };
         let reserved = owed || operation.is_reserved();
         let bytes = key.as_bytes().len() + operation.payload();
@@ -142,7 +141,7 @@ impl<O: Operation> RedisClient<O> {
     pub(super) fn take_back(&self, key: Key, replies: &[O::Reply]) {
         if let Some(undo) = O::undo(replies) {
             let take_back = self.undo.get_or_init(|| {
-                let client = RedisClient::<O::Undo>::new(Arc::clone(&self.store), self.namespace.clone());
+                let client = RedisClient::<O::Undo>::new(Arc::clone(&self.store), Arc::clone(&self.keys));
                 Box::new(move |key, undo| client.detach(key, undo))
             });
             take_back(key, undo);

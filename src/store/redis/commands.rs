@@ -28,19 +28,8 @@ impl RedisStore {
         let (sent, ping) = (Instant::now(), redis::cmd("PING"));
         match self.in_time(runtime, link, held.connection.clone().send(&ping)).await {
             Some(Ok(_)) => link.answered(),
-            Some(Err(error)) => {
-                if self.source.is_lost(failure::outage(error).cause) {
-                    link.close(Some(&held));
-                }
-            }
-            None => {
-                let answers = link.answered_since(sent).is_some();
-                if !answers {
-                    link.close(Some(&held));
-                }
-                let (outage, sent) = (self.timed_out(), Some(sent));
-                return Err(Failed { outage, sent, written: false, answers, redirect: None });
-            }
+            Some(Err(error)) => drop(self.failed(link, &held, sent, failure::outage(error))),
+            None => return Err(self.failed(link, &held, sent, self.timed_out())),
         }
         Ok(())
     }
@@ -88,9 +77,7 @@ impl RedisStore {
             Some(Err(error)) => failure::outage(error),
             None => self.timed_out(),
         };
-        if self.source.is_lost(outage.cause) {
-            route.link.close(Some(&held));
-        }
+        let Failed { outage, .. } = self.failed(&route.link, &held, sent, outage);
         if failure::is_outage(outage.cause) && !held.connection.is_cluster() {
             route.breaker.failed(sent, &outage, false);
             self.source.look_for_masters(None);

@@ -35,10 +35,10 @@ pub(super) struct QueueRef<O: Operation> {
 impl<O: Operation> QueueRef<O> {
     /// Sends a batch. The callers of a call get their replies when the reply to the call arrives.
     pub(super) async fn send(&self, batch: &Arc<Batch<O>>) {
-        let RedisClient { store, script, namespace, .. } = &*self.client;
+        let RedisClient { store, script, keys, .. } = &*self.client;
         let plan = {
             let state = batch.depart();
-            Plan::new(script, namespace, &state.items)
+            Plan::new(script, keys, &state.items)
         };
         store.departs(plan.order.len(), &self.links.budget);
         batch.departs(plan.calls.len());

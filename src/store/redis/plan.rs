@@ -7,7 +7,7 @@ use redis::Cmd;
 
 use super::Loaded;
 use super::batch::Item;
-use crate::store::namespace::Namespace;
+use crate::store::key::KeySpace;
 use crate::store::operation::{Argument, Arguments, Operation, Repeat};
 
 /// The most bytes that the operations of a call carry besides their keys, unless it is one operation.
@@ -46,11 +46,7 @@ impl Call {
 
 impl Plan {
     /// Plans the calls for the operations that still must be sent.
-    pub(super) fn new<O: Operation>(
-        script: &Loaded,
-        namespace: &Namespace<O::Cell>,
-        items: &[Item<O>],
-    ) -> Self {
+    pub(super) fn new<O: Operation>(script: &Loaded, space: &KeySpace, items: &[Item<O>]) -> Self {
         let mut order: Vec<usize> =
             (0..items.len()).filter(|at| items[*at].is_wanted() && items[*at].operation.is_some()).collect();
         let groups = if order.len() > 1 { groups(items) } else { Vec::new() };
@@ -65,7 +61,7 @@ impl Plan {
             let slot = items[order[start]].slot;
             let runs = pending.runs(start);
             start = runs.last().map_or(order.len(), |last| last.at.end);
-            let command = pending.command(script, namespace, &runs);
+            let command = pending.command(script, space, &runs);
             calls.push(Call { command, slot, runs, repeat: O::REPEAT });
         }
         Self { calls, order }
@@ -134,7 +130,7 @@ impl<O: Operation> Pending<'_, O> {
         runs
     }
 
-    fn command(&self, script: &Loaded, namespace: &Namespace<O::Cell>, runs: &[Run]) -> Cmd {
+    fn command(&self, script: &Loaded, space: &KeySpace, runs: &[Run]) -> Cmd {
         let named = if O::ONE_KEY { &runs[..1] } else { runs };
         let (mut shared, mut own) = (Vec::with_capacity(8), Vec::with_capacity(8 * runs.len()));
         let operations =
@@ -152,10 +148,10 @@ impl<O: Operation> Pending<'_, O> {
         if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
             own.truncate(each);
         }
-        let keys = named.len() * namespace.width(O::PARTS.len());
+        let keys = named.len() * space.width(O::PARTS.len());
         let mut command = script.call(keys, keys + shared.len() + own.len(), bytes);
         for run in named {
-            namespace.redis_keys(&self.item(run.at.start).key, O::PARTS, |key| {
+            space.keys(self.item(run.at.start).key.as_bytes(), O::PARTS, &mut |key| {
                 command.arg(key);
             });
         }

@@ -171,7 +171,9 @@ impl Asked {
     /// Asks one Sentinel after the other until one answers. If none does, the master that was named last is returned: the
     /// task that follows them has heard of no other.
     async fn named_master(&self) -> Result<Endpoint, Outage> {
-        let ask = |sentinel: Endpoint| async move { self.ask(&mut connected(&sentinel).await?).await };
+        let ask = |sentinel: Endpoint| async move {
+            self.ask(&mut in_time(&sentinel, sentinel.connect()).await?).await
+        };
         let is_known = self.named.borrow().address.is_some();
         let outage = ask_in_turn(self.sentinels(), !is_known, ask).await.err().flatten();
         let named = self.named.borrow().address.clone();
@@ -193,7 +195,7 @@ impl Asked {
     /// Asks a Sentinel at once, after each of its messages, and at an interval, until a connection fails. Returns for how
     /// long it answered, if it did at all.
     async fn hear(&self, sentinel: &Endpoint) -> Result<Duration, Outage> {
-        let mut connection = connected(sentinel).await?;
+        let mut connection = in_time(sentinel, sentinel.connect()).await?;
         let mut messages = subscribed(sentinel).await?.map(PubSub::into_on_message);
         self.ask(&mut connection).await?;
         let since = Instant::now();
@@ -247,16 +249,22 @@ impl Asked {
     }
 }
 
-async fn connected(sentinel: &Endpoint) -> Result<MultiplexedConnection, Outage> {
-    timeout(LONGEST, sentinel.connect()).await.unwrap_or_else(|_| Err(too_slow(sentinel)))
+/// Awaits what a Sentinel does, for at most [`LONGEST`].
+async fn in_time<T>(
+    sentinel: &Endpoint,
+    answer: impl Future<Output = Result<T, Outage>>,
+) -> Result<T, Outage> {
+    timeout(LONGEST, answer).await.unwrap_or_else(|_| {
+        let address = sentinel.address();
+        Err(disconnected(format!("no connection to the Sentinel at {address} within {LONGEST:?}")))
+    })
 }
 
 /// Subscribes at a Sentinel. `None`: its user may not.
 async fn subscribed(sentinel: &Endpoint) -> Result<Option<PubSub>, Outage> {
-    match timeout(LONGEST, sentinel.subscribe(&MESSAGES)).await {
-        Ok(Err(outage)) if outage.cause == Cause::Denied => Ok(None),
-        Ok(subscribed) => subscribed.map(Some),
-        Err(_) => Err(too_slow(sentinel)),
+    match in_time(sentinel, sentinel.subscribe(&MESSAGES)).await {
+        Err(outage) if outage.cause == Cause::Denied => Ok(None),
+        subscribed => subscribed.map(Some),
     }
 }
 
@@ -278,10 +286,6 @@ async fn check_role(connection: &mut MultiplexedConnection, server: &Endpoint) -
         }
         _ => Ok(()),
     }
-}
-
-fn too_slow(sentinel: &Endpoint) -> Outage {
-    disconnected(format!("no connection to the Sentinel at {} within {LONGEST:?}", sentinel.address()))
 }
 
 /// Checks that all URLs have the same user, password and database.

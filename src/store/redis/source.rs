@@ -245,7 +245,7 @@ impl Source {
 }
 
 /// How long to wait for a node's answer, because the node may be down.
-const PATIENCE: Duration = Duration::from_millis(500);
+pub(super) const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The commands that a store on a Cluster, or by Sentinels, needs beside those of every store.
 #[cfg(feature = "cluster")]
@@ -257,7 +257,7 @@ const SPEAKS_TLS: &str = "; does the server speak TLS on this port?";
 
 /// Asks a Cluster for its masters.
 async fn told(mut connection: Connection) -> Result<Topology, Outage> {
-    timeout(PATIENCE, super::slots::ask(&mut connection, ""))
+    timeout(NODE_TIMEOUT, super::slots::ask(&mut connection, ""))
         .await
         .unwrap_or_else(|_| Err(super::failure::of(Cause::TimedOut, "the cluster does not name its masters")))
 }

@@ -12,7 +12,7 @@ use crate::Error;
 use crate::error::Outage;
 
 /// How long one server alone may take to answer. Then the next one is asked as well.
-const PATIENCE: Duration = Duration::from_millis(250);
+const NEXT_AFTER: Duration = Duration::from_millis(250);
 
 /// Servers that are one store together.
 pub(crate) struct Urls {
@@ -58,7 +58,7 @@ pub(super) async fn ask_in_turn<T, A: Future<Output = Result<T, Outage>>>(
             None if asked.is_empty() || !waits => return Err(outage),
             None => {}
         }
-        match timeout(PATIENCE, asked.next()).await {
+        match timeout(NEXT_AFTER, asked.next()).await {
             Ok(Some(Ok(told))) => return Ok(told),
             Ok(Some(Err(failed))) => outage = Some(failed),
             Ok(None) | Err(_) => {}

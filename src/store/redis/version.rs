@@ -1,20 +1,15 @@
 //! Checks whether a server is new enough for the scripts.
 
-use std::time::Duration;
-
 use redis::{self, Value};
 
 use tokio::time::timeout;
 
 use super::failure;
-use super::source::Connection;
+use super::source::{Connection, NODE_TIMEOUT};
 use crate::error::{Cause, Outage};
 
 /// The oldest supported version. It introduced `SET` with both `PX` and `GET`.
 const OLDEST: (u32, u32) = (6, 2);
-
-/// How long to wait for the nodes of a Cluster.
-const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Reads the version of the server, as it reports it. A server that does not report it, for example because INFO is forbidden, is
 /// accepted.
@@ -25,7 +20,7 @@ pub(super) async fn check(connection: &mut Connection) -> Result<Option<String>,
     let asked = connection.send(&info);
     let told = match cluster {
         // INFO is sent to all nodes of a Cluster, and one node may not answer.
-        true => match timeout(PATIENCE, asked).await {
+        true => match timeout(NODE_TIMEOUT, asked).await {
             Ok(told) => told,
             Err(_) => return Ok(None),
         },

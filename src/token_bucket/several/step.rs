@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Terms;
-use crate::store::{Arguments, Cell, Fields, Garbled, Never, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, script};
 use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::cancel::Cancel;
 use crate::token_bucket::decision::{Decision, Refuser};
@@ -160,7 +160,7 @@ impl Decided {
 impl Operation for CancelAll {
     type Cell = Buckets;
     type Reply = ();
-    type Undo = Never<Buckets>;
+    type Undo = Self;
     const SCRIPT: Script = Cancel::SCRIPT;
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Cancel::REPEAT;

@@ -5,16 +5,16 @@ use std::ops::RangeBounds;
 
 use crate::Error;
 
-/// Implements the setters of a builder: `fn name(value: Type) => field = value;`.
+/// Implements the setters of a builder or a layer: `fn name(value: Type) => field = value;`.
 macro_rules! setters {
     ($builder:ident $(<$($parameter:ident),+>)?: $(
         $(#[$doc:meta])*
-        fn $name:ident($($value:ident: $type:ty)?) => $($field:ident).+ = $set:expr;
+        fn $name:ident($($value:ident: $type:ty),*) => $($field:ident).+ = $set:expr;
     )+) => {
         impl $(<$($parameter),+>)? $builder $(<$($parameter),+>)? {
             $(
                 $(#[$doc])*
-                pub fn $name(mut self $(, $value: $type)?) -> Self {
+                pub fn $name(mut self $(, $value: $type)*) -> Self {
                     self.$($field).+ = $set;
                     self
                 }
