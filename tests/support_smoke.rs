@@ -14,6 +14,7 @@ use support::processes::{Child, is_child, setting, tell};
 use support::program::since_7_0;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
+use support::role;
 use support::sentinel::Sentinel;
 use support::slow_proxy::SlowProxy;
 
@@ -74,17 +75,12 @@ async fn servers_die_with_the_test_process() {
     eventually("the watcher to remove its directory", SOON, async || !Path::new(&dir).exists()).await;
 }
 
-#[tokio::test]
-#[ignore = "a role, started by servers_die_with_the_test_process"]
-async fn role_server_owner() {
-    if !is_child() {
-        return;
-    }
+role!(role_server_owner, async {
     let server = RedisServer::start().await;
     tell(&server.port().to_string());
     tell(server.dir().to_str().unwrap());
     std::future::pending().await
-}
+});
 
 #[tokio::test]
 async fn cluster_serves_keys_on_all_masters() {

@@ -15,7 +15,8 @@ use tower_distributed::{
 
 use super::history::{Event, Journal, Primitive, now};
 use super::site;
-use support::processes::{is_child, setting, tell};
+use support::processes::{setting, tell};
+use support::role;
 
 pub(crate) const ROLE: &str = "table::worker::role_worker";
 pub(crate) const TTL: Duration = Duration::from_secs(1);
@@ -42,12 +43,7 @@ const ITEM: u64 = 4_000_000;
 /// Each run of a flight is written down as a task of its own.
 static RUNS: AtomicU32 = AtomicU32::new(1000);
 
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_worker() {
-    if !is_child() {
-        return;
-    }
+role!(role_worker, async {
     let store = site::store_of_role();
     let journal = Journal::create(&setting("HISTORY"));
     let stop = PathBuf::from(setting("STOP"));
@@ -76,7 +72,7 @@ async fn role_worker() {
     // What it could not release expires.
     let _ = store.shutdown(Duration::from_secs(5)).await;
     tell("done");
-}
+});
 
 /// The names of the primitives in Redis.
 pub(crate) fn namespace(primitive: Primitive) -> &'static str {

@@ -4,4 +4,4 @@ mod dropped;
 mod inner_calls;
 mod readiness;
 mod shared;
-mod subjects;
+pub(crate) mod subjects;
