@@ -14,6 +14,7 @@ use support::processes::{Child, is_child, setting, tell};
 use support::program::since_7_0;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
+use support::requires;
 use support::role;
 use support::sentinel::Sentinel;
 use support::slow_proxy::SlowProxy;
@@ -84,9 +85,7 @@ role!(role_server_owner, async {
 
 #[tokio::test]
 async fn cluster_serves_keys_on_all_masters() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let began = Instant::now();
     let cluster = RedisCluster::start().await;
     println!("cluster: {:?}", began.elapsed());
@@ -115,9 +114,7 @@ async fn cluster_serves_keys_on_all_masters() {
 
 #[tokio::test]
 async fn sentinel_fails_over_by_request_and_by_itself() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let began = Instant::now();
     let sentinel = Sentinel::start().await;
     println!("sentinel: {:?}", began.elapsed());

@@ -3,5 +3,6 @@
 mod dropped;
 mod inner_calls;
 mod readiness;
+mod refused;
 mod shared;
 pub(crate) mod subjects;
