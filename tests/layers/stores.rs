@@ -68,10 +68,16 @@ pub(crate) fn away() -> Store {
     Store::redis("redis://127.0.0.1:1").unwrap()
 }
 
-/// A store whose Redis was there, and has gone.
-pub(crate) async fn gone() -> Store {
+/// A Redis of a test's own, and a store on it.
+pub(crate) async fn started() -> (RedisServer, Store) {
     let redis = RedisServer::start().await;
     let store = Store::redis(&redis.url()).unwrap();
+    (redis, store)
+}
+
+/// A store whose Redis was there, and has gone.
+pub(crate) async fn gone() -> Store {
+    let (redis, store) = started().await;
     store.ping().await.unwrap();
     redis.kill9();
     store

@@ -10,7 +10,7 @@ use tower_distributed::{
 };
 
 use crate::families::{locks, mutexes, permits};
-use crate::flights::{build, builder, by_name};
+use crate::flights::{build, builder, by_name, is_free};
 use crate::items::{claim, dedupe, handled, is_handled};
 use crate::stores::{HOUR, SOON, Stores, at_most};
 use support::eventually;
@@ -193,13 +193,7 @@ subjects! {
     SingleFlight, Free, Free: SingleFlightLayer<String, String, BoxError> = |store| {
         SingleFlightLayer::new(build(builder(), store), by_name)
     };
-    |stores, key| {
-        let flight = build::<std::convert::Infallible>(builder().max_wait(SOON / 10), &stores.open());
-        flight.forget(key).await.unwrap();
-        let answer = flight.run(key, async || "free".to_owned()).await;
-        flight.forget(key).await.unwrap();
-        if answer.is_ok_and(|answer| answer == "free") { State::Free } else { State::Occupied }
-    };
+    |stores, key| if is_free(stores, key).await { State::Free } else { State::Occupied };
 }
 
 fn second(store: &Store) -> TokenBucket {

@@ -5,14 +5,13 @@ use std::time::Duration;
 use tokio_test::task;
 use tower::util::BoxCloneService;
 use tower::{BoxError, Layer as _, ServiceExt as _};
-use tower_distributed::{Dedupe, DedupeLayer, LeaseHandle, RefusalKind, Store, StoreFailure};
+use tower_distributed::{Dedupe, DedupeLayer, LeaseHandle, RefusalKind, StoreFailure};
 
 use crate::flights::kind;
 use crate::items::{by_name, dedupe};
 use crate::probe::Probe;
-use crate::stores::{SOON, away, gone, shared_by};
+use crate::stores::{SOON, away, gone, shared_by, started};
 use support::eventually;
-use support::redis_server::RedisServer;
 
 #[tokio::test]
 async fn refuse_is_the_default() {
@@ -48,8 +47,7 @@ async fn degrade_remembers_in_this_process() {
 #[tokio::test]
 async fn a_store_that_goes_away_and_comes_back() {
     for on_store_failure in [StoreFailure::FailClosed, StoreFailure::FailOpen] {
-        let redis = RedisServer::start().await;
-        let store = Store::redis(&redis.url()).unwrap();
+        let (redis, store) = started().await;
         let (sender, mut unsure) = tokio::sync::mpsc::unbounded_channel();
         let layer = DedupeLayer::new(dedupe(&store), by_name).on_store_failure(on_store_failure);
         let layer = layer.on_unsure(move |unsure| sender.send(unsure.error.is_some()).unwrap());

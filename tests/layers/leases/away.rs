@@ -12,7 +12,7 @@ use tower_distributed::{
 
 use crate::families::{locks, mutexes, permits};
 use crate::probe::Probe;
-use crate::stores::{SOON, away, gone, shared_by};
+use crate::stores::{SOON, away, gone, shared_by, started};
 use support::eventually;
 use support::redis_server::RedisServer;
 
@@ -168,8 +168,7 @@ async fn degrade_ends_with_the_outage() {
 /// Whoever has its permit is not concerned, even if it cannot be given back.
 #[tokio::test]
 async fn requests_at_work_survive_an_outage() {
-    let redis = RedisServer::start().await;
-    let store = Store::redis(&redis.url()).unwrap();
+    let (redis, store) = started().await;
     let (inner, mut handle) = tower_test::mock::pair::<u32, u32>();
     let service = ConcurrencyLimitLayer::new(permits(&store, 1), everything).layer(inner);
     let call = tokio::spawn(service.oneshot(7));

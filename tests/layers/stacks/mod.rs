@@ -12,5 +12,5 @@ mod reqwest_client;
 mod tonic_client;
 #[cfg(feature = "tonic")]
 mod tonic_server;
-mod tower_layers;
+pub(crate) mod tower_layers;
 mod upstream_says_stop;

@@ -106,7 +106,7 @@ macro_rules! on_each_kind {
 }
 
 /// A request that hangs, and is dropped with `abort`.
-async fn hang<S, B>(
+pub(crate) async fn hang<S, B>(
     upstream: &Upstream,
     service: &S,
 ) -> tokio::task::JoinHandle<Result<Response<B>, BoxError>>
@@ -122,7 +122,7 @@ where
     hanging
 }
 
-async fn abort<T: Send>(hanging: tokio::task::JoinHandle<T>) {
+pub(crate) async fn abort<T: Send>(hanging: tokio::task::JoinHandle<T>) {
     hanging.abort();
     assert!(hanging.await.is_err_and(|error| error.is_cancelled()));
 }
