@@ -11,6 +11,7 @@ use deadpool_redis::redis;
 use support::interval_bound::{Bound, Interval, Span};
 use support::processes::{Child, is_child, setting, tell};
 use support::redis_server::RedisServer;
+use support::role;
 use tower_distributed::{Quota, Store, TokenBucket};
 
 const CALLERS: usize = 8;
@@ -35,13 +36,8 @@ async fn time(referee: &mut Referee) -> u64 {
     seconds * 1_000_000 + micros
 }
 
-/// Tells of each admission from when to when it took, until the parent ends it or `FOR_MS` are over.
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-#[ignore = "a role, started by the tests"]
-async fn role_caller() {
-    if !is_child() {
-        return;
-    }
+// Tells of each admission from when to when it took, until the parent ends it or `FOR_MS` are over.
+role!(role_caller, threads = 1, async {
     let store = Store::redis(&setting("URL")).unwrap();
     let number = |name: &str| setting(name).parse::<u32>().unwrap();
     let quota = Quota::per_second(number("RATE")).burst(number("BURST"));
@@ -84,7 +80,7 @@ async fn role_caller() {
         caller.await.unwrap();
     }
     tell("done");
-}
+});
 
 /// From when to when, and whether by tokens that were charged ahead.
 type Admission = (u64, u64, bool);

@@ -14,6 +14,8 @@ use support::processes::{Child, is_child, setting, tell};
 use support::program::since_7_0;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
+use support::requires;
+use support::role;
 use support::sentinel::Sentinel;
 use support::slow_proxy::SlowProxy;
 
@@ -74,23 +76,16 @@ async fn servers_die_with_the_test_process() {
     eventually("the watcher to remove its directory", SOON, async || !Path::new(&dir).exists()).await;
 }
 
-#[tokio::test]
-#[ignore = "a role, started by servers_die_with_the_test_process"]
-async fn role_server_owner() {
-    if !is_child() {
-        return;
-    }
+role!(role_server_owner, async {
     let server = RedisServer::start().await;
     tell(&server.port().to_string());
     tell(server.dir().to_str().unwrap());
     std::future::pending().await
-}
+});
 
 #[tokio::test]
 async fn cluster_serves_keys_on_all_masters() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let began = Instant::now();
     let cluster = RedisCluster::start().await;
     println!("cluster: {:?}", began.elapsed());
@@ -119,9 +114,7 @@ async fn cluster_serves_keys_on_all_masters() {
 
 #[tokio::test]
 async fn sentinel_fails_over_by_request_and_by_itself() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let began = Instant::now();
     let sentinel = Sentinel::start().await;
     println!("sentinel: {:?}", began.elapsed());

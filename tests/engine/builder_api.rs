@@ -10,7 +10,7 @@ use tower_distributed::{BreakerState, Mutex, Quota, Store, StoreStats, TokenBuck
 
 use crate::scene::{
     CALL, MACHINE, RECOVERY, connections, current_thread, is_free, is_served, long_locks, multi_thread,
-    start_server, wide_bucket,
+    start_server, timed, wide_bucket,
 };
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
@@ -43,9 +43,7 @@ fn a_current_thread_runtime_is_refused_as_background() {
 
 #[test]
 fn leases_are_renewed_and_released_on_the_background_runtime() {
-    let _turn = MACHINE.blocking_read();
-    let server = start_server();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, start_server, |server| {
         let background = multi_thread();
         let store = Store::builder().background(background.handle().clone()).redis(&server.url()).unwrap();
         let ttl = Duration::from_millis(1_200);
@@ -177,9 +175,7 @@ async fn a_store_counts_what_it_sends() {
 
 #[test]
 fn a_ping_needs_no_runtime() {
-    let _turn = MACHINE.blocking_read();
-    let server = start_server();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, start_server, |server| {
         futures::executor::block_on(Store::redis(&server.url()).unwrap().ping()).unwrap();
         futures::executor::block_on(Store::in_memory().ping()).unwrap();
     });

@@ -13,6 +13,7 @@ use crate::scene::{CALL, MACHINE, RECOVERY, is_served, wide_bucket};
 use support::cluster::RedisCluster;
 use support::eventually;
 use support::program::since_7_0;
+use support::requires;
 
 /// For each master so many tasks. Those of a healthy one call with one key each, those of the ill one with many.
 const TASKS: usize = 8;
@@ -154,9 +155,7 @@ async fn a_lost_master_affects_its_own_keys_only(by: By, lose: impl FnOnce(&Redi
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_master_affects_its_own_keys_only() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     for by in [By::Pool, By::Urls] {
         a_lost_master_affects_its_own_keys_only(by, |cluster| cluster.nodes()[0].kill9()).await;
     }
@@ -164,9 +163,7 @@ async fn a_killed_master_affects_its_own_keys_only() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_master_affects_its_own_keys_only() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     for by in [By::Pool, By::Urls] {
         let cluster = a_lost_master_affects_its_own_keys_only(by, |cluster| cluster.nodes()[0].pause()).await;
         cluster.nodes()[0].resume();
@@ -176,9 +173,7 @@ async fn a_stopped_master_affects_its_own_keys_only() {
 /// Defect 6: a batch answered nobody before its slowest call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_master_affects_its_own_keys_only() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     for by in [By::Pool, By::Urls] {
         a_slow_master(by).await;
     }

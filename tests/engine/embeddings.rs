@@ -4,7 +4,7 @@ use tower_distributed::{Store, TokenBucket};
 
 use crate::scene::{
     CALL, MACHINE, Outage, RECOVERY, current_thread, is_served, multi_thread, recovers, restart,
-    start_server, wide_bucket,
+    start_server, timed, wide_bucket,
 };
 use support::redis_server::RedisServer;
 use support::{eventually, eventually_blocking, within};
@@ -52,10 +52,8 @@ fn block_on_per_call_recovers_from_a_stall() {
 /// Defect 1: the breaker was shared, and its probe ran on the runtime that opened it.
 #[test]
 fn an_idle_runtime_that_opened_the_breaker_does_not_block_others() {
-    let _turn = MACHINE.blocking_read();
-    let (server, bucket) = scene();
-    let (idle, busy) = (current_thread(), multi_thread());
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, scene, |(server, bucket)| {
+        let (idle, busy) = (current_thread(), multi_thread());
         assert!(is_served(&busy.block_on(bucket.allow("k"))));
         assert!(is_served(&idle.block_on(bucket.allow("k"))));
         server.kill9();
@@ -76,10 +74,8 @@ fn an_idle_runtime_that_opened_the_breaker_does_not_block_others() {
 /// Calls take turns between a runtime that runs all the time and one that runs only within calls.
 #[test]
 fn both_kinds_of_runtimes_recover_together() {
-    let _turn = MACHINE.blocking_read();
-    let (server, bucket) = scene();
-    let (idle, busy) = (current_thread(), multi_thread());
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, scene, |(server, bucket)| {
+        let (idle, busy) = (current_thread(), multi_thread());
         let mut turn = 0;
         recovers(&server, Outage::Killed, || {
             turn += 1;
@@ -90,9 +86,7 @@ fn both_kinds_of_runtimes_recover_together() {
 
 #[test]
 fn a_new_runtime_for_each_call_recovers() {
-    let _turn = MACHINE.blocking_read();
-    let (server, bucket) = scene();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, scene, |(server, bucket)| {
         recovers(&server, Outage::Killed, || current_thread().block_on(bucket.allow("k")));
     });
 }

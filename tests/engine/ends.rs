@@ -6,10 +6,10 @@ use tokio::runtime::Runtime;
 use tower_distributed::Store;
 
 use crate::scene::{
-    MACHINE, RECOVERY, connections, current_thread, is_served, long_locks, multi_thread, start_server,
+    RECOVERY, connections, current_thread, is_served, long_locks, multi_thread, start_server, timed,
     wide_bucket,
 };
-use support::{eventually_blocking, within};
+use support::eventually_blocking;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -18,9 +18,7 @@ const OF_THE_STORE: usize = 2;
 
 #[test]
 fn a_runtime_for_each_call_leaves_no_connections_behind() {
-    let _turn = MACHINE.blocking_read();
-    let server = start_server();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, start_server, |server| {
         let bucket = wide_bucket(&Store::redis(&server.url()).unwrap());
         let mut most = 0;
         for call in 0..100 {
@@ -38,9 +36,7 @@ fn a_runtime_for_each_call_leaves_no_connections_behind() {
 
 #[test]
 fn a_lock_taken_and_released_on_a_runtime_each() {
-    let _turn = MACHINE.blocking_read();
-    let server = start_server();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, start_server, |server| {
         let mutex = long_locks(&Store::redis(&server.url()).unwrap());
         for _ in 0..20 {
             let guard = current_thread().block_on(mutex.lock("k")).unwrap();
@@ -54,9 +50,7 @@ fn a_lock_taken_and_released_on_a_runtime_each() {
 /// Each runtime has a few connections of its own at most, and they go with it, however it ends.
 #[test]
 fn connections_go_with_their_runtimes() {
-    let _turn = MACHINE.blocking_read();
-    let server = start_server();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, start_server, |server| {
         let bucket = wide_bucket(&Store::redis(&server.url()).unwrap());
         let runtimes: Vec<_> = (0..8).map(|_| current_thread()).collect();
         for round in 0..20 {
@@ -75,9 +69,7 @@ fn connections_go_with_their_runtimes() {
 
 #[test]
 fn a_store_that_is_dropped_leaves_no_connections_behind() {
-    let _turn = MACHINE.blocking_read();
-    let server = start_server();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, start_server, |server| {
         let runtime = multi_thread();
         for _ in 0..10 {
             let store = Store::redis(&server.url()).unwrap();

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use tower_distributed::{Mutex, MutexGuard, Store};
 
-use crate::scene::{MACHINE, RECOVERY, current_thread, is_free, long_locks, multi_thread, start_server};
+use crate::scene::{
+    MACHINE, RECOVERY, current_thread, is_free, long_locks, multi_thread, start_server, timed,
+};
 use support::redis_server::RedisServer;
 use support::{eventually_blocking, within};
 
@@ -31,9 +33,7 @@ fn all_are_free_soon(server: &RedisServer) {
 /// A guard dropped inside `block_on`, and then nobody drives the runtime.
 #[test]
 fn a_guard_dropped_on_a_runtime_that_then_idles_is_released() {
-    let _turn = MACHINE.blocking_read();
-    let (server, mutex) = scene();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, scene, |(server, mutex)| {
         let runtime = current_thread();
         runtime.block_on(async { drop(mutex.lock("k").await.unwrap()) });
         eventually_blocking("the lock to be free", RECOVERY, || is_free(&server, "k"));
@@ -43,9 +43,7 @@ fn a_guard_dropped_on_a_runtime_that_then_idles_is_released() {
 
 #[test]
 fn a_guard_dropped_outside_of_its_idle_runtime_is_released() {
-    let _turn = MACHINE.blocking_read();
-    let (server, mutex) = scene();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, scene, |(server, mutex)| {
         let runtime = current_thread();
         let guard = runtime.block_on(mutex.lock("k")).unwrap();
         drop(guard);
@@ -56,9 +54,7 @@ fn a_guard_dropped_outside_of_its_idle_runtime_is_released() {
 
 #[test]
 fn a_store_dropped_on_an_idle_runtime_releases_its_locks() {
-    let _turn = MACHINE.blocking_read();
-    let (server, mutex) = scene();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, scene, |(server, mutex)| {
         let runtime = current_thread();
         runtime.block_on(async {
             let guards = take_many(&mutex).await;
@@ -72,9 +68,7 @@ fn a_store_dropped_on_an_idle_runtime_releases_its_locks() {
 
 #[test]
 fn a_store_dropped_with_its_runtime_releases_its_locks() {
-    let _turn = MACHINE.blocking_read();
-    let (server, mutex) = scene();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, scene, |(server, mutex)| {
         let runtime = multi_thread();
         let guards = runtime.block_on(take_many(&mutex));
         let holder = runtime.spawn(async move {
@@ -90,9 +84,7 @@ fn a_store_dropped_with_its_runtime_releases_its_locks() {
 
 #[test]
 fn a_store_dropped_outside_of_a_runtime_releases_its_locks() {
-    let _turn = MACHINE.blocking_read();
-    let (server, mutex) = scene();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, scene, |(server, mutex)| {
         let guards = current_thread().block_on(take_many(&mutex));
         drop(mutex);
         drop(guards);
@@ -102,9 +94,7 @@ fn a_store_dropped_outside_of_a_runtime_releases_its_locks() {
 
 #[test]
 fn a_store_dropped_on_a_busy_runtime_releases_its_locks() {
-    let _turn = MACHINE.blocking_read();
-    let (server, mutex) = scene();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, scene, |(server, mutex)| {
         let runtime = multi_thread();
         runtime.block_on(async {
             let guards = take_many(&mutex).await;
@@ -118,9 +108,7 @@ fn a_store_dropped_on_a_busy_runtime_releases_its_locks() {
 /// As defect 1: renewals ran on a runtime that stands still.
 #[test]
 fn a_lease_is_renewed_though_its_runtime_idles() {
-    let _turn = MACHINE.blocking_read();
-    let server = start_server();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, start_server, |server| {
         let store = Store::redis(&server.url()).unwrap();
         let mutex = Mutex::builder().ttl(SHORT).build(&store, "locks").unwrap();
         let runtime = current_thread();
@@ -134,9 +122,7 @@ fn a_lease_is_renewed_though_its_runtime_idles() {
 
 #[test]
 fn a_lease_is_renewed_though_its_runtime_has_ended() {
-    let _turn = MACHINE.blocking_read();
-    let server = start_server();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, start_server, |server| {
         let store = Store::redis(&server.url()).unwrap();
         let mutex = Mutex::builder().ttl(SHORT).build(&store, "locks").unwrap();
         let guard = current_thread().block_on(mutex.lock("k")).unwrap();
@@ -177,9 +163,7 @@ fn a_waiter_is_woken_though_another_runtime_idles() {
 /// A runtime of the user's that works in the background ends while a line asks through it: nobody hangs.
 #[test]
 fn a_line_hears_that_its_background_runtime_has_ended() {
-    let _turn = MACHINE.blocking_read();
-    let server = start_server();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, start_server, |server| {
         let (runtime, background) = (multi_thread(), multi_thread());
         let store = Store::builder().background(background.handle().clone()).redis(&server.url()).unwrap();
         let mutex = Mutex::new(&store, "m").unwrap();

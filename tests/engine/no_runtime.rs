@@ -6,7 +6,7 @@ use futures::executor::block_on;
 use tower_distributed::{Mutex, Quota, Store, TokenBucket};
 
 use crate::scene::{
-    MACHINE, Outage, RECOVERY, is_free, is_served, long_locks, recovers, start_server, wide_bucket,
+    Outage, RECOVERY, is_free, is_served, long_locks, recovers, start_server, timed, wide_bucket,
 };
 use support::redis_server::RedisServer;
 use support::{eventually_blocking, within};
@@ -21,9 +21,7 @@ fn scene() -> (RedisServer, Store) {
 
 #[test]
 fn a_bucket_needs_no_runtime() {
-    let _turn = MACHINE.blocking_read();
-    let (server, store) = scene();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, scene, |(server, store)| {
         let bucket = TokenBucket::new(&store, "plain", Quota::per_hour(1).burst(10)).unwrap();
         for left in (0..10).rev() {
             assert_eq!(block_on(bucket.allow("k")).unwrap().remaining(), left);
@@ -39,9 +37,7 @@ fn a_bucket_needs_no_runtime() {
 
 #[test]
 fn a_wait_for_tokens_needs_no_runtime() {
-    let _turn = MACHINE.blocking_read();
-    let (server, store) = scene();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, scene, |(server, store)| {
         let bucket = TokenBucket::new(&store, "plain", Quota::per_second(10).burst(1)).unwrap();
         let began = Instant::now();
         for _ in 0..3 {
@@ -54,9 +50,7 @@ fn a_wait_for_tokens_needs_no_runtime() {
 
 #[test]
 fn threads_without_a_runtime_share_a_bucket() {
-    let _turn = MACHINE.blocking_read();
-    let (server, store) = scene();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, scene, |(server, store)| {
         let bucket = TokenBucket::new(&store, "plain", Quota::per_hour(1).burst(100)).unwrap();
         let admitted: usize = std::thread::scope(|scope| {
             let caller = || (0..40).filter(|_| is_served(&block_on(bucket.allow("k")))).count();
@@ -69,9 +63,7 @@ fn threads_without_a_runtime_share_a_bucket() {
 }
 
 fn calls_without_a_runtime_recover(outage: Outage) {
-    let _turn = MACHINE.blocking_read();
-    let (server, store) = scene();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, scene, move |(server, store)| {
         let bucket = wide_bucket(&store);
         recovers(&server, outage, || block_on(bucket.allow("k")));
     });
@@ -89,9 +81,7 @@ fn calls_without_a_runtime_recover_from_a_stall() {
 
 #[test]
 fn a_lock_needs_no_runtime() {
-    let _turn = MACHINE.blocking_read();
-    let (server, store) = scene();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, scene, |(server, store)| {
         let mutex = long_locks(&store);
         let guard = block_on(mutex.lock("k")).unwrap();
         assert!(block_on(mutex.try_lock("k")).unwrap_err().is_refused());
@@ -108,9 +98,7 @@ fn a_lock_needs_no_runtime() {
 /// Each of several threads waits for its turn, which is pushed to the process.
 #[test]
 fn locks_are_handed_from_thread_to_thread_without_a_runtime() {
-    let _turn = MACHINE.blocking_read();
-    let (server, store) = scene();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, scene, |(server, store)| {
         let other = long_locks(&Store::redis(&server.url()).unwrap());
         let mutex = long_locks(&store);
         let mut turns = 0;
@@ -133,9 +121,7 @@ fn locks_are_handed_from_thread_to_thread_without_a_runtime() {
 
 #[test]
 fn a_lock_is_renewed_without_a_runtime() {
-    let _turn = MACHINE.blocking_read();
-    let (server, store) = scene();
-    within(LIMIT, "the test", move || {
+    timed(LIMIT, scene, |(server, store)| {
         let ttl = Duration::from_millis(1200);
         let mutex = Mutex::builder().ttl(ttl).build(&store, "locks").unwrap();
         let guard = block_on(mutex.lock("k")).unwrap();

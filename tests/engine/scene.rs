@@ -8,7 +8,7 @@ use tower_distributed::token_bucket::Decision;
 use tower_distributed::{Error, Mutex, Quota, Store, TokenBucket};
 
 use support::redis_server::RedisServer;
-use support::{eventually, eventually_blocking};
+use support::{eventually, eventually_blocking, within};
 
 /// The limit for recovery after an outage and for detached releases.
 pub(crate) const RECOVERY: Duration = Duration::from_secs(5);
@@ -26,6 +26,17 @@ pub(crate) fn current_thread() -> Runtime {
 
 pub(crate) fn multi_thread() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// Runs a test on a thread of its own, within a limit, while no other test loads both processors.
+pub(crate) fn timed<S: Send + 'static>(
+    limit: Duration,
+    scene: fn() -> S,
+    test: impl FnOnce(S) + Send + 'static,
+) {
+    let _turn = MACHINE.blocking_read();
+    let scene = scene();
+    within(limit, "the test", move || test(scene));
 }
 
 pub(crate) fn start_server() -> RedisServer {

@@ -14,15 +14,14 @@ use support::eventually;
 use support::program::since_7_0;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
+use support::requires;
 use support::slot_move::SlotMove;
 
 const SOON: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn keys_of_other_masters_are_not_concerned() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let cluster = RedisCluster::start().await;
     for node in cluster.nodes() {
         node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
@@ -61,9 +60,7 @@ async fn check_others(cluster: &RedisCluster, store: &Store, first: usize) {
 /// A master dies, and its replica takes its place: calls, the breaker and the subscription follow.
 #[tokio::test]
 async fn a_replica_takes_the_place_of_its_master() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let cluster = RedisCluster::start().await;
     let replica = cluster.replica_of(0).await;
     let store = Store::builder().cluster(cluster.urls()).unwrap();
@@ -91,9 +88,7 @@ async fn a_replica_takes_the_place_of_its_master() {
 /// Callers that come at once when nothing is known of the Cluster yet, over several connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_callers_wait_for_the_masters() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let cluster = RedisCluster::start().await;
     for _ in 0..5 {
         let store = Store::builder().connections(4).cluster(cluster.urls()).unwrap();
@@ -111,9 +106,7 @@ async fn the_first_callers_wait_for_the_masters() {
 /// A runtime that stands still while it asks for the masters concerns no other.
 #[test]
 fn a_runtime_that_stands_still_hides_no_masters() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (still, moving) = (runtime(), runtime());
     let cluster = moving.block_on(RedisCluster::start());
@@ -134,9 +127,7 @@ fn a_runtime_that_stands_still_hides_no_masters() {
 /// What the caller no longer waits for must not hold up the next ones.
 #[tokio::test]
 async fn a_look_up_that_hangs_ends_with_the_time_to_connect() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let cluster = RedisCluster::start().await;
     let asked = Arc::new(AtomicBool::new(false));
     let credentials = move || {
@@ -160,9 +151,7 @@ async fn a_look_up_that_hangs_ends_with_the_time_to_connect() {
 /// A node that has left its cluster still answers, but names no masters.
 #[tokio::test]
 async fn a_node_that_was_removed_is_not_believed() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let cluster = RedisCluster::start().await;
     let alone = cluster.stranger().await;
     let urls = [alone.url(), cluster.nodes()[1].url()];
@@ -191,9 +180,7 @@ fn denials(node: &RedisServer) -> u128 {
 /// A user that may not ask for the masters: each call fails, but does not ask all nodes again.
 #[tokio::test]
 async fn masters_that_are_denied_are_not_asked_for_by_each_call() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let cluster = RedisCluster::start().await;
     for node in cluster.nodes() {
         node.cli(&["ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-cluster|slots"]);
@@ -216,9 +203,7 @@ async fn masters_that_are_denied_are_not_asked_for_by_each_call() {
 /// A slot moves to a node that is down: its failures count there, and not at the node that sends calls there.
 #[tokio::test]
 async fn a_node_that_is_down_and_gets_a_slot_has_a_breaker() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let cluster = RedisCluster::start().await;
     for node in cluster.nodes() {
         node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);

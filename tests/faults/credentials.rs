@@ -16,6 +16,7 @@ use tower_distributed::{
 use crate::woken::a_waiter_is_woken;
 use support::eventually;
 use support::redis_server::RedisServer;
+use support::requires;
 use support::scratch_dir::ScratchDir;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -112,9 +113,7 @@ async fn a_pool_has_credentials_of_its_own() {
 #[cfg(feature = "cluster")]
 #[tokio::test]
 async fn a_cluster_gets_new_credentials_when_the_old_ones_end() {
-    if !support::program::since_7_0() {
-        return;
-    }
+    requires!(support::program::since_7_0());
     let cluster = support::cluster::RedisCluster::start().await;
     let set = |password: &str| cluster.nodes().iter().for_each(|node| set_password(node, password));
     set("first");

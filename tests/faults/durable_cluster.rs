@@ -9,6 +9,7 @@ use support::cluster::RedisCluster;
 use support::eventually;
 use support::program::since_7_0;
 use support::redis_server::RedisServer;
+use support::requires;
 
 const SOON: Duration = Duration::from_secs(30);
 const LOCKS: usize = 16;
@@ -57,9 +58,7 @@ impl Scene {
 
 #[tokio::test]
 async fn a_failover_of_a_cluster_grants_no_lock_twice() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let scene = Scene::new().await;
     let (before, later) = scene.keys[..2 * LOCKS].split_at(LOCKS);
     let held = scene.lock(before).await;
@@ -91,9 +90,7 @@ async fn a_failover_of_a_cluster_grants_no_lock_twice() {
 
 #[tokio::test]
 async fn a_lock_of_a_cluster_that_no_replica_has_is_refused_and_released() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let scene = Scene::new().await;
     let key = scene.keys[0];
     scene.replica.pause();

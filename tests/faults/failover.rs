@@ -8,15 +8,14 @@ use tower_distributed::{Mutex, Quota, Store, TokenBucket};
 
 use support::eventually;
 use support::program::since_7_0;
+use support::requires;
 use support::sentinel::Sentinel;
 
 const SOON: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn a_store_follows_the_master() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let sentinel = Sentinel::start().await;
     let name = sentinel.service_name().to_owned();
     let pool = Config::from_urls(sentinel.sentinel_urls(), name.clone(), SentinelServerType::Master)
@@ -51,9 +50,7 @@ fn durable(sentinel: &Sentinel) -> Mutex {
 /// What replicas do not have does not count, and is released.
 #[tokio::test]
 async fn a_lock_that_no_replica_has_is_refused_and_released() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let sentinel = Sentinel::start().await;
     let (mutex, other) = (durable(&sentinel), durable(&sentinel));
     let guard = mutex.lock("k").await.unwrap();
@@ -78,9 +75,7 @@ async fn a_lock_that_no_replica_has_is_refused_and_released() {
 /// would know neither the release nor the grant.
 #[tokio::test]
 async fn a_grant_that_no_replica_has_is_not_believed() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let sentinel = Sentinel::start().await;
     let (holder, other) = (durable(&sentinel), durable(&sentinel));
     let mut guard = None;
@@ -106,9 +101,7 @@ async fn a_grant_that_no_replica_has_is_not_believed() {
 /// asks for itself.
 #[tokio::test]
 async fn a_waiter_beside_a_release_that_no_replica_has_is_woken() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let sentinel = Sentinel::start().await;
     let within = Duration::from_millis(500);
     let store = Store::builder().timeout(SOON).replicas(1, within).redis(&sentinel.master().url()).unwrap();

@@ -7,6 +7,7 @@ use tower_distributed::{Mutex, Store, StoreBuilder};
 use support::eventually;
 use support::program::with_waitaof;
 use support::redis_server::RedisServer;
+use support::requires;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -24,9 +25,7 @@ fn mutex(store: &Store) -> Mutex {
 
 #[tokio::test]
 async fn a_lock_counts_once_it_is_on_disk() {
-    if !with_waitaof() {
-        return;
-    }
+    requires!(with_waitaof());
     let server = with_aof().await;
     let [near, far] =
         [mutex(&builder().redis(&server.url()).unwrap()), mutex(&builder().redis(&server.url()).unwrap())];
@@ -47,9 +46,7 @@ async fn a_lock_counts_once_it_is_on_disk() {
 /// second each.
 #[tokio::test]
 async fn a_lock_that_is_granted_to_a_waiter_lasts() {
-    if !with_waitaof() {
-        return;
-    }
+    requires!(with_waitaof());
     let server = with_aof().await;
     let mutexes = [(); 4].map(|()| mutex(&builder().redis(&server.url()).unwrap()));
     let turns = mutexes.map(|mutex| async move {
@@ -64,9 +61,7 @@ async fn a_lock_that_is_granted_to_a_waiter_lasts() {
 
 #[tokio::test]
 async fn a_lock_that_is_not_on_disk_is_refused() {
-    if !with_waitaof() {
-        return;
-    }
+    requires!(with_waitaof());
     let server = RedisServer::start().await;
     let error = mutex(&builder().redis(&server.url()).unwrap()).lock("k").await.unwrap_err();
     assert!(error.is_unavailable() && error.to_string().contains("appendonly is disabled"), "{error}");

@@ -12,6 +12,7 @@ use support::cluster::RedisCluster;
 use support::eventually;
 use support::program::since_7_0;
 use support::redis_server::RedisServer;
+use support::requires;
 use support::slot_move::SlotMove;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -24,9 +25,7 @@ fn has_told(node: &RedisServer, error: &str) -> bool {
 /// (ASK), and so are all once it has moved (MOVED).
 #[tokio::test]
 async fn calls_to_a_slot_that_moves_are_served() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let cluster = RedisCluster::start().await;
     let pool = Config::from_urls(cluster.urls()).create_pool(Some(Runtime::Tokio1)).unwrap();
     let builder = || Store::builder().timeout(SOON);
@@ -63,9 +62,7 @@ async fn calls_to_a_slot_that_moves_are_served() {
 /// A script that removes a key and asks for it again is refused by a node that is giving its slot away.
 #[tokio::test]
 async fn leases_are_handed_on_in_a_slot_that_moves() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let cluster = RedisCluster::start().await;
     let store = || Store::builder().timeout(SOON).cluster(cluster.urls()).unwrap();
     let [near, far] = [RwLock::new(&store(), "moves").unwrap(), RwLock::new(&store(), "moves").unwrap()];
@@ -94,9 +91,7 @@ async fn leases_are_handed_on_in_a_slot_that_moves() {
 /// Many calls of one slot that is moved are all served by the node that is getting it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_is_served_while_its_slot_moves() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let cluster = RedisCluster::start().await;
     let store = Store::builder().timeout(SOON).connections(4).cluster(cluster.urls()).unwrap();
     let bucket = TokenBucket::new(&store, "crowd", Quota::per_hour(1).burst(1000)).unwrap();
@@ -122,9 +117,7 @@ fn asked(node: &RedisServer) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_joins_and_leaves_under_load() {
     const KEYS: u64 = 12;
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let cluster = RedisCluster::start().await;
     let store = Store::builder().cluster(cluster.urls()).unwrap();
     let bucket = TokenBucket::new(&store, "join", Quota::per_second(1_000_000)).unwrap();
@@ -185,9 +178,7 @@ async fn a_node_joins_and_leaves_under_load() {
 /// The node refuses each attempt to ask, so nobody can say that the lock is held.
 #[tokio::test]
 async fn a_wait_for_a_half_moved_slot_ends_as_an_outage() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let cluster = RedisCluster::start().await;
     let store = || Store::builder().timeout(SOON).cluster(cluster.urls()).unwrap();
     let wait = Duration::from_millis(300);

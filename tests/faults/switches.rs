@@ -7,6 +7,7 @@ use tower_distributed::{Mutex, Quota, Store, TokenBucket};
 use support::eventually;
 use support::program::since_7_0;
 use support::redis_server::RedisServer;
+use support::requires;
 use support::sentinel::Sentinel;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -45,9 +46,7 @@ fn subscriptions(server: &RedisServer) -> usize {
 
 #[test]
 fn all_connections_leave_a_master_that_sentinel_no_longer_names() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let runtime =
         || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (one, other) = (runtime(), runtime());
@@ -116,9 +115,7 @@ fn all_connections_leave_a_master_that_sentinel_no_longer_names() {
 /// master would answer later is not believed.
 #[tokio::test]
 async fn calls_under_way_at_the_former_master_end_with_the_announcement() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let sentinel = slow_to_demote().await;
     let builder = Store::builder().timeout(SOON);
     let store = builder.sentinel(sentinel.sentinel_urls(), sentinel.service_name()).unwrap();
@@ -153,9 +150,7 @@ async fn calls_under_way_at_the_former_master_end_with_the_announcement() {
 /// A message can be lost, or not be allowed: the Sentinels are also asked at an interval.
 #[tokio::test]
 async fn a_switch_without_a_message_is_noticed() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let sentinel = slow_to_demote().await;
     sentinel.sentinel().cli(&["ACL", "SETUSER", "default", "-subscribe", "-psubscribe"]);
     let bucket = TokenBucket::new(&store(&sentinel), "silent", Quota::per_hour(1).burst(1000)).unwrap();
@@ -175,9 +170,7 @@ async fn a_switch_without_a_message_is_noticed() {
 /// A Sentinel that slept through the failover names the former master, and is not believed.
 #[tokio::test]
 async fn a_sentinel_that_is_behind_is_not_believed() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let sentinel = slow_to_demote().await;
     let name = sentinel.service_name();
     let config = format!(
@@ -216,9 +209,7 @@ async fn a_sentinel_that_is_behind_is_not_believed() {
 /// Sentinels that are down keep nobody from the master that they have named.
 #[tokio::test]
 async fn the_master_is_kept_while_no_sentinel_answers() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let sentinel = Sentinel::start().await;
     let bucket = TokenBucket::new(&store(&sentinel), "alone", Quota::per_hour(1).burst(1000)).unwrap();
     bucket.allow("k").await.unwrap();

@@ -9,6 +9,7 @@ use crate::woken::a_waiter_is_woken;
 use support::eventually;
 use support::program::with_tls;
 use support::redis_server::RedisServer;
+use support::requires;
 
 const HOST: [&str; 2] = ["127.0.0.1", "localhost"];
 const SOON: Duration = Duration::from_secs(20);
@@ -34,9 +35,7 @@ async fn error_of(store: &Store) -> Error {
 
 #[tokio::test]
 async fn a_store_works_over_tls() {
-    if !with_tls() {
-        return;
-    }
+    requires!(with_tls());
     let authority = Authority::new("ours");
     let server = TlsServer::start(&authority, &authority.server(&HOST), DOES_NOT_ASK).await;
     for host in HOST {
@@ -47,9 +46,7 @@ async fn a_store_works_over_tls() {
 
 #[tokio::test]
 async fn a_server_can_ask_for_a_certificate() {
-    if !with_tls() {
-        return;
-    }
+    requires!(with_tls());
     let (authority, other) = (Authority::new("ours"), Authority::new("other"));
     let server = TlsServer::start(&authority, &authority.server(&HOST), ASKS).await;
     let with = |authority: &Authority, of: &Authority| {
@@ -69,9 +66,7 @@ async fn a_server_can_ask_for_a_certificate() {
 
 #[tokio::test]
 async fn a_server_that_cannot_be_trusted_is_told_with_the_remedy() {
-    if !with_tls() {
-        return;
-    }
+    requires!(with_tls());
     let (authority, other) = (Authority::new("ours"), Authority::new("other"));
     let good = TlsServer::start(&authority, &authority.server(&HOST), DOES_NOT_ASK).await;
     let expired = TlsServer::start(&authority, &authority.expired_server(&HOST), DOES_NOT_ASK).await;
@@ -103,9 +98,7 @@ async fn a_server_without_tls_is_suspected() {
 #[cfg(all(feature = "cluster", feature = "rustls"))]
 #[tokio::test]
 async fn a_cluster_works_over_tls() {
-    if !with_tls() || !support::program::since_7_0() {
-        return;
-    }
+    requires!(with_tls() && support::program::since_7_0());
     let authority = Authority::new("ours");
     let more = format!("{DOES_NOT_ASK}\ncluster-enabled yes\ntls-cluster yes\ncluster-announce-ip 127.0.0.1");
     let more = format!("{more}\ncluster-port {}", support::ports::free_port());
@@ -125,9 +118,7 @@ async fn a_cluster_works_over_tls() {
 async fn sentinel_works_over_tls() {
     use support::sentinel::Sentinel;
 
-    if !with_tls() || !support::program::since_7_0() {
-        return;
-    }
+    requires!(with_tls() && support::program::since_7_0());
     let authority = Authority::new("ours");
     let sentinel = Sentinel::started_by(async |config: String, arguments: &[&str]| {
         // The servers know each other, and the sentinel knows them, by the ports that speak TLS.

@@ -1,7 +1,7 @@
 //! The items of the tests, and what has become of them.
 
 use tower_distributed::dedupe::{Claim, Claimed, Dedupe};
-use tower_distributed::{BloomFilter, Refusal, RefusalKind, Store};
+use tower_distributed::{BloomFilter, Store};
 
 use crate::stores::{SOON, Stores};
 use support::eventually;
@@ -50,8 +50,4 @@ pub(crate) async fn becomes_free(stores: &Stores, item: &str) {
         None => false,
     })
     .await;
-}
-
-pub(crate) fn kind(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Option<RefusalKind> {
-    error.downcast_ref::<Refusal>().map(Refusal::kind)
 }

@@ -7,6 +7,8 @@
 
 mod families;
 mod flights;
+#[cfg(all(feature = "http", feature = "tonic"))]
+mod health;
 mod items;
 #[cfg(feature = "http")]
 mod net;

@@ -4,12 +4,16 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::Router;
 use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
+use futures::future::join_all;
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
 use hyper::body::{Body, Incoming};
+use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use reqwest::RequestBuilder;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tower::{BoxError, Service, ServiceBuilder};
@@ -95,13 +99,26 @@ impl Answer {
     }
 }
 
-/// GET with these header fields.
-pub(crate) async fn get(url: &str, fields: &[(&str, &str)]) -> Answer {
-    let mut request = client().get(url);
-    for (name, value) in fields {
-        request = request.header(*name, *value);
-    }
+/// Asks with these header fields.
+pub(crate) async fn ask(request: RequestBuilder, fields: &[(&str, &str)]) -> Answer {
+    let request = fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     let response = request.send().await.unwrap();
     let (status, headers) = (response.status(), response.headers().clone());
     Answer { status, headers, body: response.text().await.unwrap() }
+}
+
+pub(crate) async fn get(url: &str, fields: &[(&str, &str)]) -> Answer {
+    ask(client().get(url), fields).await
+}
+
+/// Many ask over one connection, and all are told hello.
+pub(crate) async fn hellos_over_http2(url: &str, count: usize) {
+    let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http::<String>();
+    let answers = join_all((0..count).map(|_| async {
+        let response = client.get(url.parse().unwrap()).await.unwrap();
+        (response.status(), response.into_body().collect().await.unwrap().to_bytes())
+    }));
+    for (status, body) in answers.await {
+        assert_eq!((status, &*body), (StatusCode::OK, &b"hello"[..]));
+    }
 }

@@ -1,10 +1,11 @@
 //! The same test on each store.
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
-use tower_distributed::{Quota, Store, TokenBucket};
+use tower_distributed::{Quota, Store, StoreFailure, TokenBucket};
 
 use support::redis_server::RedisServer;
 
@@ -65,4 +66,23 @@ pub(crate) fn at_most(burst: u32, store: &Store) -> TokenBucket {
 /// A store whose Redis is not there.
 pub(crate) fn away() -> Store {
     Store::redis("redis://127.0.0.1:1").unwrap()
+}
+
+/// A Redis of a test's own, and a store on it.
+pub(crate) async fn started() -> (RedisServer, Store) {
+    let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
+    (redis, store)
+}
+
+/// A store whose Redis was there, and has gone.
+pub(crate) async fn gone() -> Store {
+    let (redis, store) = started().await;
+    store.ping().await.unwrap();
+    redis.kill9();
+    store
+}
+
+pub(crate) fn shared_by(replicas: u32) -> StoreFailure {
+    StoreFailure::LocalShare { replicas: NonZeroU32::new(replicas).unwrap() }
 }

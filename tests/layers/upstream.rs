@@ -39,7 +39,12 @@ impl Upstream {
     }
 
     pub(crate) fn get(&self, path: &str) -> Request<String> {
-        Request::get(format!("{}{path}", self.url)).body(String::new()).unwrap()
+        Request::get(self.at(path)).body(String::new()).unwrap()
+    }
+
+    /// The URL of a path.
+    pub(crate) fn at(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
     }
 
     /// How many requests have reached it.

@@ -7,7 +7,7 @@ use tokio_test::{assert_pending, task};
 use tower_distributed::{Mutex, RwLock, Store, WaitGroup};
 
 use crate::kinds::{Family, LONG, SOON, Taken, open};
-use crate::polls::{Moment, Place, at_each_poll, drop_after, free};
+use crate::polls::{Calls, Moment, Place, drop_after, free};
 use support::eventually;
 use support::keys::keys_without_ttl;
 use support::redis_server::RedisServer;
@@ -43,36 +43,32 @@ on_both_stores!(permits, waits_for_none, mutexes, locks, extensions, intents);
 
 async fn permits(place: Place<'_>, store: &Store) {
     let permits = &WaitGroup::builder(3).ttl(LONG).build(store, "permits").unwrap();
-    let family = &Family::Permits(permits.clone());
+    let family = Family::Permits(permits.clone());
+    let calls = Calls(place, &family);
     let held = async |key: &str, n| Some(Taken::Permit(permits.add_n(key, n).await.unwrap()));
     let own = str::to_owned;
-    at_each_poll(place, family, "add", async |key| (None, permits.add(own(key)))).await;
-    at_each_poll(place, family, "add, waiting", async |key| (held(key, 3).await, permits.add(own(key))))
-        .await;
-    at_each_poll(place, family, "add_n", async |key| (None, permits.add_n(own(key), 2))).await;
-    at_each_poll(place, family, "add_n, waiting", async |key| {
-        (held(key, 2).await, permits.add_n(own(key), 3))
-    })
-    .await;
-    at_each_poll(place, family, "try_add", async |key| (None, permits.try_add(own(key)))).await;
-    at_each_poll(place, family, "try_add_n, refused", async |key| {
-        (held(key, 2).await, permits.try_add_n(own(key), 2))
-    })
-    .await;
-    at_each_poll(place, family, "count", async |key| (held(key, 2).await, permits.count(own(key)))).await;
-    at_each_poll(place, family, "done", async |key| (None, permits.add(key).await.unwrap().done())).await;
+    calls.each("add", async |key| (None, permits.add(own(key)))).await;
+    calls.each("add, waiting", async |key| (held(key, 3).await, permits.add(own(key)))).await;
+    calls.each("add_n", async |key| (None, permits.add_n(own(key), 2))).await;
+    calls.each("add_n, waiting", async |key| (held(key, 2).await, permits.add_n(own(key), 3))).await;
+    calls.each("try_add", async |key| (None, permits.try_add(own(key)))).await;
+    calls.each("try_add_n, refused", async |key| (held(key, 2).await, permits.try_add_n(own(key), 2))).await;
+    calls.each("count", async |key| (held(key, 2).await, permits.count(own(key)))).await;
+    calls.each("done", async |key| (None, permits.add(key).await.unwrap().done())).await;
 }
 
 async fn waits_for_none(place: Place<'_>, store: &Store) {
     let permits = &WaitGroup::builder(2).ttl(LONG).build(store, "permits").unwrap();
-    let family = &Family::Permits(permits.clone());
+    let family = Family::Permits(permits.clone());
+    let calls = Calls(place, &family);
     let own = str::to_owned;
-    at_each_poll(place, family, "wait", async |key| (None, permits.wait(own(key)))).await;
-    at_each_poll(place, family, "wait, waiting", async |key| {
-        let holder = permits.add(key).await.unwrap();
-        (Some(Taken::Permit(holder)), permits.wait(own(key)))
-    })
-    .await;
+    calls.each("wait", async |key| (None, permits.wait(own(key)))).await;
+    calls
+        .each("wait, waiting", async |key| {
+            let holder = permits.add(key).await.unwrap();
+            (Some(Taken::Permit(holder)), permits.wait(own(key)))
+        })
+        .await;
 }
 
 async fn mutexes(place: Place<'_>, store: &Store) {
@@ -107,57 +103,54 @@ async fn a_quorum(place: Place<'_>, stores: Vec<Store>) {
 }
 
 async fn each_of_a_mutex(place: Place<'_>, mutex: &Mutex) {
-    let family = &Family::Mutex(mutex.clone());
+    let family = Family::Mutex(mutex.clone());
+    let calls = Calls(place, &family);
     let guard = async |key: &str| mutex.lock(key).await.unwrap();
     let held = async |key: &str| Some(Taken::Mutex(guard(key).await));
     let own = str::to_owned;
-    at_each_poll(place, family, "lock", async |key| (None, mutex.lock(own(key)))).await;
-    at_each_poll(place, family, "lock, waiting", async |key| (held(key).await, mutex.lock(own(key)))).await;
-    at_each_poll(place, family, "try_lock", async |key| (None, mutex.try_lock(own(key)))).await;
-    at_each_poll(place, family, "try_lock, refused", async |key| (held(key).await, mutex.try_lock(own(key))))
+    calls.each("lock", async |key| (None, mutex.lock(own(key)))).await;
+    calls.each("lock, waiting", async |key| (held(key).await, mutex.lock(own(key)))).await;
+    calls.each("try_lock", async |key| (None, mutex.try_lock(own(key)))).await;
+    calls.each("try_lock, refused", async |key| (held(key).await, mutex.try_lock(own(key)))).await;
+    calls.each("is_locked", async |key| (held(key).await, mutex.is_locked(own(key)))).await;
+    calls.each("unlock", async |key| (None, guard(key).await.unlock())).await;
+    calls
+        .each("extend", async |key| {
+            let guard = guard(key).await;
+            (None, async move { guard.extend().await })
+        })
         .await;
-    at_each_poll(place, family, "is_locked", async |key| (held(key).await, mutex.is_locked(own(key)))).await;
-    at_each_poll(place, family, "unlock", async |key| (None, guard(key).await.unlock())).await;
-    at_each_poll(place, family, "extend", async |key| {
-        let guard = guard(key).await;
-        (None, async move { guard.extend().await })
-    })
-    .await;
 }
 
 async fn locks(place: Place<'_>, store: &Store) {
     let lock = &RwLock::builder().ttl(LONG).build(store, "rw").unwrap();
     let others = &lock.with_group("others").unwrap();
-    let family = &Family::Writers(lock.clone());
+    let family = Family::Writers(lock.clone());
+    let calls = Calls(place, &family);
     let written = async |key: &str| Some(Taken::Writer(lock.write(key).await.unwrap()));
     let own = str::to_owned;
-    at_each_poll(place, family, "read", async |key| (None, lock.read(own(key)))).await;
-    at_each_poll(place, family, "read, waiting", async |key| (written(key).await, lock.read(own(key)))).await;
-    at_each_poll(place, family, "write", async |key| (None, lock.write(own(key)))).await;
-    at_each_poll(place, family, "write, waiting", async |key| (written(key).await, lock.write(own(key))))
+    calls.each("read", async |key| (None, lock.read(own(key)))).await;
+    calls.each("read, waiting", async |key| (written(key).await, lock.read(own(key)))).await;
+    calls.each("write", async |key| (None, lock.write(own(key)))).await;
+    calls.each("write, waiting", async |key| (written(key).await, lock.write(own(key)))).await;
+    calls
+        .each("write, after readers", async |key| {
+            (Some(Taken::Reader(lock.read(key).await.unwrap())), lock.write(own(key)))
+        })
         .await;
-    at_each_poll(place, family, "write, after readers", async |key| {
-        (Some(Taken::Reader(lock.read(key).await.unwrap())), lock.write(own(key)))
-    })
-    .await;
-    at_each_poll(place, family, "read, after another group", async |key| {
-        (Some(Taken::Reader(others.read(key).await.unwrap())), lock.read(own(key)))
-    })
-    .await;
-    at_each_poll(place, family, "try_read", async |key| (None, lock.try_read(own(key)))).await;
-    at_each_poll(place, family, "try_read, refused", async |key| {
-        (written(key).await, lock.try_read(own(key)))
-    })
-    .await;
-    at_each_poll(place, family, "try_write", async |key| (None, lock.try_write(own(key)))).await;
-    at_each_poll(place, family, "try_write, refused", async |key| {
-        (written(key).await, lock.try_write(own(key)))
-    })
-    .await;
+    calls
+        .each("read, after another group", async |key| {
+            (Some(Taken::Reader(others.read(key).await.unwrap())), lock.read(own(key)))
+        })
+        .await;
+    calls.each("try_read", async |key| (None, lock.try_read(own(key)))).await;
+    calls.each("try_read, refused", async |key| (written(key).await, lock.try_read(own(key)))).await;
+    calls.each("try_write", async |key| (None, lock.try_write(own(key)))).await;
+    calls.each("try_write, refused", async |key| (written(key).await, lock.try_write(own(key)))).await;
     let guard = async |key: &str| lock.read(key).await.unwrap();
-    at_each_poll(place, family, "release a reader", async |key| (None, guard(key).await.release())).await;
+    calls.each("release a reader", async |key| (None, guard(key).await.release())).await;
     let guard = async |key: &str| lock.write(key).await.unwrap();
-    at_each_poll(place, family, "release a writer", async |key| (None, guard(key).await.release())).await;
+    calls.each("release a writer", async |key| (None, guard(key).await.release())).await;
 }
 
 /// What goes is the extension, not the lease.

@@ -1,11 +1,10 @@
-//! All that can be held, in one shape, and what of it is left on a server.
+//! What of all that can be held is on a server.
 
-use std::ops::Deref;
 use std::time::Duration;
 
-use tower_distributed::rw_lock::{RwLockReadGuard, RwLockWriteGuard};
-use tower_distributed::{Error, Lease, Mutex, MutexGuard, Permit, RwLock, Store, WaitGroup};
+use tower_distributed::{Mutex, RwLock, Store, WaitGroup};
 
+pub(crate) use crate::taken::{Family, Taken};
 use support::redis_server::RedisServer;
 
 /// For what is bound to happen.
@@ -16,23 +15,6 @@ pub(crate) const IN_TIME: Duration = Duration::from_secs(6);
 
 /// Long enough to be over by release only.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
-
-/// A primitive of which one at a time holds a key.
-#[derive(Clone, Debug)]
-pub(crate) enum Family {
-    Permits(WaitGroup),
-    Mutex(Mutex),
-    Writers(RwLock),
-}
-
-/// What is held of a family.
-#[derive(Debug)]
-pub(crate) enum Taken {
-    Permit(Permit),
-    Mutex(MutexGuard),
-    Writer(RwLockWriteGuard),
-    Reader(RwLockReadGuard),
-}
 
 impl Family {
     /// One of each kind.
@@ -45,30 +27,6 @@ impl Family {
         let mutex = Mutex::builder().ttl(ttl).watchdog(watchdog).build(store, "mutex");
         let writers = RwLock::builder().ttl(ttl).watchdog(watchdog).build(store, "rw");
         [Self::Permits(permits.unwrap()), Self::Mutex(mutex.unwrap()), Self::Writers(writers.unwrap())]
-    }
-
-    pub(crate) async fn take(&self, key: &str) -> Result<Taken, Error> {
-        Ok(match self {
-            Self::Permits(permits) => Taken::Permit(permits.add(key).await?),
-            Self::Mutex(mutex) => Taken::Mutex(mutex.lock(key).await?),
-            Self::Writers(lock) => Taken::Writer(lock.write(key).await?),
-        })
-    }
-
-    pub(crate) async fn try_take(&self, key: &str) -> Result<Taken, Error> {
-        Ok(match self {
-            Self::Permits(permits) => Taken::Permit(permits.try_add(key).await?),
-            Self::Mutex(mutex) => Taken::Mutex(mutex.try_lock(key).await?),
-            Self::Writers(lock) => Taken::Writer(lock.try_write(key).await?),
-        })
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        match self {
-            Self::Permits(permits) => permits.name(),
-            Self::Mutex(mutex) => mutex.name(),
-            Self::Writers(lock) => lock.name(),
-        }
     }
 
     /// The name in Redis of a part of a key's state.
@@ -107,30 +65,6 @@ const WITHDRAWN: &str = "4503599627370496";
 
 fn waiting(server: &RedisServer, beats: &str) -> u64 {
     server.query(&["ZCOUNT", beats, "-inf", &format!("({WITHDRAWN}")]).unwrap()
-}
-
-impl Taken {
-    pub(crate) async fn release(self) -> Result<bool, Error> {
-        match self {
-            Self::Permit(permit) => permit.done().await,
-            Self::Mutex(guard) => guard.unlock().await,
-            Self::Writer(guard) => guard.release().await,
-            Self::Reader(guard) => guard.release().await,
-        }
-    }
-}
-
-impl Deref for Taken {
-    type Target = Lease;
-
-    fn deref(&self) -> &Lease {
-        match self {
-            Self::Permit(permit) => permit,
-            Self::Mutex(guard) => guard,
-            Self::Writer(guard) => guard,
-            Self::Reader(guard) => guard,
-        }
-    }
 }
 
 /// What is left of the states of a key, in any family: all but fences, withdrawals and what breakers try, which go by

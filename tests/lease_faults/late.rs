@@ -33,16 +33,6 @@ impl Scene {
         Self { server, proxy, near, far }
     }
 
-    /// The families from near and far, each once it has a connection and its scripts are known.
-    async fn each(&self, check: impl AsyncFn(&Family, &Family)) {
-        for (near, far) in self.near.iter().zip(&self.far) {
-            eventually("a connection", SOON, async || far.take("warm").await.is_ok()).await;
-            self.quiet("warm").await;
-            check(near, far).await;
-        }
-        assert_eq!(keys_without_ttl(&self.server), [""; 0]);
-    }
-
     async fn quiet(&self, key: &str) {
         eventually("nothing to be left", SOON, async || left(&self.server, key).is_empty()).await;
     }
@@ -80,66 +70,70 @@ impl Scene {
     }
 }
 
+/// The families from near and far, each once it has a connection and its scripts are known.
+async fn each(check: impl AsyncFn(&Scene, &Family, &Family)) {
+    let scene = Scene::set().await;
+    for (near, far) in scene.near.iter().zip(&scene.far) {
+        eventually("a connection", SOON, async || far.take("warm").await.is_ok()).await;
+        scene.quiet("warm").await;
+        check(&scene, near, far).await;
+    }
+    assert_eq!(keys_without_ttl(&scene.server), [""; 0]);
+}
+
 #[tokio::test]
 async fn an_acquire_that_timed_out_makes_no_holder() {
-    let scene = Scene::set().await;
-    scene
-        .each(async |near, far| {
-            scene.proxy.hold_back();
-            // They leave in two or three calls.
-            let calls = (0..20).map(|i| async move {
-                if i % 2 == 0 { far.try_take("k").await } else { far.take("k").await }
-            });
-            for outcome in join_all(calls).await {
-                let error = outcome.unwrap_err();
-                assert!(error.is_unavailable() && !error.is_refused(), "{error}");
-            }
-            let withdrawn = 10 + far.places(10);
-            let all = async || near.withdrawn(&scene.server, "k") == withdrawn;
-            eventually("all to be withdrawn", SOON, all).await;
-            scene.let_through("k", &[]);
-            assert!(near.try_take("k").await.unwrap().release().await.unwrap());
-            scene.quiet("k").await;
-        })
-        .await;
+    each(async |scene, near, far| {
+        scene.proxy.hold_back();
+        // They leave in two or three calls.
+        let calls = (0..20)
+            .map(|i| async move { if i % 2 == 0 { far.try_take("k").await } else { far.take("k").await } });
+        for outcome in join_all(calls).await {
+            let error = outcome.unwrap_err();
+            assert!(error.is_unavailable() && !error.is_refused(), "{error}");
+        }
+        let withdrawn = 10 + far.places(10);
+        let all = async || near.withdrawn(&scene.server, "k") == withdrawn;
+        eventually("all to be withdrawn", SOON, all).await;
+        scene.let_through("k", &[]);
+        assert!(near.try_take("k").await.unwrap().release().await.unwrap());
+        scene.quiet("k").await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn an_acquire_that_was_dropped_makes_no_holder() {
-    let scene = Scene::set().await;
-    scene
-        .each(async |near, far| {
-            scene.proxy.hold_back();
-            let mut call = task::spawn(far.take("k"));
-            assert_pending!(call.poll());
-            eventually("the acquire to be on its way", SOON, async || scene.proxy.held_back() == 1).await;
-            drop(call);
-            scene.withdrawn(far, "k").await;
-            scene.let_through("k", &[]);
-            assert!(near.try_take("k").await.unwrap().release().await.unwrap());
-        })
-        .await;
+    each(async |scene, near, far| {
+        scene.proxy.hold_back();
+        let mut call = task::spawn(far.take("k"));
+        assert_pending!(call.poll());
+        eventually("the acquire to be on its way", SOON, async || scene.proxy.held_back() == 1).await;
+        drop(call);
+        scene.withdrawn(far, "k").await;
+        scene.let_through("k", &[]);
+        assert!(near.try_take("k").await.unwrap().release().await.unwrap());
+    })
+    .await;
 }
 
 /// A call whose connection turns out to be closed is sent once more where that was idle. The first copy may have been
 /// read from it by then, and may run at any time.
 #[tokio::test]
 async fn an_acquire_that_was_sent_twice_makes_no_holder_after_its_release() {
-    let scene = Scene::set().await;
-    scene
-        .each(async |near, far| {
-            assert!(far.take("k").await.unwrap().release().await.unwrap());
-            scene.idle().await;
-            let dropped = scene.proxy.replies_dropped();
-            scene.proxy.drop_next_reply_after(b"acquire");
-            let holder = far.take("k").await.unwrap();
-            assert_eq!(scene.proxy.replies_dropped(), dropped + 1, "it was sent once");
-            assert_eq!(near.withdrawn(&scene.server, "k"), 0);
-            assert!(holder.release().await.unwrap());
-            assert_eq!(near.withdrawn(&scene.server, "k"), 1, "the other copy may take it");
-            assert!(near.try_take("k").await.unwrap().release().await.unwrap());
-        })
-        .await;
+    each(async |scene, near, far| {
+        assert!(far.take("k").await.unwrap().release().await.unwrap());
+        scene.idle().await;
+        let dropped = scene.proxy.replies_dropped();
+        scene.proxy.drop_next_reply_after(b"acquire");
+        let holder = far.take("k").await.unwrap();
+        assert_eq!(scene.proxy.replies_dropped(), dropped + 1, "it was sent once");
+        assert_eq!(near.withdrawn(&scene.server, "k"), 0);
+        assert!(holder.release().await.unwrap());
+        assert_eq!(near.withdrawn(&scene.server, "k"), 1, "the other copy may take it");
+        assert!(near.try_take("k").await.unwrap().release().await.unwrap());
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -159,81 +153,73 @@ async fn a_permit_that_was_asked_for_twice_is_left_to_others() {
 
 #[tokio::test]
 async fn an_acquire_that_comes_late_does_not_queue() {
-    let scene = Scene::set().await;
-    scene
-        .each(async |near, far| {
-            let holder = near.take("k").await.unwrap();
-            let as_held = left(&scene.server, "k");
-            scene.proxy.hold_back();
-            assert!(far.take("k").await.unwrap_err().is_unavailable());
-            scene.withdrawn(far, "k").await;
-            scene.let_through("k", &as_held);
-            assert!(holder.release().await.unwrap());
-            assert!(near.try_take("k").await.unwrap().release().await.unwrap());
-        })
-        .await;
+    each(async |scene, near, far| {
+        let holder = near.take("k").await.unwrap();
+        let as_held = left(&scene.server, "k");
+        scene.proxy.hold_back();
+        assert!(far.take("k").await.unwrap_err().is_unavailable());
+        scene.withdrawn(far, "k").await;
+        scene.let_through("k", &as_held);
+        assert!(holder.release().await.unwrap());
+        assert!(near.try_take("k").await.unwrap().release().await.unwrap());
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_renewal_that_comes_late_revives_nothing() {
-    let scene = Scene::set().await;
-    scene
-        .each(async |near, far| {
-            let holder = far.take("k").await.unwrap();
-            scene.proxy.hold_back();
-            assert!(holder.extend().await.unwrap_err().is_unavailable());
-            assert!(holder.is_held());
-            drop(holder);
-            scene.quiet("k").await;
-            assert!(scene.proxy.held_back() > 0);
-            scene.let_through("k", &[]);
-            assert!(near.try_take("k").await.unwrap().release().await.unwrap());
-        })
-        .await;
+    each(async |scene, near, far| {
+        let holder = far.take("k").await.unwrap();
+        scene.proxy.hold_back();
+        assert!(holder.extend().await.unwrap_err().is_unavailable());
+        assert!(holder.is_held());
+        drop(holder);
+        scene.quiet("k").await;
+        assert!(scene.proxy.held_back() > 0);
+        scene.let_through("k", &[]);
+        assert!(near.try_take("k").await.unwrap().release().await.unwrap());
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_release_that_comes_late_leaves_the_next_holder_alone() {
-    let scene = Scene::set().await;
-    scene
-        .each(async |near, far| {
-            let holder = far.take("k").await.unwrap();
-            scene.proxy.hold_back();
-            drop(holder);
-            // Freed by a second attempt.
-            let next = near.take("k").await.unwrap();
-            assert!(scene.proxy.held_back() > 0);
-            let as_held = left(&scene.server, "k");
-            scene.let_through("k", &as_held);
-            assert!(next.release().await.unwrap());
-        })
-        .await;
+    each(async |scene, near, far| {
+        let holder = far.take("k").await.unwrap();
+        scene.proxy.hold_back();
+        drop(holder);
+        // Freed by a second attempt.
+        let next = near.take("k").await.unwrap();
+        assert!(scene.proxy.held_back() > 0);
+        let as_held = left(&scene.server, "k");
+        scene.let_through("k", &as_held);
+        assert!(next.release().await.unwrap());
+    })
+    .await;
 }
 
 /// Who waits and gives up leaves the queue by another connection; its beats come later.
 #[tokio::test]
 async fn a_beat_that_comes_late_makes_no_waiter() {
-    let scene = Scene::set().await;
-    scene.wait_once().await;
-    scene
-        .each(async |near, far| {
-            let holder = near.take("k").await.unwrap();
-            let as_held = left(&scene.server, "k");
-            let waiter = tokio::spawn({
-                let far = far.clone();
-                async move { drop(far.take("k").await) }
-            });
-            eventually("it to wait", SOON, async || near.waiting(&scene.server, "k") == 1).await;
-            // It knows that it waits once a later call over its connection is answered.
-            assert!(far.take("later").await.unwrap().release().await.unwrap());
-            scene.proxy.hold_back();
-            // One may just have left: the next comes within a third of the time to live.
-            eventually("a beat", LONG, async || scene.proxy.held_back() > 0).await;
-            waiter.abort();
-            eventually("it to leave", SOON, async || near.waiting(&scene.server, "k") == 0).await;
-            scene.let_through("k", &as_held);
-            assert!(holder.release().await.unwrap());
-            assert!(near.try_take("k").await.unwrap().release().await.unwrap());
-        })
-        .await;
+    each(async |scene, near, far| {
+        scene.wait_once().await;
+        let holder = near.take("k").await.unwrap();
+        let as_held = left(&scene.server, "k");
+        let waiter = tokio::spawn({
+            let far = far.clone();
+            async move { drop(far.take("k").await) }
+        });
+        eventually("it to wait", SOON, async || near.waiting(&scene.server, "k") == 1).await;
+        // It knows that it waits once a later call over its connection is answered.
+        assert!(far.take("later").await.unwrap().release().await.unwrap());
+        scene.proxy.hold_back();
+        // One may just have left: the next comes within a third of the time to live.
+        eventually("a beat", LONG, async || scene.proxy.held_back() > 0).await;
+        waiter.abort();
+        eventually("it to leave", SOON, async || near.waiting(&scene.server, "k") == 0).await;
+        scene.let_through("k", &as_held);
+        assert!(holder.release().await.unwrap());
+        assert!(near.try_take("k").await.unwrap().release().await.unwrap());
+    })
+    .await;
 }

@@ -22,6 +22,7 @@ mod quorum;
 mod quorum_states;
 mod restarts;
 mod server_clock;
+mod taken;
 mod unpolled;
 mod validity;
 mod values;

@@ -9,6 +9,7 @@ use tower_distributed::{Store, WaitGroup};
 use crate::kinds::{Family, SOON};
 use support::cluster::RedisCluster;
 use support::eventually;
+use support::requires;
 
 /// More than the calls that withdraw waiters at once.
 const CROWD: u64 = 300;
@@ -18,9 +19,7 @@ const FEW: u64 = 20;
 /// it.
 #[tokio::test]
 async fn who_goes_away_is_withdrawn_though_another_master_stands_still() {
-    if !support::program::since_7_0() {
-        return;
-    }
+    requires!(support::program::since_7_0());
     let cluster = RedisCluster::start().await;
     for node in cluster.nodes() {
         node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);

@@ -29,29 +29,29 @@ pub(crate) enum Moment {
 /// A call under way, and what it may have to wait for: that is released once the call waits.
 pub(crate) type Begun<F> = (Option<Taken>, F);
 
-/// For n = 0, 1, 2, …: begins a call and drops it after n polls, until it completes within them. Each time nothing
-/// is left of it, and others get the key at once. Returns how often it was begun.
-pub(crate) async fn at_each_poll<F: Future>(
-    place: Place<'_>,
-    family: &Family,
-    what: &str,
-    begin: impl AsyncFn(&str) -> Begun<F>,
-) -> usize {
-    let mut begun = 0;
-    for moment in MOMENTS {
-        for polls in 0.. {
-            let key = format!("{what} {moment:?} {polls}");
-            let (holder, call) = begin(&key).await;
-            let done = drop_after(place, &key, polls, moment, holder, call).await;
-            begun += 1;
-            free(place, family, &key).await;
-            if done {
-                break;
+/// The calls of a family.
+pub(crate) struct Calls<'a>(pub(crate) Place<'a>, pub(crate) &'a Family);
+
+impl Calls<'_> {
+    /// For n = 0, 1, 2, …: begins a call and drops it after n polls, until it completes within them. Each time nothing
+    /// is left of it, and others get the key at once.
+    pub(crate) async fn each<F: Future>(&self, what: &str, begin: impl AsyncFn(&str) -> Begun<F>) {
+        let Self(place, family) = *self;
+        let mut begun = 0;
+        for moment in MOMENTS {
+            for polls in 0.. {
+                let key = format!("{what} {moment:?} {polls}");
+                let (holder, call) = begin(&key).await;
+                let done = drop_after(place, &key, polls, moment, holder, call).await;
+                begun += 1;
+                free(place, family, &key).await;
+                if done {
+                    break;
+                }
             }
         }
+        println!("{what}: dropped at {begun} points");
     }
-    println!("{what}: dropped at {begun} points");
-    begun
 }
 
 /// Whether it was done within so many polls.

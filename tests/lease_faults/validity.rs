@@ -28,14 +28,15 @@ impl Scene {
         let store = Store::builder().timeout(PATIENT).redis(&proxy.url()).unwrap();
         Self { server, proxy, store }
     }
+}
 
-    async fn each(&self, ttl: Duration, watchdog: bool, check: impl AsyncFn(&Family)) {
-        for family in Family::each_watched(&self.store, ttl, watchdog) {
-            family.take("warm").await.unwrap().release().await.unwrap();
-            check(&family).await;
-        }
-        assert_eq!(keys_without_ttl(&self.server), [""; 0]);
+async fn each(ttl: Duration, watchdog: bool, check: impl AsyncFn(&Scene, &Family)) {
+    let scene = Scene::set().await;
+    for family in Family::each_watched(&scene.store, ttl, watchdog) {
+        family.take("warm").await.unwrap().release().await.unwrap();
+        check(&scene, &family).await;
     }
+    assert_eq!(keys_without_ttl(&scene.server), [""; 0]);
 }
 
 /// An answer that was long on its way leaves so much less of the lease.
@@ -43,59 +44,55 @@ impl Scene {
 async fn a_slow_answer_makes_a_short_lease() {
     const TTL: Duration = Duration::from_secs(10);
     const SLOW: Duration = Duration::from_millis(300);
-    let scene = Scene::set().await;
-    scene
-        .each(TTL, false, async |family| {
-            scene.proxy.stall();
-            let mut call = task::spawn(family.take("k"));
-            assert_pending!(call.poll());
-            let sent = Instant::now();
-            eventually("it to be slow", SOON, async || sent.elapsed() > SLOW && scene.proxy.held_back() == 1)
-                .await;
-            scene.proxy.heal();
-            let taken = call.await.unwrap();
-            assert!(taken.is_held());
-            assert!(taken.until() < sent + TTL, "its time was counted from the answer");
-            // The same for what makes it longer.
-            scene.proxy.stall();
-            let mut extension = task::spawn(taken.extend());
-            assert_pending!(extension.poll());
-            let sent = Instant::now();
-            eventually("it to be slow", SOON, async || sent.elapsed() > SLOW && scene.proxy.held_back() == 1)
-                .await;
-            scene.proxy.heal();
-            extension.await.unwrap();
-            assert!(taken.until() < sent + TTL, "its time was counted from the answer");
-            assert!(taken.until() > sent, "it was not extended");
-            assert!(taken.release().await.unwrap());
-        })
-        .await;
+    each(TTL, false, async |scene, family| {
+        scene.proxy.stall();
+        let mut call = task::spawn(family.take("k"));
+        assert_pending!(call.poll());
+        let sent = Instant::now();
+        eventually("it to be slow", SOON, async || sent.elapsed() > SLOW && scene.proxy.held_back() == 1)
+            .await;
+        scene.proxy.heal();
+        let taken = call.await.unwrap();
+        assert!(taken.is_held());
+        assert!(taken.until() < sent + TTL, "its time was counted from the answer");
+        // The same for what makes it longer.
+        scene.proxy.stall();
+        let mut extension = task::spawn(taken.extend());
+        assert_pending!(extension.poll());
+        let sent = Instant::now();
+        eventually("it to be slow", SOON, async || sent.elapsed() > SLOW && scene.proxy.held_back() == 1)
+            .await;
+        scene.proxy.heal();
+        extension.await.unwrap();
+        assert!(taken.until() < sent + TTL, "its time was counted from the answer");
+        assert!(taken.until() > sent, "it was not extended");
+        assert!(taken.release().await.unwrap());
+    })
+    .await;
 }
 
 /// The answer is still on its way when the lease it speaks of is over: it is asked for anew.
 #[tokio::test]
 async fn an_answer_that_comes_too_late_makes_no_lease() {
     const TTL: Duration = Duration::from_millis(400);
-    let scene = Scene::set().await;
-    scene
-        .each(TTL, false, async |family| {
-            scene.proxy.drop_replies();
-            let mut call = task::spawn(family.take("k"));
-            assert_pending!(call.poll());
-            let holders = family.holders("k");
-            eventually("it to be granted", SOON, async || scene.server.query(&["EXISTS", &holders]) == Ok(1))
-                .await;
-            assert_pending!(call.poll());
-            // Its connection is closed, and what it was granted in vain is taken back.
-            scene.proxy.heal();
-            assert!(call.await.is_err_and(|error| error.is_unavailable()));
-            eventually("it to be free", SOON, async || match family.try_take("k").await {
-                Ok(taken) => taken.is_held() && taken.release().await.is_ok(),
-                Err(error) => !error.is_refused(),
-            })
+    each(TTL, false, async |scene, family| {
+        scene.proxy.drop_replies();
+        let mut call = task::spawn(family.take("k"));
+        assert_pending!(call.poll());
+        let holders = family.holders("k");
+        eventually("it to be granted", SOON, async || scene.server.query(&["EXISTS", &holders]) == Ok(1))
             .await;
+        assert_pending!(call.poll());
+        // Its connection is closed, and what it was granted in vain is taken back.
+        scene.proxy.heal();
+        assert!(call.await.is_err_and(|error| error.is_unavailable()));
+        eventually("it to be free", SOON, async || match family.try_take("k").await {
+            Ok(taken) => taken.is_held() && taken.release().await.is_ok(),
+            Err(error) => !error.is_refused(),
         })
         .await;
+    })
+    .await;
 }
 
 /// The push is held up until its claim is over and another holds: by the server's time it grants nothing any more.
@@ -135,24 +132,22 @@ async fn a_push_that_comes_late_makes_no_holder() {
 #[tokio::test]
 async fn a_renewal_that_hangs_hides_no_loss() {
     const TTL: Duration = Duration::from_secs(1);
-    let scene = Scene::set().await;
-    scene
-        .each(TTL, true, async |family| {
-            let taken = family.take("k").await.unwrap();
-            let lost = tokio::spawn(taken.lost());
-            scene.proxy.stall();
-            eventually("a renewal", SOON, async || scene.proxy.held_back() > 0).await;
-            timeout(SOON, lost).await.expect("a hanging renewal hides the loss").unwrap();
-            assert!(!taken.is_held() && Instant::now() >= taken.until());
-            let until = taken.until();
-            scene.proxy.heal();
-            assert!(taken.extend().await.unwrap_err().is_lost());
-            assert_eq!(taken.until(), until);
-            assert!(!taken.is_held());
-            drop(taken);
-            eventually("nothing to be left", SOON, async || left(&scene.server, "k").is_empty()).await;
-        })
-        .await;
+    each(TTL, true, async |scene, family| {
+        let taken = family.take("k").await.unwrap();
+        let lost = tokio::spawn(taken.lost());
+        scene.proxy.stall();
+        eventually("a renewal", SOON, async || scene.proxy.held_back() > 0).await;
+        timeout(SOON, lost).await.expect("a hanging renewal hides the loss").unwrap();
+        assert!(!taken.is_held() && Instant::now() >= taken.until());
+        let until = taken.until();
+        scene.proxy.heal();
+        assert!(taken.extend().await.unwrap_err().is_lost());
+        assert_eq!(taken.until(), until);
+        assert!(!taken.is_held());
+        drop(taken);
+        eventually("nothing to be left", SOON, async || left(&scene.server, "k").is_empty()).await;
+    })
+    .await;
 }
 
 /// The server renews and cannot say so. Nobody else holds meanwhile, and then it is given back.
@@ -186,18 +181,16 @@ async fn taken_soon(family: &Family) -> Taken {
 /// What watches a lease does not believe in it any more once its release is under way: another may hold it by then.
 #[tokio::test]
 async fn what_is_being_released_is_not_believed_in() {
-    let scene = Scene::set().await;
-    scene
-        .each(Duration::from_secs(30), true, async |family| {
-            let taken = family.take("k").await.unwrap();
-            let handle = taken.handle();
-            scene.proxy.stall();
-            let mut release = task::spawn(taken.release());
-            assert_pending!(release.poll());
-            assert!(!handle.is_held(), "it is believed in while it is given away");
-            timeout(SOON, handle.lost()).await.expect("nobody is told");
-            scene.proxy.heal();
-            assert!(release.await.unwrap());
-        })
-        .await;
+    each(Duration::from_secs(30), true, async |scene, family| {
+        let taken = family.take("k").await.unwrap();
+        let handle = taken.handle();
+        scene.proxy.stall();
+        let mut release = task::spawn(taken.release());
+        assert_pending!(release.poll());
+        assert!(!handle.is_held(), "it is believed in while it is given away");
+        timeout(SOON, handle.lost()).await.expect("nobody is told");
+        scene.proxy.heal();
+        assert!(release.await.unwrap());
+    })
+    .await;
 }

@@ -8,7 +8,8 @@ use tower_distributed::Mutex;
 use crate::fleet::{Fleet, LONG, store_of_role};
 use crate::referee::Referee;
 use support::eventually;
-use support::processes::{is_child, setting, tell};
+use support::processes::{setting, tell};
+use support::role;
 
 const NAME: &str = "shared-lock";
 const EACH: usize = 250;
@@ -40,12 +41,7 @@ async fn pause() {
     tokio::time::sleep(Duration::from_micros(rand::random_range(0..6000))).await;
 }
 
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_ours() {
-    if !is_child() {
-        return;
-    }
+role!(role_ours, async {
     let (referee, name) = (Referee::of_role().await, setting("NAME"));
     let mutex = ours();
     for number in 0..EACH {
@@ -56,14 +52,9 @@ async fn role_ours() {
         pause().await;
     }
     tell("done");
-}
+});
 
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_theirs() {
-    if !is_child() {
-        return;
-    }
+role!(role_theirs, async {
     let (referee, name) = (Referee::of_role().await, setting("NAME"));
     let manager = theirs();
     for number in 0..EACH {
@@ -76,7 +67,7 @@ async fn role_theirs() {
         pause().await;
     }
     tell("done");
-}
+});
 
 #[tokio::test]
 async fn our_locks_and_those_of_rslock_exclude_each_other() {
@@ -105,13 +96,8 @@ async fn begin_together() -> Referee {
     referee
 }
 
-/// Locks again as soon as it has unlocked, until it is killed.
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_greedy_ours() {
-    if !is_child() {
-        return;
-    }
+// Locks again as soon as it has unlocked, until it is killed.
+role!(role_greedy_ours, async {
     let (referee, mutex) = (&begin_together().await, &ours());
     let lock = async || loop {
         let guard = mutex.lock(NAME).await.unwrap();
@@ -119,14 +105,9 @@ async fn role_greedy_ours() {
         assert!(guard.unlock().await.unwrap(), "theirs has unlocked ours");
     };
     join_all((0..TASKS).map(|_| lock())).await;
-}
+});
 
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_greedy_theirs() {
-    if !is_child() {
-        return;
-    }
+role!(role_greedy_theirs, async {
     let (referee, manager) = (&begin_together().await, &theirs());
     let lock = async || loop {
         let lock = manager.acquire_no_guard(NAME, TTL).await.unwrap();
@@ -134,7 +115,7 @@ async fn role_greedy_theirs() {
         lock.release().await;
     };
     join_all((0..TASKS).map(|_| lock())).await;
-}
+});
 
 #[tokio::test]
 async fn neither_library_starves_the_other() {

@@ -8,7 +8,8 @@ use tower_distributed::{Lease, Mutex, Store, WaitGroup};
 use crate::fleet::{Fleet, LONG, in_time, store_of_role};
 use crate::referee::Referee;
 use support::eventually;
-use support::processes::{is_child, setting, tell};
+use support::processes::{setting, tell};
+use support::role;
 
 const KILLS: usize = 50;
 /// How many at a time.
@@ -40,13 +41,8 @@ fn permits(store: &Store, ttl: Duration) -> WaitGroup {
     WaitGroup::builder(2).ttl(ttl).build(store, "permits").unwrap()
 }
 
-/// Holds the lock or a permit of `ROOM` until it is killed.
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_holder() {
-    if !is_child() {
-        return;
-    }
+// Holds the lock or a permit of `ROOM` until it is killed.
+role!(role_holder, async {
     let (referee, room, store) = (Referee::of_role().await, setting("ROOM"), store_of_role());
     let (lock, permit);
     let lease: &Lease = if setting("PERMIT") == "true" {
@@ -62,7 +58,7 @@ async fn role_holder() {
     // By a process that stood still: a killed one says nothing.
     visit.settle(false).await;
     std::future::pending().await
-}
+});
 
 /// Kills a holder, and enters in its place as soon as that is possible.
 async fn replace(fleet: &Fleet, number: usize) {

@@ -7,7 +7,8 @@ use tower_distributed::Mutex;
 
 use crate::fleet::{Fleet, store_of_role};
 use crate::referee::Referee;
-use support::processes::{is_child, setting, tell};
+use support::processes::{setting, tell};
+use support::role;
 use support::size;
 
 const ROOM: &str = "room";
@@ -18,13 +19,8 @@ fn acquisitions() -> u32 {
     8_000 * size() as u32
 }
 
-/// Enters the room `SHARE` times, from many tasks at once, and has the lock of the family `LOCK` while it is there.
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_locker() {
-    if !is_child() {
-        return;
-    }
+// Enters the room `SHARE` times, from many tasks at once, and has the lock of the family `LOCK` while it is there.
+role!(role_locker, async {
     let (referee, name) = (Referee::of_role().await, setting("NAME"));
     let mutex = Mutex::new(&store_of_role(), &setting("LOCK")).unwrap();
     let left: Arc<AtomicU32> = Arc::new(setting("SHARE").parse::<u32>().unwrap().into());
@@ -45,7 +41,7 @@ async fn role_locker() {
         locker.await.unwrap();
     }
     tell("done");
-}
+});
 
 async fn run(acquisitions: u32, lock_of: impl Fn(u32) -> String) -> Fleet {
     let fleet = Fleet::start().await;

@@ -6,7 +6,8 @@ use tower_distributed::WaitGroup;
 
 use crate::fleet::{Fleet, LONG, store_of_role};
 use crate::referee::Referee;
-use support::processes::{is_child, setting, tell};
+use support::processes::{setting, tell};
+use support::role;
 use support::{eventually, size};
 
 const ROOM: &str = "room";
@@ -20,13 +21,8 @@ fn permits() -> u64 {
     4_000 * size() as u64
 }
 
-/// Takes permits from many tasks, until all have been taken.
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_worker() {
-    if !is_child() {
-        return;
-    }
+// Takes permits from many tasks, until all have been taken.
+role!(role_worker, async {
     let (referee, name) = (Referee::of_role().await, setting("NAME"));
     let group = WaitGroup::builder(LIMIT).ttl(TTL).build(&store_of_role(), "permits").unwrap();
     let workers = (0..TASKS).map(|task| {
@@ -48,7 +44,7 @@ async fn role_worker() {
         worker.await.unwrap();
     }
     tell("done");
-}
+});
 
 #[tokio::test]
 async fn there_are_never_more_permits_than_the_limit() {

@@ -8,7 +8,8 @@ use tower_distributed::{Mutex, Store, WaitGroup};
 use crate::fleet::{Fleet, LONG, Player, store_of_role};
 use crate::referee::Referee;
 use support::eventually;
-use support::processes::{is_child, setting};
+use support::processes::setting;
+use support::role;
 
 /// How long a grant stands until it is confirmed.
 const CLAIM: Duration = Duration::from_millis(1500);
@@ -22,13 +23,8 @@ fn permits(store: &Store) -> WaitGroup {
     WaitGroup::new(store, "permits", LIMIT).unwrap()
 }
 
-/// For each order `kind key visit weight`: lines up, and enters the room of that name when it is its turn.
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_waiter() {
-    if !is_child() {
-        return;
-    }
+// For each order `kind key visit weight`: lines up, and enters the room of that name when it is its turn.
+role!(role_waiter, async {
     let (name, store) = (setting("NAME"), store_of_role());
     let (mutexes, permits) = (mutexes(&store), permits(&store));
     let (orders, referee) = (Referee::of_role().await, Referee::of_role().await);
@@ -53,7 +49,7 @@ async fn role_waiter() {
             visit.settle(released.unwrap()).await;
         });
     }
-}
+});
 
 /// Those who wait for one key, in the order in which they came.
 struct Line<'a> {

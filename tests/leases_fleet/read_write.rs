@@ -7,7 +7,8 @@ use tower_distributed::{RwLock, Store};
 
 use crate::fleet::{Fleet, LONG, in_time, store_of_role};
 use crate::referee::{Referee, Visit};
-use support::processes::{is_child, setting, tell};
+use support::processes::{setting, tell};
+use support::role;
 use support::{eventually, size};
 
 const ROOM: &str = "room";
@@ -50,13 +51,8 @@ async fn access(referee: &Referee, lock: &RwLock, visit: &str, writes: bool) -> 
     left
 }
 
-/// Reads and writes from `TASKS` tasks, `WRITES` of a hundred times it writes, until the room was left `UNTIL` times.
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_worker() {
-    if !is_child() {
-        return;
-    }
+// Reads and writes from `TASKS` tasks, `WRITES` of a hundred times it writes, until the room was left `UNTIL` times.
+role!(role_worker, async {
     let (referee, name, lock) = (Referee::of_role().await, setting("NAME"), locks(&store_of_role(), TTL));
     let [tasks, writes, until] =
         ["TASKS", "WRITES", "UNTIL"].map(|name| setting(name).parse::<u64>().unwrap());
@@ -75,7 +71,7 @@ async fn role_worker() {
         worker.await.unwrap();
     }
     tell("done");
-}
+});
 
 #[tokio::test]
 async fn a_writer_is_never_beside_anybody_and_nobody_starves() {
@@ -105,18 +101,14 @@ async fn a_writer_is_never_beside_anybody_and_nobody_starves() {
     }
 }
 
-/// Reads until it is killed.
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_reader() {
-    if is_child() {
-        let (referee, lock) = (Referee::of_role().await, locks(&store_of_role(), TTL));
-        let guard = lock.read("k").await.unwrap();
-        referee.enter(ROOM, &format!("{}.0", setting("NAME")), READER, &guard).await;
-        tell("reading");
-        std::future::pending().await
-    }
-}
+// Reads until it is killed.
+role!(role_reader, async {
+    let (referee, lock) = (Referee::of_role().await, locks(&store_of_role(), TTL));
+    let guard = lock.read("k").await.unwrap();
+    referee.enter(ROOM, &format!("{}.0", setting("NAME")), READER, &guard).await;
+    tell("reading");
+    std::future::pending().await
+});
 
 #[tokio::test]
 async fn a_killed_reader_frees_only_itself() {

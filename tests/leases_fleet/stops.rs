@@ -8,7 +8,8 @@ use tower_distributed::{Mutex, Store};
 use crate::fleet::{Fleet, LONG, in_time, store_of_role};
 use crate::referee::Referee;
 use support::eventually;
-use support::processes::{is_child, setting, tell};
+use support::processes::{setting, tell};
+use support::role;
 
 const STOPS: usize = 20;
 const TTL: Duration = Duration::from_millis(500);
@@ -17,13 +18,8 @@ fn mutex(store: &Store, ttl: Duration) -> Mutex {
     Mutex::builder().ttl(ttl).build(store, "locks").unwrap()
 }
 
-/// Locks `ROOM`, writes to its resource until that refuses, and tells what it knows then.
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_writer() {
-    if !is_child() {
-        return;
-    }
+// Locks `ROOM`, writes to its resource until that refuses, and tells what it knows then.
+role!(role_writer, async {
     let (referee, room) = (Referee::of_role().await, setting("ROOM"));
     let guard = mutex(&store_of_role(), TTL).lock(room.as_str()).await.unwrap();
     let lost = tokio::spawn(guard.lost());
@@ -37,7 +33,7 @@ async fn role_writer() {
     tell("lost");
     assert!(guard.extend().await.unwrap_err().is_lost());
     tell(if guard.unlock().await.unwrap() { "unlocked what another holds" } else { "was not held" });
-}
+});
 
 /// Stops a holder until another has taken its lock and written, for two times to live at least.
 async fn stop(fleet: &Fleet, number: usize) {

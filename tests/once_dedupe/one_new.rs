@@ -6,7 +6,8 @@ use futures::future::join_all;
 
 use crate::fleet::{Fleet, filter, store_of_role};
 use crate::referee::Referee;
-use support::processes::{is_child, setting, tell};
+use support::processes::{setting, tell};
+use support::role;
 use support::size;
 
 const PROCESSES: usize = 4;
@@ -16,12 +17,7 @@ fn items() -> usize {
     500 * size()
 }
 
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_callers() {
-    if !is_child() {
-        return;
-    }
+role!(role_callers, async {
     let (referee, seen) = (Referee::of_role().await, filter(&store_of_role()));
     tell("ready");
     Referee::of_role().await.next_order(&setting("NAME")).await;
@@ -39,7 +35,7 @@ async fn role_callers() {
         caller.unwrap();
     }
     tell("done");
-}
+});
 
 #[tokio::test]
 async fn each_item_is_new_once_to_256_callers_in_4_processes() {

@@ -17,7 +17,8 @@ use crate::fleet::{CAPACITY, Fleet, LONG, filter, store_of_role};
 use crate::judge::judge;
 use crate::messages::Messages;
 use crate::referee::Referee;
-use support::processes::{Child, is_child, setting};
+use support::processes::{Child, setting};
+use support::role;
 use support::{eventually, size};
 
 const TIMES: usize = 3;
@@ -109,12 +110,7 @@ impl Worker {
     }
 }
 
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_worker() {
-    if !is_child() {
-        return;
-    }
+role!(role_worker, async {
     let (process, referee) = (setting("NAME"), Referee::of_role().await);
     let messages = Messages::at(&setting("REFEREE")).await;
     let unsure = Arc::default();
@@ -133,7 +129,7 @@ async fn role_worker() {
         .layer(layer)
         .service(service_fn(move |request| handle(referee.clone(), request)));
     join_all((0..TASKS).map(|task| worker.clone().work(task, service.clone()))).await;
-}
+});
 
 struct Workers<'a> {
     fleet: &'a Fleet,

@@ -11,7 +11,8 @@ use tower_distributed::{Dedupe, DedupeLayer, Store};
 use crate::fleet::{Fleet, LONG, filter, store_of_role};
 use crate::referee::Referee;
 use support::eventually;
-use support::processes::{is_child, setting, tell};
+use support::processes::{setting, tell};
+use support::role;
 
 const STOPS: usize = 10;
 const TTL: Duration = Duration::from_millis(500);
@@ -20,13 +21,8 @@ fn dedupe(store: &Store, ttl: Duration) -> Dedupe {
     Dedupe::builder().remember_forever().ttl(ttl).build(&filter(store)).unwrap()
 }
 
-/// Handles the item of its name, until it is told to go on.
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_handler() {
-    if !is_child() {
-        return;
-    }
+// Handles the item of its name, until it is told to go on.
+role!(role_handler, async {
     let layer = DedupeLayer::new(dedupe(&store_of_role(), TTL), |item: &String| item.clone());
     let layer = layer.on_unsure(|unsure| {
         assert_eq!(unsure.key, setting("NAME").into());
@@ -40,7 +36,7 @@ async fn role_handler() {
     }));
     service.oneshot(setting("NAME")).await.unwrap();
     tell("handled");
-}
+});
 
 /// Stops it for two times to live at least, in which another handles its item.
 async fn stop(fleet: &Fleet, number: usize) {

@@ -1,10 +1,10 @@
-//! A fleet: a Redis for the library, another for the origin, and the processes.
+//! A fleet: a Redis for the library, another for the referee, and the processes.
 
 use std::time::Duration;
 
 use tower_distributed::Store;
 
-use crate::origin::Origin;
+use crate::referee::Referee;
 use support::eventually;
 use support::keys::keys_without_ttl;
 use support::processes::{Child, setting};
@@ -18,15 +18,15 @@ const WITHDRAWN: &str = "4503599627370496";
 
 pub(crate) struct Fleet {
     server: RedisServer,
-    asked: RedisServer,
-    pub(crate) origin: Origin,
+    refereeing: RedisServer,
+    pub(crate) referee: Referee,
 }
 
 impl Fleet {
     pub(crate) async fn start() -> Self {
-        let (server, asked) = (RedisServer::start().await, RedisServer::start().await);
-        let origin = Origin::at(&asked.url()).await;
-        Self { server, asked, origin }
+        let (server, refereeing) = (RedisServer::start().await, RedisServer::start().await);
+        let referee = Referee::at(&refereeing.url()).await;
+        Self { server, refereeing, referee }
     }
 
     pub(crate) fn store(&self) -> Store {
@@ -34,8 +34,8 @@ impl Fleet {
     }
 
     pub(crate) fn spawn(&self, role: &str, name: &str, env: &[(&str, &str)]) -> Child {
-        let (url, origin) = (self.server.url(), self.asked.url());
-        let own = [("URL", url.as_str()), ("ORIGIN", origin.as_str()), ("NAME", name)];
+        let (url, referee) = (self.server.url(), self.refereeing.url());
+        let own = [("URL", url.as_str()), ("REFEREE", referee.as_str()), ("NAME", name)];
         Child::spawn(role, &[&own[..], env].concat())
     }
 

@@ -191,16 +191,31 @@ pub(crate) async fn the_fences_of_claims_grow(place: &Place, name: &str) {
 }
 
 pub(crate) async fn any_item_is_legal_and_apart_from_others(place: &Place, name: &str) {
-    let dedupe = claims(place, name);
+    all_items_are_apart(&claims(place, name)).await;
+}
+
+pub(crate) async fn all_items_are_apart(dedupe: &Dedupe) {
     let mut held = Vec::new();
     for item in hostile() {
-        held.push(take(&dedupe, &item).await);
+        held.push(take(dedupe, &item).await);
     }
     for (item, claim) in hostile().into_iter().zip(held) {
         assert!(dedupe.try_claim(&item).await.unwrap_err().is_refused());
         assert!(claim.confirm().await.unwrap());
-        assert!(is_duplicate(&dedupe, &item).await);
+        assert!(is_duplicate(dedupe, &item).await);
     }
+}
+
+/// Handled once, and forgotten after a second at the earliest.
+pub(crate) async fn is_forgotten(dedupe: &Dedupe) {
+    let began = std::time::Instant::now();
+    assert!(take(dedupe, "a").await.confirm().await.unwrap());
+    eventually("it to be forgotten", SOON, async || match new(dedupe.try_claim("a").await.unwrap()) {
+        Some(claim) => claim.release().await.unwrap(),
+        None => false,
+    })
+    .await;
+    assert!(began.elapsed() >= Duration::from_millis(999), "{:?}", began.elapsed());
 }
 
 pub(crate) async fn nothing_but_the_filter_stays(place: &Place, name: &str) {

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use tower_distributed::dedupe::{Claimed, Dedupe, ExactBuilder};
 
-use crate::claims::{becomes_free, is_duplicate, new, take};
-use crate::keys::hostile;
+use crate::claims::{all_items_are_apart, becomes_free, is_duplicate, is_forgotten, new, take};
 use crate::stores::{Place, SOON};
 use support::eventually;
 
@@ -98,14 +97,7 @@ pub(crate) async fn a_claim_that_ran_out_is_lost(place: &Place, name: &str) {
 
 pub(crate) async fn what_is_old_is_new_again(place: &Place, name: &str) {
     let dedupe = builder(place, name).remember_for(Duration::from_secs(1)).build().unwrap();
-    let began = std::time::Instant::now();
-    assert!(take(&dedupe, "a").await.confirm().await.unwrap());
-    eventually("it to be forgotten", SOON, async || match new(dedupe.try_claim("a").await.unwrap()) {
-        Some(claim) => claim.release().await.unwrap(),
-        None => false,
-    })
-    .await;
-    assert!(began.elapsed() >= Duration::from_millis(999), "{:?}", began.elapsed());
+    is_forgotten(&dedupe).await;
     let pattern = place.part(&format!("{name}:*"), "exact:?");
     if let Some(server) = place.server_of(&pattern) {
         let left = || server.query::<Vec<String>>(&["KEYS", &pattern]).unwrap();
@@ -114,16 +106,7 @@ pub(crate) async fn what_is_old_is_new_again(place: &Place, name: &str) {
 }
 
 pub(crate) async fn any_item_is_legal_and_apart_from_others(place: &Place, name: &str) {
-    let dedupe = claims(place, name);
-    let mut held = Vec::new();
-    for item in hostile() {
-        held.push(take(&dedupe, &item).await);
-    }
-    for (item, claim) in hostile().into_iter().zip(held) {
-        assert!(dedupe.try_claim(&item).await.unwrap_err().is_refused());
-        assert!(claim.confirm().await.unwrap());
-        assert!(is_duplicate(&dedupe, &item).await);
-    }
+    all_items_are_apart(&claims(place, name)).await;
 }
 
 pub(crate) async fn every_key_has_a_time_to_live(place: &Place, name: &str) {

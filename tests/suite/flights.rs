@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tower_distributed::SingleFlight;
-use tower_distributed::single_flight::{Postcard, SingleFlightBuilder};
+use tower_distributed::single_flight::{Postcard, RunError, SingleFlightBuilder};
 
 use crate::stores::{Place, SOON};
 use support::eventually;
@@ -165,13 +165,30 @@ where
     }
 }
 
+pub(crate) async fn call(
+    flight: &SingleFlight<u64>,
+    origin: &Origin,
+) -> JoinHandle<Result<u64, tower_distributed::Error>> {
+    let (flight, work) = (flight.clone(), origin.work());
+    begin(async move { flight.run("k", work).await }).await
+}
+
+/// The same, where the first run fails.
+pub(crate) async fn call_failing(
+    flight: &SingleFlight<u64, String>,
+    origin: &Origin,
+) -> JoinHandle<Result<u64, RunError<String>>> {
+    let (flight, work) = (flight.clone(), origin.failing(1));
+    begin(async move { flight.try_run("k", work).await }).await
+}
+
 /// A caller whose work runs, which is not let go yet; further ones in its process.
 pub(crate) async fn begin_run(
     flight: &SingleFlight<u64>,
     origin: &Origin,
 ) -> JoinHandle<Result<u64, tower_distributed::Error>> {
-    let (flight, work, next) = (flight.clone(), origin.work(), origin.runs() + 1);
-    let caller = begin(async move { flight.run("k", work).await }).await;
+    let next = origin.runs() + 1;
+    let caller = call(flight, origin).await;
     origin.began(next).await;
     caller
 }
@@ -188,8 +205,7 @@ pub(crate) async fn refreshing(flight: &SingleFlight<u64>, origin: &Origin) {
 /// Forgets the answer while the second run is under way: who comes after that waits for it.
 pub(crate) async fn forgets_meanwhile(flight: &SingleFlight<u64>, origin: &Origin) {
     flight.forget("k").await.unwrap();
-    let (waits, work) = (flight.clone(), origin.work());
-    let waiter = begin(async move { waits.run("k", work).await }).await;
+    let waiter = call(flight, origin).await;
     assert!(!waiter.is_finished(), "it was forgotten");
     origin.let_go(1);
     assert_eq!(ended(waiter).await.unwrap(), 2);

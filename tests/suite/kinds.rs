@@ -1,28 +1,8 @@
 //! All that one at a time can hold, in one shape.
 
-use std::ops::Deref;
-
-use tower_distributed::rw_lock::RwLockWriteGuard;
-use tower_distributed::{Error, Key, Lease, Mutex, MutexGuard, Permit, RwLock, WaitGroup};
-
 use crate::stores::SOON;
+pub(crate) use crate::taken::Family;
 use support::eventually;
-
-/// Something of which one at a time holds a key.
-#[derive(Clone, Debug)]
-pub(crate) enum Family {
-    Permits(WaitGroup),
-    Mutex(Mutex),
-    Writers(RwLock),
-}
-
-/// What is held of it.
-#[derive(Debug)]
-pub(crate) enum Taken {
-    Permit(Permit),
-    Mutex(MutexGuard),
-    Writer(RwLockWriteGuard),
-}
 
 /// One of each kind, with these settings.
 macro_rules! each {
@@ -38,22 +18,6 @@ macro_rules! each {
 pub(crate) use each;
 
 impl Family {
-    pub(crate) async fn take(&self, key: impl Into<Key>) -> Result<Taken, Error> {
-        Ok(match self {
-            Self::Permits(permits) => Taken::Permit(permits.add(key).await?),
-            Self::Mutex(mutex) => Taken::Mutex(mutex.lock(key).await?),
-            Self::Writers(lock) => Taken::Writer(lock.write(key).await?),
-        })
-    }
-
-    pub(crate) async fn try_take(&self, key: impl Into<Key>) -> Result<Taken, Error> {
-        Ok(match self {
-            Self::Permits(permits) => Taken::Permit(permits.try_add(key).await?),
-            Self::Mutex(mutex) => Taken::Mutex(mutex.try_lock(key).await?),
-            Self::Writers(lock) => Taken::Writer(lock.try_write(key).await?),
-        })
-    }
-
     /// How many places in the queue so many waiters have where their own process holds: none for a mutex, which it hands on
     /// by itself unless they are counted.
     pub(crate) fn places(&self, waiters: usize) -> usize {
@@ -70,12 +34,7 @@ impl Family {
 
     /// The state of the key `k`.
     pub(crate) fn state(&self) -> String {
-        let name = match self {
-            Self::Permits(permits) => permits.name(),
-            Self::Mutex(mutex) => mutex.name(),
-            Self::Writers(lock) => lock.name(),
-        };
-        format!("{name}:k")
+        format!("{}:k", self.name())
     }
 
     /// Waits until nobody holds `k`.
@@ -88,27 +47,5 @@ impl Family {
             }
         })
         .await;
-    }
-}
-
-impl Taken {
-    pub(crate) async fn release(self) -> Result<bool, Error> {
-        match self {
-            Self::Permit(permit) => permit.done().await,
-            Self::Mutex(guard) => guard.unlock().await,
-            Self::Writer(guard) => guard.release().await,
-        }
-    }
-}
-
-impl Deref for Taken {
-    type Target = Lease;
-
-    fn deref(&self) -> &Lease {
-        match self {
-            Self::Permit(permit) => permit,
-            Self::Mutex(guard) => guard,
-            Self::Writer(guard) => guard,
-        }
     }
 }

@@ -22,6 +22,9 @@ mod permits;
 mod rw_locks;
 mod several;
 mod stores;
+#[allow(dead_code)]
+#[path = "../lease_faults/taken.rs"]
+mod taken;
 mod wire_format;
 
 /// Runs each test on each store.

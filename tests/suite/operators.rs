@@ -15,6 +15,7 @@ use crate::stores::{Place, SOON, with_servers};
 use support::eventually;
 use support::program::since_7_0;
 use support::redis_server::RedisServer;
+use support::requires;
 
 async fn list(operator: &Operator, namespace: &str) -> Vec<Entry> {
     let (mut scan, mut entries) = (operator.scan_namespace(namespace).unwrap(), BTreeSet::new());
@@ -435,9 +436,7 @@ async fn the_lock_of_another_library_has_no_fence_of_an_expired_one() {
 /// More keys than one call of `SCAN` looks at, on each master.
 #[tokio::test]
 async fn a_cluster_is_listed_by_urls_and_by_a_pool() {
-    if !since_7_0() {
-        return;
-    }
+    requires!(since_7_0());
     let cluster = support::cluster::RedisCluster::start().await;
     let store = Store::builder().timeout(SOON).cluster(cluster.urls()).unwrap();
     let bucket = TokenBucket::new(&store, "many", Quota::non_refilling(5)).unwrap();

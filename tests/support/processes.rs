@@ -3,15 +3,10 @@
 //! A role is a test of the same binary that is ignored unless it is run by name:
 //!
 //! ```ignore
-//! #[test]
-//! #[ignore = "a role, started by other tests"]
-//! fn role_holder() {
-//!     if !is_child() {
-//!         return;
-//!     }
+//! role!(role_holder, async {
 //!     let url = setting("URL");
 //!     tell("ready");
-//! }
+//! });
 //! ```
 
 use std::io::{BufRead as _, BufReader};
@@ -28,6 +23,27 @@ const ROLE: &str = "TOWER_DISTRIBUTED_ROLE";
 /// Marks the lines of a role among the output of the test runner.
 const MARK: &str = "@@ ";
 const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Makes of an async block a role, which returns at once unless it was started by [`Child::spawn`]; with
+/// `threads = 2` before the block, on so many threads.
+#[macro_export]
+macro_rules! role {
+    ($name:ident, $block:expr) => {
+        $crate::role!(@ #[tokio::test], $name, $block);
+    };
+    ($name:ident, threads = $threads:literal, $block:expr) => {
+        $crate::role!(@ #[tokio::test(flavor = "multi_thread", worker_threads = $threads)], $name, $block);
+    };
+    (@ #[$test:meta], $name:ident, $block:expr) => {
+        #[$test]
+        #[ignore = "a role, started by the tests"]
+        async fn $name() {
+            if $crate::processes::is_child() {
+                let () = $block.await;
+            }
+        }
+    };
+}
 
 /// Whether this process was started by [`Child::spawn`]. If not, a role returns at once.
 pub fn is_child() -> bool {

@@ -14,6 +14,16 @@ pub fn program() -> OsString {
     env::var_os(VARIABLE).unwrap_or_else(|| "redis-server".into())
 }
 
+/// Ends a test that the program is not fit for.
+#[macro_export]
+macro_rules! requires {
+    ($fit:expr) => {
+        if !$fit {
+            return;
+        }
+    };
+}
+
 /// Whether the program is as new as Redis 7.0. If not, the first call says so on the standard error.
 ///
 /// A test that starts a Cluster or a Sentinel asks this first: they need `cluster-port`, `CLUSTER ADDSLOTSRANGE` and

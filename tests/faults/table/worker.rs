@@ -6,16 +6,18 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tower_distributed::dedupe::Claimed;
+use tower_distributed::dedupe::{Claim, Claimed};
+use tower_distributed::rw_lock::{RwLockReadGuard, RwLockWriteGuard};
 use tower_distributed::single_flight::{Postcard, RunError};
 use tower_distributed::{
-    BloomFilter, Dedupe, Error, Lease, Mutex, Quota, Quotas, RwLock, SingleFlight, Store, StoreFailure,
-    TokenBucket, WaitGroup,
+    BloomFilter, Dedupe, Error, Lease, Mutex, MutexGuard, Permit, Quota, Quotas, RwLock, SingleFlight, Store,
+    StoreFailure, TokenBucket, WaitGroup,
 };
 
 use super::history::{Event, Journal, Primitive, now};
 use super::site;
-use support::processes::{is_child, setting, tell};
+use support::processes::{setting, tell};
+use support::role;
 
 pub(crate) const ROLE: &str = "table::worker::role_worker";
 pub(crate) const TTL: Duration = Duration::from_secs(1);
@@ -42,12 +44,7 @@ const ITEM: u64 = 4_000_000;
 /// Each run of a flight is written down as a task of its own.
 static RUNS: AtomicU32 = AtomicU32::new(1000);
 
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_worker() {
-    if !is_child() {
-        return;
-    }
+role!(role_worker, async {
     let store = site::store_of_role();
     let journal = Journal::create(&setting("HISTORY"));
     let stop = PathBuf::from(setting("STOP"));
@@ -76,7 +73,7 @@ async fn role_worker() {
     // What it could not release expires.
     let _ = store.shutdown(Duration::from_secs(5)).await;
     tell("done");
-}
+});
 
 /// The names of the primitives in Redis.
 pub(crate) fn namespace(primitive: Primitive) -> &'static str {
@@ -184,11 +181,7 @@ impl Primitives {
                     0 => self.permits.try_add(own.as_str()).await,
                     _ => self.permits.add(own.as_str()).await,
                 };
-                if let Some(permit) = scribe.granted(&own, permit) {
-                    scribe.hold(&own, || permit.is_held(), step).await;
-                    scribe.write(&own, Event::Release);
-                    scribe.released(&own, permit.done().await);
-                }
+                scribe.visit(&own, permit, step, Permit::done).await;
             }
             Primitive::Mutex => {
                 scribe.write(&own, Event::Acquire(ALONE));
@@ -196,27 +189,17 @@ impl Primitives {
                     0 => self.mutex.try_lock(own.as_str()).await,
                     _ => self.mutex.lock(own.as_str()).await,
                 };
-                if let Some(guard) = scribe.granted(&own, guard) {
-                    scribe.hold(&own, || guard.is_held(), step).await;
-                    scribe.write(&own, Event::Release);
-                    scribe.released(&own, guard.unlock().await);
-                }
+                scribe.visit(&own, guard, step, MutexGuard::unlock).await;
             }
             Primitive::RwLock if alone => {
                 scribe.write(&own, Event::Acquire(ALONE));
-                if let Some(guard) = scribe.granted(&own, self.rw_lock.write(own.as_str()).await) {
-                    scribe.hold(&own, || guard.is_held(), step).await;
-                    scribe.write(&own, Event::Release);
-                    scribe.released(&own, guard.release().await);
-                }
+                let guard = self.rw_lock.write(own.as_str()).await;
+                scribe.visit(&own, guard, step, RwLockWriteGuard::release).await;
             }
             Primitive::RwLock => {
                 scribe.write(&own, Event::Acquire(1));
-                if let Some(guard) = scribe.granted(&own, self.rw_lock.read(own.as_str()).await) {
-                    scribe.hold(&own, || guard.is_held(), step).await;
-                    scribe.write(&own, Event::Release);
-                    scribe.released(&own, guard.release().await);
-                }
+                let guard = self.rw_lock.read(own.as_str()).await;
+                scribe.visit(&own, guard, step, RwLockReadGuard::release).await;
             }
             Primitive::SingleFlight if step % 4 == 3 => self.fly(scribe, LASTING, step).await,
             Primitive::SingleFlight => self.fly(scribe, &own, step).await,
@@ -228,11 +211,7 @@ impl Primitives {
                     Ok(Claimed::New(claim)) => Ok(claim),
                     Err(error) => Err(error),
                 };
-                if let Some(claim) = scribe.granted(&item, claimed) {
-                    scribe.hold(&item, || claim.is_held(), step).await;
-                    scribe.write(&item, Event::Release);
-                    scribe.released(&item, claim.confirm().await);
-                }
+                scribe.visit(&item, claimed, step, Claim::confirm).await;
             }
         }
     }
@@ -294,17 +273,23 @@ impl Scribe {
 }
 
 impl Scribe {
-    fn granted<L: Deref<Target = Lease>>(&self, key: &str, granted: Result<L, Error>) -> Option<L> {
-        match granted {
-            Ok(lease) => {
-                self.write(key, Event::Granted(lease.handle().fence().unwrap_or(0)));
-                Some(lease)
-            }
-            Err(error) => {
-                self.write(key, told(&error));
-                None
-            }
-        }
+    /// Holds what was granted for a while, and gives it back.
+    async fn visit<L: Deref<Target = Lease>, F: Future<Output = Result<bool, Error>>>(
+        &self,
+        key: &str,
+        granted: Result<L, Error>,
+        step: u64,
+        release: impl FnOnce(L) -> F,
+    ) {
+        let lease = match granted {
+            Ok(lease) => lease,
+            Err(error) => return self.write(key, told(&error)),
+        };
+        self.write(key, Event::Granted(lease.handle().fence().unwrap_or(0)));
+        self.hold(key, || lease.is_held(), step).await;
+        self.write(key, Event::Release);
+        let released = release(lease).await;
+        self.write(key, released.map_or_else(|error| told(&error), Event::Released));
     }
 
     /// Holds a lease for a while. What is written down is a time before the lease was found to be held.
@@ -317,10 +302,6 @@ impl Scribe {
             self.journal.write(at, self.task, self.primitive, key, Event::Held);
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-    }
-
-    fn released(&self, key: &str, released: Result<bool, Error>) {
-        self.write(key, released.map_or_else(|error| told(&error), Event::Released));
     }
 }
 

@@ -10,6 +10,7 @@ use tower_test::{assert_request_eq, mock};
 use super::subjects::{
     ConcurrencyLimit, Dedupe, Mutex, RateLimit, Refusing, RwLock, SeveralLimits, on_subjects,
 };
+use crate::flights::kind;
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores};
 use support::proxy::FaultProxy;
@@ -25,7 +26,7 @@ async fn refused_requests_do_not_arrive<T: Refusing>(stores: Stores) {
     let (inner, mut handle) = mock::pair::<String, String>();
     let mut service = T::around(&T::layer(&stores.open()), inner);
     let error = service.ready().await.unwrap().call("ann:1".into()).await.unwrap_err();
-    assert!(error.is::<Refusal>(), "{error}");
+    assert_eq!(kind(&error), Some(T::REFUSAL), "{error}");
     assert_pending!(handle.poll_request());
     T::free(occupied).await;
 }

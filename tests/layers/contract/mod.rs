@@ -3,5 +3,6 @@
 mod dropped;
 mod inner_calls;
 mod readiness;
+mod refused;
 mod shared;
-mod subjects;
+pub(crate) mod subjects;

@@ -6,11 +6,11 @@ use tower_distributed::dedupe::Claim;
 use tower_distributed::rw_lock::RwLockWriteGuard;
 use tower_distributed::{
     ConcurrencyLimitLayer, DedupeLayer, Error, Layered, MutexGuard, MutexLayer, Permit, Quota,
-    RateLimitLayer, RwLockLayer, SingleFlightLayer, Store, TokenBucket, TokenBuckets,
+    RateLimitLayer, RefusalKind, RwLockLayer, SingleFlightLayer, Store, TokenBucket, TokenBuckets,
 };
 
 use crate::families::{locks, mutexes, permits};
-use crate::flights::{build, builder, by_name};
+use crate::flights::{build, builder, by_name, is_free};
 use crate::items::{claim, dedupe, handled, is_handled};
 use crate::stores::{HOUR, SOON, Stores, at_most};
 use support::eventually;
@@ -79,8 +79,12 @@ pub(crate) trait Subject {
 pub(crate) trait Refusing: Subject {
     type Occupied;
 
+    /// How requests of an occupied key are refused, and of one whose request was answered.
+    const REFUSAL: RefusalKind;
+    const AFTER_ANSWER: Option<RefusalKind>;
+
     /// Occupies a key, as another process does.
-    async fn occupy(stores: &Stores, key: &'static str) -> Self::Occupied;
+    async fn occupy(stores: &Stores, key: &str) -> Self::Occupied;
 
     async fn free(occupied: Self::Occupied);
 
@@ -91,7 +95,8 @@ pub(crate) trait Refusing: Subject {
 macro_rules! subjects {
     ($($subject:ident, $called:ident, $answered:ident: $layer:ty = |$store:ident| $build:expr;
        |$stores:ident, $key:ident| $state:expr;
-       $(=> $occupied:ty: |$by:ident, $at:ident| $occupy:expr, |$left:ident| $leave:expr;)?)*) => {$(
+       $(=> $refusal:ident, $after:expr, $occupied:ty:
+           |$by:ident, $at:ident| $occupy:expr, |$left:pat_param| $leave:expr;)?)*) => {$(
         pub(crate) struct $subject;
 
         impl Subject for $subject {
@@ -111,8 +116,10 @@ macro_rules! subjects {
 
         $(impl Refusing for $subject {
             type Occupied = $occupied;
+            const REFUSAL: RefusalKind = RefusalKind::$refusal;
+            const AFTER_ANSWER: Option<RefusalKind> = $after;
 
-            async fn occupy($by: &Stores, $at: &'static str) -> $occupied {
+            async fn occupy($by: &Stores, $at: &str) -> $occupied {
                 $occupy
             }
 
@@ -132,16 +139,16 @@ subjects! {
         RateLimitLayer::new(at_most(1, store), by_name)
     };
     |stores, key| state_of([at_most(1, &stores.open())], key).await;
-    => TokenBucket: |stores, key| empty(at_most(1, &stores.open()), key).await,
-        |bucket| bucket.reset("ann").await.unwrap();
+    => RateLimited, Some(RefusalKind::RateLimited), (TokenBucket, String): |stores, key| empty(at_most(1, &stores.open()), key).await,
+        |(bucket, key)| bucket.reset(key).await.unwrap();
 
     SeveralLimits, Spent, Spent: RateLimitLayer<String, String> = |store| {
         let limits = TokenBuckets::new([at_most(1, store), second(store)]).unwrap();
         RateLimitLayer::all_of(limits, (by_name, by_name))
     };
     |stores, key| state_of([at_most(1, &stores.open()), second(&stores.open())], key).await;
-    => TokenBucket: |stores, key| empty(second(&stores.open()), key).await,
-        |bucket| bucket.reset("ann").await.unwrap();
+    => RateLimited, Some(RefusalKind::RateLimited), (TokenBucket, String): |stores, key| empty(second(&stores.open()), key).await,
+        |(bucket, key)| bucket.reset(key).await.unwrap();
 
     ConcurrencyLimit, Free, Free: ConcurrencyLimitLayer<String> = |store| {
         ConcurrencyLimitLayer::new(permits(store, 1), by_name)
@@ -150,7 +157,7 @@ subjects! {
         Some(permit) => is_released(permit.done().await),
         None => State::Occupied,
     };
-    => Permit: |stores, key| permits(&stores.open(), 1).add(key).await.unwrap(),
+    => NoPermit, None, Permit: |stores, key| permits(&stores.open(), 1).add(key).await.unwrap(),
         |permit| assert!(permit.done().await.unwrap());
 
     Mutex, Free, Free: MutexLayer<String> = |store| MutexLayer::new(mutexes(store), by_name);
@@ -158,7 +165,7 @@ subjects! {
         Some(guard) => is_released(guard.unlock().await),
         None => State::Occupied,
     };
-    => MutexGuard: |stores, key| mutexes(&stores.open()).lock(key).await.unwrap(),
+    => Locked, None, MutexGuard: |stores, key| mutexes(&stores.open()).lock(key).await.unwrap(),
         |guard| assert!(guard.unlock().await.unwrap());
 
     RwLock, Free, Free: RwLockLayer<String> = |store| RwLockLayer::new(locks(store), by_name);
@@ -166,7 +173,7 @@ subjects! {
         Some(guard) => is_released(guard.release().await),
         None => State::Occupied,
     };
-    => RwLockWriteGuard: |stores, key| locks(&stores.open()).write(key).await.unwrap(),
+    => Locked, None, RwLockWriteGuard: |stores, key| locks(&stores.open()).write(key).await.unwrap(),
         |guard| assert!(guard.release().await.unwrap());
 
     // Its keys are occupied by a claim, as long as an item is handled elsewhere.
@@ -176,32 +183,26 @@ subjects! {
         Some(true) => State::Spent,
         None => State::Occupied,
     };
-    => Claim: |stores, key| claim(stores, key).await, |claim| assert!(claim.release().await.unwrap());
+    => InFlight, Some(RefusalKind::Duplicate), Claim: |stores, key| claim(stores, key).await, |claim| assert!(claim.release().await.unwrap());
 
     // Its keys are occupied for good, by items that were handled.
     Duplicates, Free, Spent: DedupeLayer<String, String, BoxError> = |store| Dedupe::layer(store);
     |stores, key| Dedupe::state(stores, key).await;
-    => (): |stores, key| handled(stores, key).await, |_nothing| ();
+    => Duplicate, Some(RefusalKind::Duplicate), (): |stores, key| handled(stores, key).await, |_nothing| ();
 
     SingleFlight, Free, Free: SingleFlightLayer<String, String, BoxError> = |store| {
         SingleFlightLayer::new(build(builder(), store), by_name)
     };
-    |stores, key| {
-        let flight = build::<std::convert::Infallible>(builder().max_wait(SOON / 10), &stores.open());
-        flight.forget(key).await.unwrap();
-        let answer = flight.run(key, async || "free".to_owned()).await;
-        flight.forget(key).await.unwrap();
-        if answer.is_ok_and(|answer| answer == "free") { State::Free } else { State::Occupied }
-    };
+    |stores, key| if is_free(stores, key).await { State::Free } else { State::Occupied };
 }
 
 fn second(store: &Store) -> TokenBucket {
     TokenBucket::new(store, "second", Quota::new(1, HOUR).burst(1)).unwrap()
 }
 
-async fn empty(bucket: TokenBucket, key: &str) -> TokenBucket {
+async fn empty(bucket: TokenBucket, key: &str) -> (TokenBucket, String) {
     assert!(bucket.allow(key).await.unwrap().is_admitted());
-    bucket
+    (bucket, key.to_owned())
 }
 
 /// Full buckets are free, and empty ones spent; some of each are neither.
@@ -280,3 +281,19 @@ macro_rules! for_all_subjects {
     }};
 }
 pub(crate) use for_all_subjects;
+
+/// Runs a block with the layers that go around services of any errors, and with their subjects.
+macro_rules! on_each_subject {
+    (@ $subject:ident, $stores:expr, |$layer:ident, $Kind:ident| $block:block) => {{
+        type $Kind = $crate::contract::subjects::$subject;
+        let $layer = <$Kind as $crate::contract::subjects::Subject>::layer(&$stores.open());
+        $block
+    }};
+    ($stores:expr, |$layer:ident, $Kind:ident| $block:block) => {{
+        on_each_subject!(@ RateLimit, $stores, |$layer, $Kind| $block);
+        on_each_subject!(@ ConcurrencyLimit, $stores, |$layer, $Kind| $block);
+        on_each_subject!(@ Mutex, $stores, |$layer, $Kind| $block);
+        on_each_subject!(@ RwLock, $stores, |$layer, $Kind| $block);
+    }};
+}
+pub(crate) use on_each_subject;

@@ -1,25 +1,24 @@
 //! While the store is away.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tokio_test::task;
 use tower::util::BoxCloneService;
 use tower::{BoxError, Layer as _, ServiceExt as _};
-use tower_distributed::{Dedupe, DedupeLayer, LeaseHandle, RefusalKind, Store, StoreFailure};
+use tower_distributed::{Dedupe, DedupeLayer, LeaseHandle, RefusalKind, StoreFailure};
 
-use crate::items::{by_name, dedupe, kind};
+use crate::flights::kind;
+use crate::items::{by_name, dedupe};
 use crate::probe::Probe;
-use crate::stores::{SOON, away};
+use crate::stores::{SOON, away, gone, shared_by, started};
 use support::eventually;
-use support::redis_server::RedisServer;
 
 #[tokio::test]
 async fn refuse_is_the_default() {
     let service = DedupeLayer::new(dedupe(&away()), by_name).layer(Probe::default());
     for _ in 0..6 {
         let error = service.clone().oneshot("a").await.unwrap_err();
-        assert_eq!(kind(&*error), Some(RefusalKind::StoreUnavailable));
+        assert_eq!(kind(&error), Some(RefusalKind::StoreUnavailable));
     }
 }
 
@@ -35,13 +34,12 @@ async fn admit_handles_without_a_claim() {
 
 #[tokio::test]
 async fn degrade_remembers_in_this_process() {
-    let degrade = StoreFailure::LocalShare { replicas: NonZeroU32::MIN };
-    let layer = DedupeLayer::new(dedupe(&away()), by_name).on_store_failure(degrade);
+    let layer = DedupeLayer::new(dedupe(&away()), by_name).on_store_failure(shared_by(1));
     let service = layer.layer(Probe::default());
     assert_eq!(service.clone().oneshot("a").await.unwrap(), "a");
     for service in [service, layer.layer(Probe::default())] {
         let error = service.oneshot("a").await.unwrap_err();
-        assert_eq!(kind(&*error), Some(RefusalKind::Duplicate));
+        assert_eq!(kind(&error), Some(RefusalKind::Duplicate));
     }
 }
 
@@ -49,8 +47,7 @@ async fn degrade_remembers_in_this_process() {
 #[tokio::test]
 async fn a_store_that_goes_away_and_comes_back() {
     for on_store_failure in [StoreFailure::FailClosed, StoreFailure::FailOpen] {
-        let redis = RedisServer::start().await;
-        let store = Store::redis(&redis.url()).unwrap();
+        let (redis, store) = started().await;
         let (sender, mut unsure) = tokio::sync::mpsc::unbounded_channel();
         let layer = DedupeLayer::new(dedupe(&store), by_name).on_store_failure(on_store_failure);
         let layer = layer.on_unsure(move |unsure| sender.send(unsure.error.is_some()).unwrap());
@@ -65,7 +62,7 @@ async fn a_store_that_goes_away_and_comes_back() {
         assert_eq!(unsure.recv().await, Some(true));
         if let StoreFailure::FailClosed = on_store_failure {
             let error = service.clone().oneshot("b").await.unwrap_err();
-            assert_eq!(kind(&*error), Some(RefusalKind::StoreUnavailable));
+            assert_eq!(kind(&error), Some(RefusalKind::StoreUnavailable));
         } else {
             let call = tokio::spawn(service.clone().oneshot("b"));
             handle.next_request().await.unwrap().1.send_response("admitted");
@@ -78,30 +75,26 @@ async fn a_store_that_goes_away_and_comes_back() {
         })
         .await;
         assert!(!seen.filter().unwrap().contains("b").await.unwrap());
-        assert_eq!(kind(&*service.oneshot("a").await.unwrap_err()), Some(RefusalKind::Duplicate));
+        assert_eq!(kind(&service.oneshot("a").await.unwrap_err()), Some(RefusalKind::Duplicate));
     }
 }
 
 /// A layer of one's own is no memory of one's own, in either mode.
 #[tokio::test]
 async fn routes_with_one_dedupe_share_what_they_remember() {
-    let redis = RedisServer::start().await;
-    let store = Store::redis(&redis.url()).unwrap();
-    store.ping().await.unwrap();
-    redis.kill9();
-    let degrade = StoreFailure::LocalShare { replicas: NonZeroU32::MIN };
+    let store = gone().await;
     let exact = Dedupe::exact(&store, "exact").remember_for(Duration::from_secs(86_400)).build().unwrap();
     for seen in [dedupe(&store), exact] {
-        let route = || DedupeLayer::new(seen.clone(), by_name).on_store_failure(degrade);
+        let route = || DedupeLayer::new(seen.clone(), by_name).on_store_failure(shared_by(1));
         let handled = route().layer(Probe::default()).oneshot("a").await.unwrap();
         assert_eq!(handled, "a");
         let error = route().layer(Probe::default()).oneshot("a").await.unwrap_err();
-        assert_eq!(kind(&*error), Some(RefusalKind::Duplicate));
+        assert_eq!(kind(&error), Some(RefusalKind::Duplicate));
 
         let hanging = Probe::hanging();
         let mut first = task::spawn(route().layer(hanging.clone()).oneshot("b"));
         hanging.runs(1, &mut first).await;
         let error = route().layer(Probe::default()).oneshot("b").await.unwrap_err();
-        assert_eq!(kind(&*error), Some(RefusalKind::InFlight));
+        assert_eq!(kind(&error), Some(RefusalKind::InFlight));
     }
 }

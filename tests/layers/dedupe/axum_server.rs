@@ -15,7 +15,7 @@ use tower_distributed::{LeaseHandle, StoreFailure};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::items::{becomes_free, claim, dedupe, handled, is_handled};
-use crate::net::{Answer, client, serve};
+use crate::net::{Answer, ask, client, serve};
 use crate::stores::{SOON, Stores, away, on_each_store};
 
 on_each_store!(
@@ -32,9 +32,7 @@ on_each_store!(
 );
 
 async fn send(url: &str, path: &str, id: &str) -> Answer {
-    let response = client().post(format!("{url}{path}")).header("webhook-id", id).send().await.unwrap();
-    let (status, headers) = (response.status(), response.headers().clone());
-    Answer { status, headers, body: response.text().await.unwrap() }
+    ask(client().post(format!("{url}{path}")), &[("webhook-id", id)]).await
 }
 
 /// `/status/n` answers so, `/panic` panics, `/lease` tells the fence, `/duplicate` whether it is one.

@@ -9,7 +9,8 @@ use tower::{BoxError, Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
 use tower_distributed::dedupe::DuplicateAction;
 use tower_distributed::{DedupeLayer, LeaseHandle, RefusalKind};
 
-use crate::items::{becomes_free, by_name, claim, dedupe, handled, is_handled, kind};
+use crate::flights::kind;
+use crate::items::{becomes_free, by_name, claim, dedupe, handled, is_handled};
 use crate::probe::Probe;
 use crate::stores::{HOUR, SOON, Stores, on_each_store};
 use support::eventually;
@@ -33,7 +34,7 @@ async fn they_are_refused(stores: Stores) {
     assert_eq!(service.clone().oneshot("a").await.unwrap(), "a");
     for _ in 0..3 {
         let error = service.clone().oneshot("a").await.unwrap_err();
-        assert_eq!(kind(&*error), Some(RefusalKind::Duplicate));
+        assert_eq!(kind(&error), Some(RefusalKind::Duplicate));
     }
     assert_eq!(probe.calls(), 1);
     assert_eq!(is_handled(&stores, "a").await, Some(true));
@@ -64,7 +65,7 @@ async fn what_is_in_flight_is_refused(stores: Stores) {
     let other = claim(&stores, "a").await;
     let service = DedupeLayer::new(dedupe(&stores.open()), by_name).layer(Probe::default());
     let error = service.clone().oneshot("a").await.unwrap_err();
-    assert_eq!(kind(&*error), Some(RefusalKind::InFlight));
+    assert_eq!(kind(&error), Some(RefusalKind::InFlight));
     assert_eq!(service.clone().oneshot("b").await.unwrap(), "b");
     assert!(other.release().await.unwrap());
     assert_eq!(service.oneshot("a").await.unwrap(), "a");
@@ -78,7 +79,7 @@ async fn what_is_in_flight_is_waited_for(stores: Stores) {
         assert_pending!(call.poll());
         if is_confirmed {
             assert!(other.confirm().await.unwrap());
-            assert_eq!(kind(&*call.await.unwrap_err()), Some(RefusalKind::Duplicate));
+            assert_eq!(kind(&call.await.unwrap_err()), Some(RefusalKind::Duplicate));
         } else {
             assert!(other.release().await.unwrap());
             assert_eq!(call.await.unwrap(), item);
@@ -105,7 +106,7 @@ async fn what_is_none_is_handled(stores: Stores) {
     assert_eq!(service.clone().oneshot("a").await.unwrap(), "a");
     assert_eq!(asked.load(Ordering::SeqCst), 2, "before and under the claim");
     truth.store(true, Ordering::SeqCst);
-    assert_eq!(kind(&*service.oneshot("a").await.unwrap_err()), Some(RefusalKind::Duplicate));
+    assert_eq!(kind(&service.oneshot("a").await.unwrap_err()), Some(RefusalKind::Duplicate));
     assert_eq!(probe.calls(), 2);
     assert_eq!(is_handled(&stores, "a").await, Some(true));
 }
@@ -136,7 +137,7 @@ async fn what_turns_out_to_be_one_under_the_claim_is_not_handled(stores: Stores)
     for call in calls {
         match call.await.unwrap() {
             Ok(()) => handled += 1,
-            Err(error) => assert_eq!(kind(&*error), Some(RefusalKind::Duplicate)),
+            Err(error) => assert_eq!(kind(&error), Some(RefusalKind::Duplicate)),
         }
     }
     assert_eq!((handled, times.load(Ordering::SeqCst)), (1, 1));

@@ -15,7 +15,7 @@ use tower_distributed::extract::header;
 use tower_distributed::web::dedupe as once;
 use tower_distributed::{Dedupe, Key, Store};
 
-use crate::net::{Answer, client, serve};
+use crate::net::{Answer, ask, client, serve};
 use crate::stores::{Stores, on_each_store};
 
 on_each_store!(
@@ -31,11 +31,7 @@ fn exact(store: &Store) -> Dedupe {
 }
 
 async fn send(url: &str, fields: &[(&str, &str)]) -> Answer {
-    let request = client().post(format!("{url}/"));
-    let request = fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
-    let response = request.send().await.unwrap();
-    let (status, headers) = (response.status(), response.headers().clone());
-    Answer { status, headers, body: response.text().await.unwrap() }
+    ask(client().post(format!("{url}/")), fields).await
 }
 
 /// Counts how often it is called.

@@ -17,7 +17,7 @@ use tower_distributed::web::{IdempotencyBuilder, idempotency};
 use tower_distributed::{Key, Refusal, Store, StoreFailure};
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::net::{Answer, client, serve};
+use crate::net::{Answer, ask, client, serve};
 use crate::stores::{SOON, Stores, away, on_each_store};
 use support::eventually;
 
@@ -84,11 +84,7 @@ impl App {
 }
 
 async fn send(url: &str, fields: &[(&str, &str)], body: &str) -> Answer {
-    let request = client().post(url).body(body.to_owned());
-    let request = fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
-    let response = request.send().await.unwrap();
-    let (status, headers) = (response.status(), response.headers().clone());
-    Answer { status, headers, body: response.text().await.unwrap() }
+    ask(client().post(url).body(body.to_owned()), fields).await
 }
 
 const ANN: (&str, &str) = ("user", "ann");

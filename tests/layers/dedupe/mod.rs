@@ -1,6 +1,5 @@
 //! Requests that are handled once: what the layer owes to the services around it and to those who send them.
 
-mod around;
 mod away;
 mod axum_server;
 mod duplicates;

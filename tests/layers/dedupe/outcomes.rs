@@ -6,7 +6,8 @@ use tokio_test::{assert_pending, task};
 use tower::{BoxError, Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
 use tower_distributed::{DedupeLayer, LeaseHandle, RefusalKind};
 
-use crate::items::{becomes_free, by_name, dedupe, is_handled, kind};
+use crate::flights::kind;
+use crate::items::{becomes_free, by_name, dedupe, is_handled};
 use crate::probe::Probe;
 use crate::stores::{Stores, on_each_store};
 use support::redis_server::RedisServer;
@@ -25,7 +26,7 @@ async fn an_error_gives_it_back(stores: Stores) {
         .service(service_fn(async |_: &'static str| Err::<(), BoxError>("it does not work".into())));
     for _ in 0..3 {
         let error = service.clone().oneshot("a").await.unwrap_err();
-        assert_eq!((kind(&*error), error.to_string().as_str()), (None, "it does not work"));
+        assert_eq!((kind(&error), error.to_string().as_str()), (None, "it does not work"));
         // At once: whoever hears of the failure may send it again.
         assert_eq!(is_handled(&stores, "a").await, Some(false));
     }
@@ -51,7 +52,7 @@ async fn a_response_that_is_no_success_gives_it_back(stores: Stores) {
         assert_eq!(is_handled(&stores, "bad").await, Some(false));
     }
     assert_eq!(service.clone().oneshot("good").await.unwrap(), "good");
-    assert_eq!(kind(&*service.oneshot("good").await.unwrap_err()), Some(RefusalKind::Duplicate));
+    assert_eq!(kind(&service.oneshot("good").await.unwrap_err()), Some(RefusalKind::Duplicate));
 }
 
 /// The response is held back until it can be relied upon.
@@ -86,7 +87,7 @@ async fn it_is_cancelled_when_its_claim_is_lost() {
         assert_eq!(redis.query(&["DEL", &claims[0]]), Ok(1));
         leases.recv().await.unwrap().lost().await;
         if cancels {
-            assert_eq!(kind(&*call.await.unwrap_err()), Some(RefusalKind::LeaseLost));
+            assert_eq!(kind(&call.await.unwrap_err()), Some(RefusalKind::LeaseLost));
             assert_eq!(probe.running(), 0, "dropped before anybody heard of it");
         } else {
             assert_pending!(call.poll());

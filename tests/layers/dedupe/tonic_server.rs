@@ -2,44 +2,34 @@
 
 use std::time::Duration;
 
-use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Channel, Server};
+use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
-use tonic_types::StatusExt as _;
 use tower_distributed::extract::header;
 use tower_distributed::{DedupeLayer, Store, grpc};
 
+use crate::health::{retry_delay, serve_health};
 use crate::items::{claim, dedupe, handled, is_handled};
-use crate::net::listen;
 use crate::stores::{SOON, Stores, away, on_each_store};
 
 on_each_store!(a_duplicate_already_exists, what_is_in_flight_is_aborted, only_ok_counts_as_handled);
 
 /// Serves gRPC health checks, each once.
 async fn serve(store: &Store, wait: Option<Duration>) -> Channel {
-    let (listener, address) = listen().await;
-    let (_, health) = tonic_health::server::health_reporter();
     let mut layer = DedupeLayer::new(dedupe(store), header("message-id").unwrap().plain())
         .success(grpc::is_handled)
         .reject_with(grpc::refuse());
     if let Some(wait) = wait {
         layer = layer.max_wait(wait);
     }
-    let server = Server::builder().layer(layer).add_service(health);
-    tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
-    Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
+    serve_health!(layer)
 }
 
 async fn check(channel: &Channel, id: &str, service: &str) -> Result<(), Status> {
     let mut request = tonic::Request::new(HealthCheckRequest { service: service.to_owned() });
     request.metadata_mut().insert("message-id", id.parse().unwrap());
     HealthClient::new(channel.clone()).check(request).await.map(drop)
-}
-
-fn retry_delay(status: &Status) -> Option<Duration> {
-    status.get_details_retry_info().and_then(|info| info.retry_delay)
 }
 
 async fn a_duplicate_already_exists(stores: Stores) {

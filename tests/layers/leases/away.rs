@@ -1,6 +1,5 @@
 //! When the store is away: refuse, admit, or do with a share; locks are not had at all.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tokio_test::{assert_pending, task};
@@ -13,7 +12,7 @@ use tower_distributed::{
 
 use crate::families::{locks, mutexes, permits};
 use crate::probe::Probe;
-use crate::stores::{SOON, away};
+use crate::stores::{SOON, away, gone, shared_by, started};
 use support::eventually;
 use support::redis_server::RedisServer;
 
@@ -28,10 +27,6 @@ fn everything(_: &u32) -> &'static str {
 fn limited(limit: u32, store: &Store, on_store_failure: StoreFailure, probe: &Probe) -> Service {
     let layer = ConcurrencyLimitLayer::new(permits(store, limit), everything).weight(|weight: &u32| *weight);
     BoxCloneService::new(layer.on_store_failure(on_store_failure).layer(probe.clone()))
-}
-
-fn shared_by(replicas: u32) -> StoreFailure {
-    StoreFailure::LocalShare { replicas: NonZeroU32::new(replicas).unwrap() }
 }
 
 /// Starts a request of a service that hangs; how it is refused, if it does not get there.
@@ -173,8 +168,7 @@ async fn degrade_ends_with_the_outage() {
 /// Whoever has its permit is not concerned, even if it cannot be given back.
 #[tokio::test]
 async fn requests_at_work_survive_an_outage() {
-    let redis = RedisServer::start().await;
-    let store = Store::redis(&redis.url()).unwrap();
+    let (redis, store) = started().await;
     let (inner, mut handle) = tower_test::mock::pair::<u32, u32>();
     let service = ConcurrencyLimitLayer::new(permits(&store, 1), everything).layer(inner);
     let call = tokio::spawn(service.oneshot(7));
@@ -200,15 +194,6 @@ async fn mutexes_do_as_they_are_told() {
         assert_eq!(first.as_ref().err().copied(), second.filter(|kind| *kind != RefusalKind::Locked));
         assert_eq!(start(&service, &probe, 1).await.err(), second);
     }
-}
-
-/// A store whose Redis was there, and has gone.
-async fn gone() -> Store {
-    let redis = RedisServer::start().await;
-    let store = Store::redis(&redis.url()).unwrap();
-    store.ping().await.unwrap();
-    redis.kill9();
-    store
 }
 
 /// Routes share what they would share in the store: a layer of their own is no memory of their own.

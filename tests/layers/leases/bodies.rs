@@ -7,8 +7,9 @@ use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use http::Response;
 use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
 use hyper::body::{Body, Bytes, Frame};
-use tower::{BoxError, Layer as _, Service, ServiceExt as _, service_fn};
-use tower_distributed::response::UntilBodyEnd;
+use tower::util::BoxCloneService;
+use tower::{BoxError, Layer, Service, ServiceExt as _, service_fn};
+use tower_distributed::response::{LeasedBody, UntilBodyEnd};
 
 use crate::families::{becomes_free, by_name, is_free, on_each_layer};
 use crate::stores::{Stores, on_each_store};
@@ -36,19 +37,36 @@ pub(crate) fn data(text: &'static str) -> Frames {
     Ok(Frame::data(Bytes::from(text)))
 }
 
-/// Answers one request with a body.
-pub(crate) fn answers<B>(
-    body: B,
-) -> impl Service<&'static str, Response = Response<B>, Error = BoxError> + Clone {
+/// Answers one request.
+pub(crate) type Answers<B> = BoxCloneService<&'static str, Response<B>, BoxError>;
+
+/// With a body.
+pub(crate) fn answers<B: Send + 'static>(body: B) -> Answers<B> {
     responds(Response::new(body))
 }
 
-/// Answers one request.
-pub(crate) fn responds<B>(
-    response: Response<B>,
-) -> impl Service<&'static str, Response = Response<B>, Error = BoxError> + Clone {
+pub(crate) fn responds<B: Send + 'static>(response: Response<B>) -> Answers<B> {
     let response = Arc::new(Mutex::new(Some(response)));
-    service_fn(move |_| std::future::ready(Ok(response.lock().unwrap().take().expect("it answers once"))))
+    BoxCloneService::new(service_fn(move |_| {
+        std::future::ready(Ok(response.lock().unwrap().take().expect("it answers once")))
+    }))
+}
+
+/// The body of the response to `ann`, which holds its lease.
+pub(crate) async fn held<B: Send + 'static, L: Layer<Answers<B>>>(layer: L, body: B) -> LeasedBody<B>
+where
+    L::Service: Service<&'static str, Response = Response<LeasedBody<B>>, Error = BoxError>,
+{
+    layer.layer(answers(body)).oneshot("ann").await.unwrap().into_body()
+}
+
+/// The same, with a body that is sent frame by frame.
+pub(crate) async fn streamed<L: Layer<Answers<Slow>>>(layer: L) -> (UnboundedSender<Frames>, LeasedBody<Slow>)
+where
+    L::Service: Service<&'static str, Response = Response<LeasedBody<Slow>>, Error = BoxError>,
+{
+    let (sender, body) = slow();
+    (sender, held(layer, body).await)
 }
 
 /// Whether the next frame has this text.
@@ -62,14 +80,7 @@ where
 
 async fn read_slowly(stores: Stores) {
     on_each_layer!(stores, by_name, |layer| {
-        let (sender, body) = slow();
-        let mut body = layer
-            .hold(UntilBodyEnd::default())
-            .layer(answers(body))
-            .oneshot("ann")
-            .await
-            .unwrap()
-            .into_body();
+        let (sender, mut body) = streamed(layer.hold(UntilBodyEnd::default())).await;
         assert!(!is_free(&stores, "ann").await);
         sender.unbounded_send(data("one")).unwrap();
         assert!(reads(&mut body, "one").await && !body.is_end_stream());
@@ -87,14 +98,7 @@ async fn read_slowly(stores: Stores) {
 
 async fn dropped_half_way(stores: Stores) {
     on_each_layer!(stores, by_name, |layer| {
-        let (sender, body) = slow();
-        let mut body = layer
-            .hold(UntilBodyEnd::default())
-            .layer(answers(body))
-            .oneshot("ann")
-            .await
-            .unwrap()
-            .into_body();
+        let (sender, mut body) = streamed(layer.hold(UntilBodyEnd::default())).await;
         sender.unbounded_send(data("one")).unwrap();
         assert!(reads(&mut body, "one").await);
         assert!(!is_free(&stores, "ann").await);
@@ -115,14 +119,7 @@ async fn dropped_unread(stores: Stores) {
 
 async fn failed_half_way(stores: Stores) {
     on_each_layer!(stores, by_name, |layer| {
-        let (sender, body) = slow();
-        let mut body = layer
-            .hold(UntilBodyEnd::default())
-            .layer(answers(body))
-            .oneshot("ann")
-            .await
-            .unwrap()
-            .into_body();
+        let (sender, mut body) = streamed(layer.hold(UntilBodyEnd::default())).await;
         sender.unbounded_send(data("one")).unwrap();
         sender.unbounded_send(Err(io::Error::other("out of paper"))).unwrap();
         assert!(reads(&mut body, "one").await);
@@ -136,13 +133,7 @@ async fn failed_half_way(stores: Stores) {
 async fn ended_by_its_last_frame(stores: Stores) {
     on_each_layer!(stores, by_name, |layer| {
         let body = Full::new(Bytes::from("all"));
-        let mut body = layer
-            .hold(UntilBodyEnd::default())
-            .layer(answers(body))
-            .oneshot("ann")
-            .await
-            .unwrap()
-            .into_body();
+        let mut body = held(layer.hold(UntilBodyEnd::default()), body).await;
         assert_eq!(body.size_hint().exact(), Some(3));
         assert!(!is_free(&stores, "ann").await);
         assert!(reads(&mut body, "all").await && body.is_end_stream());
@@ -153,8 +144,7 @@ async fn ended_by_its_last_frame(stores: Stores) {
 
 async fn empty_bodies(stores: Stores) {
     on_each_layer!(stores, by_name, |layer| {
-        let service = layer.hold(UntilBodyEnd::default()).layer(answers(Empty::<Bytes>::new()));
-        let mut body = service.oneshot("ann").await.unwrap().into_body();
+        let mut body = held(layer.hold(UntilBodyEnd::default()), Empty::<Bytes>::new()).await;
         assert!(body.is_end_stream() && body.frame().await.is_none());
         becomes_free(&stores, "ann").await;
         drop(body);

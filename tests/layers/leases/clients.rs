@@ -8,6 +8,7 @@ use tower_distributed::{ConcurrencyLimitLayer, Refusal, RefusalKind};
 
 use crate::families::{becomes_free, is_free, permits};
 use crate::net::client;
+use crate::stacks::tower_layers::abort;
 use crate::stores::{SOON, Stores, on_each_store};
 use crate::upstream::{Upstream, hyper_client};
 
@@ -35,8 +36,7 @@ async fn reqwest_is_limited_by_host(stores: Stores) {
         assert_eq!(error.downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::NoPermit);
     }
     assert_eq!(upstream.requests(), 1);
-    hanging.abort();
-    assert!(hanging.await.is_err_and(|error| error.is_cancelled()));
+    abort(hanging).await;
     becomes_free(&stores, HOST).await;
     let response = there.oneshot(request(&upstream, "/")).await.unwrap();
     assert_eq!((response.status(), response.text().await.unwrap()), (StatusCode::OK, "hello".into()));

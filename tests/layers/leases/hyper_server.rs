@@ -6,17 +6,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::future::join_all;
 use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
 use tower::{ServiceBuilder, service_fn};
 use tower_distributed::LeaseHandle;
 use tower_distributed::extract::path;
 use tower_distributed::web::{concurrency_limit, rw_lock};
 
 use crate::families::{Other, locks, permits};
-use crate::net::{get, serve_each as serve};
+use crate::net::{get, hellos_over_http2, serve_each as serve};
 use crate::stores::{SOON, Stores, on_each_store};
 
 on_each_store!(full_bodies, no_more_at_once_than_the_limit_over_http1, and_over_http2);
@@ -75,13 +73,6 @@ async fn no_more_at_once_than_the_limit_over_http1(stores: Stores) {
 async fn and_over_http2(stores: Stores) {
     let gauge = Arc::default();
     let url = serve_three(&stores, &gauge).await;
-    let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http::<String>();
-    let answers = join_all((0..20).map(|_| async {
-        let response = client.get(url.parse().unwrap()).await.unwrap();
-        (response.status(), response.into_body().collect().await.unwrap().to_bytes())
-    }));
-    for (status, body) in answers.await {
-        assert_eq!((status, &*body), (StatusCode::OK, &b"hello"[..]));
-    }
+    hellos_over_http2(&url, 20).await;
     assert!((1..=3).contains(&gauge.most.load(Ordering::SeqCst)));
 }

@@ -19,6 +19,7 @@ use tower_test::mock;
 use crate::families::by_name;
 use crate::leases::bodies::{Frames, Slow, data, reads, slow};
 use crate::probe::Probe;
+use crate::stores::started;
 use support::redis_server::RedisServer;
 
 /// Renewed three times a second.
@@ -52,8 +53,7 @@ async fn is_cancelled(redis: &RedisServer, service: Service, probe: &Probe) {
 
 #[tokio::test]
 async fn a_request_is_cancelled_when_its_lock_is_lost() {
-    let redis = RedisServer::start().await;
-    let store = Store::redis(&redis.url()).unwrap();
+    let (redis, store) = started().await;
     let probe = Probe::hanging();
     let layer = RwLockLayer::new(locks(&store), by_name);
     is_cancelled(&redis, BoxCloneService::new(layer.layer(probe.clone())), &probe).await;
@@ -61,8 +61,7 @@ async fn a_request_is_cancelled_when_its_lock_is_lost() {
 
 #[tokio::test]
 async fn a_request_is_cancelled_when_its_permit_is_lost_where_that_is_set() {
-    let redis = RedisServer::start().await;
-    let store = Store::redis(&redis.url()).unwrap();
+    let (redis, store) = started().await;
     let probe = Probe::hanging();
     let layer = ConcurrencyLimitLayer::new(permits(&store), by_name).cancel_when_lost(true);
     is_cancelled(&redis, BoxCloneService::new(layer.layer(probe.clone())), &probe).await;
@@ -97,8 +96,7 @@ async fn goes_on(
 
 #[tokio::test]
 async fn a_request_goes_on_when_its_permit_is_lost() {
-    let redis = RedisServer::start().await;
-    let store = Store::redis(&redis.url()).unwrap();
+    let (redis, store) = started().await;
     let (inner, handle) = mock::pair();
     let layer = ConcurrencyLimitLayer::new(permits(&store), by_told).on_lease(tell);
     goes_on(&redis, BoxCloneService::new(layer.layer(inner)), handle).await;
@@ -106,8 +104,7 @@ async fn a_request_goes_on_when_its_permit_is_lost() {
 
 #[tokio::test]
 async fn a_request_goes_on_when_its_lock_is_lost_where_that_is_set() {
-    let redis = RedisServer::start().await;
-    let store = Store::redis(&redis.url()).unwrap();
+    let (redis, store) = started().await;
     let (inner, handle) = mock::pair();
     let layer = RwLockLayer::new(locks(&store), by_told).on_lease(tell).cancel_when_lost(false);
     goes_on(&redis, BoxCloneService::new(layer.layer(inner)), handle).await;
@@ -116,8 +113,7 @@ async fn a_request_goes_on_when_its_lock_is_lost_where_that_is_set() {
 /// An outage that outlasts the lease ends it as well: nobody is to believe in a lock that others may have by now.
 #[tokio::test]
 async fn a_lock_is_lost_when_its_time_runs_out() {
-    let redis = RedisServer::start().await;
-    let store = Store::redis(&redis.url()).unwrap();
+    let (redis, store) = started().await;
     let probe = Probe::hanging();
     let service = RwLockLayer::new(locks(&store), by_name).layer(probe.clone());
     let mut call = task::spawn(service.oneshot("ann"));
@@ -148,8 +144,7 @@ async fn streams(
 
 #[tokio::test]
 async fn a_body_goes_on_when_its_lock_is_lost() {
-    let redis = RedisServer::start().await;
-    let store = Store::redis(&redis.url()).unwrap();
+    let (redis, store) = started().await;
     let (sender, mut body, lease) = streams(&store, UntilBodyEnd::default()).await;
     take_away(&redis);
     lease.lost().await;
@@ -161,8 +156,7 @@ async fn a_body_goes_on_when_its_lock_is_lost() {
 
 #[tokio::test]
 async fn a_body_is_aborted_when_its_lock_is_lost_where_that_is_set() {
-    let redis = RedisServer::start().await;
-    let store = Store::redis(&redis.url()).unwrap();
+    let (redis, store) = started().await;
     let aborts = UntilBodyEnd::default().on_lease_end(LeaseEnd::Abort);
     let (sender, mut body, lease) = streams(&store, aborts.clone()).await;
     take_away(&redis);

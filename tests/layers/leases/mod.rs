@@ -17,5 +17,4 @@ mod stalled_bodies;
 mod statuses;
 mod taken;
 mod tonic_server;
-mod tower_around;
 mod upgrades;

@@ -13,7 +13,7 @@ use tower_distributed::Error;
 use tower_distributed::response::{LeaseEnd, LeasedBody, UntilBodyEnd};
 
 use crate::families::{becomes_free, by_name, is_free, on_each_layer};
-use crate::leases::bodies::{answers, data, reads, responds, slow};
+use crate::leases::bodies::{answers, data, held, reads, responds, slow, streamed};
 use crate::stores::{HOUR, SOON, Stores, on_each_store};
 use support::eventually_blocking;
 
@@ -30,9 +30,7 @@ const IDLE: Duration = Duration::from_secs(60);
 async fn a_body_that_nobody_polls_holds_its_lease_for_a_minute() {
     let stores = Stores::in_memory();
     on_each_layer!(stores, by_name, |layer| {
-        let (sender, body) = slow();
-        let service = layer.hold(UntilBodyEnd::default()).layer(answers(body));
-        let mut body = service.oneshot("ann").await.unwrap().into_body();
+        let (sender, mut body) = streamed(layer.hold(UntilBodyEnd::default())).await;
         tokio::time::sleep(IDLE - SECOND).await;
         assert!(!is_free(&stores, "ann").await);
         tokio::time::sleep(2 * SECOND).await;
@@ -46,9 +44,7 @@ async fn a_body_that_nobody_polls_holds_its_lease_for_a_minute() {
 async fn a_body_that_yields_nothing_holds_its_lease_for_a_minute() {
     let stores = Stores::in_memory();
     on_each_layer!(stores, by_name, |layer| {
-        let (sender, body) = slow();
-        let service = layer.hold(UntilBodyEnd::default()).layer(answers(body));
-        let mut body = service.oneshot("ann").await.unwrap().into_body();
+        let (sender, mut body) = streamed(layer.hold(UntilBodyEnd::default())).await;
         sender.unbounded_send(data("one")).unwrap();
         assert!(reads(&mut body, "one").await);
         let mut next = task::spawn(reads(&mut body, "two"));
@@ -67,9 +63,7 @@ async fn a_body_that_yields_nothing_holds_its_lease_for_a_minute() {
 async fn a_body_that_makes_progress_keeps_its_lease() {
     let stores = Stores::in_memory();
     on_each_layer!(stores, by_name, |layer| {
-        let (sender, body) = slow();
-        let service = layer.hold(UntilBodyEnd::default()).layer(answers(body));
-        let mut body = service.oneshot("ann").await.unwrap().into_body();
+        let (sender, mut body) = streamed(layer.hold(UntilBodyEnd::default())).await;
         for _ in 0..10 {
             tokio::time::sleep(IDLE - SECOND).await;
             assert!(!is_free(&stores, "ann").await);
@@ -103,10 +97,8 @@ async fn limits_can_be_switched_off() {
 async fn max_hold_detaches_a_body_that_makes_progress() {
     let stores = Stores::in_memory();
     on_each_layer!(stores, by_name, |layer| {
-        let (sender, body) = slow();
         let hold = UntilBodyEnd::default().max_hold(3 * IDLE).unwrap();
-        let service = layer.hold(hold).layer(answers(body));
-        let mut body = service.oneshot("ann").await.unwrap().into_body();
+        let (sender, mut body) = streamed(layer.hold(hold)).await;
         for minute in 1..6 {
             tokio::time::sleep(IDLE - SECOND).await;
             sender.unbounded_send(data("tick")).unwrap();
@@ -122,10 +114,8 @@ async fn max_hold_detaches_a_body_that_makes_progress() {
 async fn max_hold_aborts_a_body_that_makes_progress() {
     let stores = Stores::in_memory();
     on_each_layer!(stores, by_name, |layer| {
-        let (sender, body) = slow();
         let hold = UntilBodyEnd::default().max_hold(IDLE).unwrap().on_lease_end(LeaseEnd::Abort);
-        let service = layer.hold(hold).layer(answers(body));
-        let mut body = service.oneshot("ann").await.unwrap().into_body();
+        let (sender, mut body) = streamed(layer.hold(hold)).await;
         for _ in 0..2 {
             sender.unbounded_send(data("tick")).unwrap();
             assert!(reads(&mut body, "tick").await);
@@ -158,10 +148,8 @@ where
 async fn an_abort_wakes_the_task_that_polls_the_body() {
     let stores = Stores::in_memory();
     on_each_layer!(stores, by_name, |layer| {
-        let (_sender, body) = slow();
         let hold = UntilBodyEnd::default().on_lease_end(LeaseEnd::Abort);
-        let service = layer.hold(hold).layer(answers(body));
-        let mut body = service.oneshot("ann").await.unwrap().into_body();
+        let (_sender, mut body) = streamed(layer.hold(hold)).await;
         let mut reading = task::spawn(is_aborted(&mut body, "no progress within idle_timeout"));
         assert_pending!(reading.poll());
         tokio::time::sleep(IDLE - SECOND).await;
@@ -179,8 +167,7 @@ async fn an_abort_is_told_to_who_polls_the_body_later() {
         let (sender, body) = slow();
         sender.unbounded_send(data("too late")).unwrap();
         let hold = UntilBodyEnd::default().on_lease_end(LeaseEnd::Abort);
-        let service = layer.hold(hold).layer(answers(body));
-        let mut body = service.oneshot("ann").await.unwrap().into_body();
+        let mut body = held(layer.hold(hold), body).await;
         tokio::time::sleep(IDLE + SECOND).await;
         assert!(is_free(&stores, "ann").await);
         is_aborted(&mut body, "no progress within idle_timeout").await;
@@ -217,9 +204,7 @@ fn bodies_of_the_frameworks_compose() {
 async fn errors_of_the_inner_body_are_its_own() {
     let stores = Stores::in_memory();
     on_each_layer!(stores, by_name, |layer| {
-        let (sender, body) = slow();
-        let service = layer.hold(UntilBodyEnd::default()).layer(answers(body));
-        let mut body = service.oneshot("ann").await.unwrap().into_body();
+        let (sender, mut body) = streamed(layer.hold(UntilBodyEnd::default())).await;
         sender.unbounded_send(Err(io::ErrorKind::BrokenPipe.into())).unwrap();
         let error = body.frame().await.unwrap().unwrap_err();
         assert_eq!(error.downcast_ref::<io::Error>().unwrap().kind(), io::ErrorKind::BrokenPipe);

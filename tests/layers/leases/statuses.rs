@@ -12,8 +12,7 @@ use tower_distributed::{RwLock, Store, WaitGroup};
 
 use crate::families::{Other, locks, permits};
 use crate::net::{get, serve};
-use crate::stores::{Stores, away, on_each_store};
-use support::redis_server::RedisServer;
+use crate::stores::{Stores, away, on_each_store, started};
 
 on_each_store!(permits_that_are_not_to_be_had, locks_that_are_held, what_can_never_be, those_that_are_closed);
 
@@ -110,8 +109,7 @@ async fn an_outage_is_a_503_and_tells_no_cause() {
 
 #[tokio::test]
 async fn a_lock_that_is_lost_is_a_503() {
-    let redis = RedisServer::start().await;
-    let store = Store::redis(&redis.url()).unwrap();
+    let (redis, store) = started().await;
     let lock = RwLock::builder().ttl(Duration::from_secs(1)).build(&store, "locks").unwrap();
     let arrived = std::sync::Arc::new(tokio::sync::Notify::new());
     let arriving = std::sync::Arc::clone(&arrived);

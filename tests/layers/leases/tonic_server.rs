@@ -3,20 +3,16 @@
 use std::time::Duration;
 
 use http::Request;
+use tonic::Code;
 use tonic::body::Body;
-use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Channel, Server};
-use tonic::{Code, Status};
 use tonic_health::ServingStatus;
-use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
-use tonic_types::StatusExt as _;
 use tower_distributed::extract::header;
 use tower_distributed::response::{LeaseEnd, UntilBodyEnd};
 use tower_distributed::{ConcurrencyLimitLayer, RwLockLayer, grpc};
 
 use crate::families::{Other, becomes_free, locks, permits};
-use crate::net::listen;
+use crate::health::{check, question, retry_delay, serve_health};
 use crate::stores::{SOON, Stores, away, on_each_store};
 use support::eventually;
 
@@ -30,38 +26,10 @@ on_each_store!(
     a_stream_that_is_held_too_long_is_reset,
 );
 
-/// Serves gRPC health checks behind a layer.
-macro_rules! serve {
-    ($layer:expr) => {
-        serve!($layer, tonic_health::server::health_reporter().1)
-    };
-    ($layer:expr, $health:expr) => {{
-        let (listener, address) = listen().await;
-        let health = $health;
-        let server = Server::builder().layer($layer).add_service(health);
-        tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
-        Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
-    }};
-}
-
-fn question(tenant: &'static str) -> tonic::Request<HealthCheckRequest> {
-    let mut request = tonic::Request::new(HealthCheckRequest::default());
-    request.metadata_mut().insert("x-tenant", tenant.parse().unwrap());
-    request
-}
-
-async fn check(channel: &Channel, tenant: &'static str) -> Result<(), Status> {
-    HealthClient::new(channel.clone()).check(question(tenant)).await.map(drop)
-}
-
-fn retry_delay(status: &Status) -> Option<Duration> {
-    status.get_details_retry_info().and_then(|info| info.retry_delay)
-}
-
 async fn no_permit_is_resource_exhausted(stores: Stores) {
     let other = Other::holds(&stores, "ann").await;
     let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap().plain());
-    let channel = serve!(limit.reject_with(grpc::refuse()));
+    let channel = serve_health!(limit.reject_with(grpc::refuse()));
     let status = check(&channel, "ann").await.unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "no permit is free"));
     assert!(retry_delay(&status) == Some(Duration::from_secs(5)), "{status:?}");
@@ -73,7 +41,7 @@ async fn no_permit_is_resource_exhausted(stores: Stores) {
 async fn a_lock_that_is_held_is_aborted(stores: Stores) {
     let other = Other::holds(&stores, "ann").await;
     let lock = RwLockLayer::new(locks(&stores.open()), header("x-tenant").unwrap().plain());
-    let channel = serve!(lock.reject_with(grpc::refuse()));
+    let channel = serve_health!(lock.reject_with(grpc::refuse()));
     let status = check(&channel, "ann").await.unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::Aborted, "the lock is held"));
     assert!(retry_delay(&status) == Some(Duration::from_secs(5)), "{status:?}");
@@ -85,9 +53,9 @@ async fn a_lock_that_is_held_is_aborted(stores: Stores) {
 async fn a_wait_that_is_too_long_ends_as_unavailable(stores: Stores) {
     let other = Other::holds(&stores, "ann").await;
     let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap().plain());
-    let limited = serve!(limit.max_wait(Duration::from_millis(20)).reject_with(grpc::refuse()));
+    let limited = serve_health!(limit.max_wait(Duration::from_millis(20)).reject_with(grpc::refuse()));
     let lock = RwLockLayer::new(locks(&stores.open()), header("x-tenant").unwrap().plain());
-    let locked = serve!(lock.max_wait(Duration::from_millis(20)).reject_with(grpc::refuse()));
+    let locked = serve_health!(lock.max_wait(Duration::from_millis(20)).reject_with(grpc::refuse()));
     for channel in [limited, locked] {
         let status = check(&channel, "ann").await.unwrap_err();
         assert_eq!((status.code(), retry_delay(&status)), (Code::Unavailable, None));
@@ -99,17 +67,17 @@ async fn what_can_never_be_is_an_invalid_argument(stores: Stores) {
     let group = permits(&stores.open(), 2);
     let limit = ConcurrencyLimitLayer::new(group.clone(), header("x-tenant").unwrap().plain());
     let limit = limit.reject_with(grpc::refuse());
-    let status = check(&serve!(limit.clone().weight(|_: &Request<Body>| 3)), "ann").await.unwrap_err();
+    let status = check(&serve_health!(limit.clone().weight(|_: &Request<Body>| 3)), "ann").await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
-    let mistake = serve!(limit.clone().limit(|_: &Request<Body>| Some(0)));
+    let mistake = serve_health!(limit.clone().limit(|_: &Request<Body>| Some(0)));
     assert_eq!(check(&mistake, "ann").await.unwrap_err().code(), Code::Internal);
     group.close();
-    assert_eq!(check(&serve!(limit), "ann").await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(check(&serve_health!(limit), "ann").await.unwrap_err().code(), Code::Unavailable);
 }
 
 async fn a_permit_is_held_while_a_stream_lasts(stores: Stores) {
     let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap().plain());
-    let channel = serve!(limit.hold(UntilBodyEnd::default()).reject_with(grpc::refuse()));
+    let channel = serve_health!(limit.hold(UntilBodyEnd::default()).reject_with(grpc::refuse()));
     let mut client = HealthClient::new(channel.clone());
     let mut stream = client.watch(question("ann")).await.unwrap().into_inner();
     stream.message().await.unwrap().unwrap();
@@ -123,7 +91,7 @@ async fn a_silent_stream_goes_on_without_its_permit(stores: Stores) {
     let (reporter, health) = tonic_health::server::health_reporter();
     let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap().plain());
     let hold = UntilBodyEnd::default().idle_timeout(Duration::from_millis(50)).unwrap();
-    let channel = serve!(limit.hold(hold).reject_with(grpc::refuse()), health);
+    let channel = serve_health!(limit.hold(hold).reject_with(grpc::refuse()), health);
     let mut stream = HealthClient::new(channel.clone()).watch(question("ann")).await.unwrap().into_inner();
     stream.message().await.unwrap().unwrap();
     becomes_free(&stores, "ann").await;
@@ -136,7 +104,7 @@ async fn a_stream_that_is_held_too_long_is_reset(stores: Stores) {
     let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap().plain());
     let hold = UntilBodyEnd::default().max_hold(Duration::from_millis(50)).unwrap();
     let hold = hold.on_lease_end(LeaseEnd::Abort);
-    let channel = serve!(limit.hold(hold).reject_with(grpc::refuse()));
+    let channel = serve_health!(limit.hold(hold).reject_with(grpc::refuse()));
     let mut stream = HealthClient::new(channel.clone()).watch(question("ann")).await.unwrap().into_inner();
     // The first message may be late.
     let status = match stream.message().await {
@@ -151,7 +119,9 @@ async fn a_stream_that_is_held_too_long_is_reset(stores: Stores) {
 async fn an_outage_is_unavailable() {
     let limit = ConcurrencyLimitLayer::new(permits(&away(), 1), header("x-tenant").unwrap().plain());
     let lock = RwLockLayer::new(locks(&away()), header("x-tenant").unwrap().plain());
-    for channel in [serve!(limit.reject_with(grpc::refuse())), serve!(lock.reject_with(grpc::refuse()))] {
+    for channel in
+        [serve_health!(limit.reject_with(grpc::refuse())), serve_health!(lock.reject_with(grpc::refuse()))]
+    {
         let status = check(&channel, "ann").await.unwrap_err();
         assert_eq!(
             (status.code(), retry_delay(&status)),

@@ -1,6 +1,5 @@
 //! When the store is away: refuse, admit, or do with a share.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -10,16 +9,12 @@ use tower_distributed::{
 };
 
 use crate::probe::Probe;
-use crate::stores::{SOON, at_most, away};
+use crate::stores::{SOON, at_most, away, gone, shared_by};
 use support::eventually;
 use support::redis_server::RedisServer;
 
 fn everything(_: &u32) -> &'static str {
     "everything"
-}
-
-fn shared_by(replicas: u32) -> StoreFailure {
-    StoreFailure::LocalShare { replicas: NonZeroU32::new(replicas).unwrap() }
 }
 
 /// How each of the requests, which are their own costs, is refused.
@@ -155,15 +150,6 @@ async fn degrade_ends_with_the_outage() {
     redis.restart().await;
     eventually("the whole limit", SOON, async || refusals(&mut service, &[1]).await == [ADMITTED]).await;
     assert!(bucket.peek("everything").await.unwrap().remaining() < 100);
-}
-
-/// A store whose Redis was there, and has gone.
-async fn gone() -> Store {
-    let redis = RedisServer::start().await;
-    let store = Store::redis(&redis.url()).unwrap();
-    store.ping().await.unwrap();
-    redis.kill9();
-    store
 }
 
 /// How many of ten requests to each of several services are admitted.

@@ -10,6 +10,5 @@ mod keys;
 mod known_refusals;
 mod limits;
 mod overloaded;
-mod refused;
 mod several;
 mod shared;

@@ -9,12 +9,10 @@ use futures::future::join_all;
 use http::Request;
 use tokio_test::{assert_pending, task};
 use tonic::body::Body;
-use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Channel, Server};
 use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
-use tonic_types::StatusExt as _;
+use tower::layer::util::Stack;
 use tower::util::MapRequestLayer;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _, service_fn};
 use tower_distributed::StoreFailure;
@@ -24,7 +22,7 @@ use tower_distributed::single_flight::{Codec, SingleFlightBuilder};
 use tower_distributed::web::single_flight;
 use tower_distributed::{SingleFlight, SingleFlightLayer, Store, grpc};
 
-use crate::net::listen;
+use crate::health::{check, question, retry_delay, serve_health};
 use crate::stores::{HOUR, SOON, Stores, away, on_each_store};
 use support::eventually;
 
@@ -40,17 +38,13 @@ on_each_store!(
 /// Serves gRPC health checks behind a layer; the channel, and how many calls have arrived.
 macro_rules! serve {
     ($layer:expr) => {{
-        let (listener, address) = listen().await;
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&calls);
         let count = MapRequestLayer::new(move |request: Request<Body>| {
             counted.fetch_add(1, Ordering::SeqCst);
             request
         });
-        let (_, health) = tonic_health::server::health_reporter();
-        let server = Server::builder().layer($layer).layer(count).add_service(health);
-        tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
-        (Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap(), calls)
+        (serve_health!(Stack::new(count, $layer)), calls)
     }};
 }
 
@@ -64,22 +58,12 @@ fn build(builder: Builder, store: &Store) -> SingleFlight<Answer> {
     builder.build(store, "calls").unwrap()
 }
 
-fn question() -> tonic::Request<HealthCheckRequest> {
-    let mut request = tonic::Request::new(HealthCheckRequest::default());
-    request.metadata_mut().insert("x-tenant", "ann".parse().unwrap());
-    request
-}
-
-async fn check(channel: &Channel) -> Result<(), Status> {
-    HealthClient::new(channel.clone()).check(question()).await.map(drop)
-}
-
 async fn a_server_passes_calls(stores: Stores) {
     let (channel, calls) = serve!(single_flight(build(builder(), &stores.open()), shared_get()));
-    for outcome in join_all((0..10).map(|_| check(&channel))).await {
+    for outcome in join_all((0..10).map(|_| check(&channel, "ann"))).await {
         outcome.unwrap();
     }
-    let mut stream = HealthClient::new(channel).watch(question()).await.unwrap().into_inner();
+    let mut stream = HealthClient::new(channel).watch(question("ann")).await.unwrap().into_inner();
     stream.message().await.unwrap().unwrap();
     assert_eq!(calls.load(Ordering::SeqCst), 11);
 }
@@ -90,12 +74,12 @@ async fn a_channel_passes_calls(stores: Stores) {
     let client = HealthClient::new(ServiceBuilder::new().layer(layer).service(channel));
     let all = (0..10).map(|_| {
         let mut client = client.clone();
-        async move { client.check(question()).await }
+        async move { client.check(question("ann")).await }
     });
     for outcome in join_all(all).await {
         outcome.unwrap();
     }
-    let mut stream = client.clone().watch(question()).await.unwrap().into_inner();
+    let mut stream = client.clone().watch(question("ann")).await.unwrap().into_inner();
     stream.message().await.unwrap().unwrap();
     assert_eq!(calls.load(Ordering::SeqCst), 11);
 }
@@ -104,12 +88,12 @@ async fn a_channel_passes_calls(stores: Stores) {
 async fn what_is_taken_for_alike_is_passed_too(stores: Stores) {
     let layer = single_flight(build(builder(), &stores.open()), SharedGet::new(header("x-tenant").unwrap()));
     let (channel, calls) = serve!(layer.reject_with(grpc::refuse()));
-    for outcome in join_all((0..10).map(|_| check(&channel))).await {
+    for outcome in join_all((0..10).map(|_| check(&channel, "ann"))).await {
         outcome.unwrap();
     }
-    let mut stream = HealthClient::new(channel.clone()).watch(question()).await.unwrap().into_inner();
+    let mut stream = HealthClient::new(channel.clone()).watch(question("ann")).await.unwrap().into_inner();
     stream.message().await.unwrap().unwrap();
-    check(&channel).await.unwrap();
+    check(&channel, "ann").await.unwrap();
     assert_eq!(calls.load(Ordering::SeqCst), 12);
 }
 
@@ -201,11 +185,11 @@ async fn a_wait_that_is_too_long_ends_as_unavailable(stores: Stores) {
     let layer =
         SingleFlightLayer::new(flight, header("x-tenant").unwrap().plain()).capture(Responses::default());
     let (channel, _) = serve!(layer.reject_with(grpc::refuse()));
-    let status = check(&channel).await.unwrap_err();
+    let status = check(&channel, "ann").await.unwrap_err();
     drop(holding);
-    eventually("it to be free", SOON, async || check(&channel).await.is_ok()).await;
+    eventually("it to be free", SOON, async || check(&channel, "ann").await.is_ok()).await;
     assert_eq!(status.code(), Code::Unavailable);
-    assert!(status.get_details_retry_info().is_none());
+    assert!(retry_delay(&status).is_none());
 }
 
 #[tokio::test]
@@ -214,7 +198,7 @@ async fn an_outage_is_unavailable() {
     let layer =
         SingleFlightLayer::new(flight, header("x-tenant").unwrap().plain()).capture(Responses::default());
     let (channel, calls) = serve!(layer.reject_with(grpc::refuse()));
-    let status = check(&channel).await.unwrap_err();
+    let status = check(&channel, "ann").await.unwrap_err();
     assert_eq!((status.code(), calls.load(Ordering::SeqCst)), (Code::Unavailable, 0));
     assert!(!status.message().contains("127.0.0.1"), "the cause is ours alone: {status}");
 }

@@ -21,6 +21,7 @@ use tower_http::timeout::TimeoutLayer;
 use tower_http::trace::TraceLayer;
 
 use crate::net::{get, serve};
+use crate::stacks::tower_layers::{abort, hang};
 use crate::stores::{HOUR, SOON, Stores, on_each_store};
 use crate::upstream::{Again, Upstream, hyper_client};
 use support::eventually;
@@ -109,64 +110,69 @@ async fn around_timeout(stores: Stores) {
     assert_eq!(service.oneshot(upstream.get("/")).await.unwrap().status(), StatusCode::OK);
 }
 
-async fn in_retry(stores: Stores) {
+/// All ten attempts leave.
+async fn is_retried<S>(service: S)
+where
+    S: Service<Request<String>, Response = Response<FlightBody<Incoming>>, Error = BoxError>,
+{
     let upstream = Upstream::start().await;
-    let service = ServiceBuilder::new().retry(Again(9)).layer(flights(&stores)).service(hyper_client());
     let response = service.oneshot(upstream.get("/fail")).await.unwrap();
-    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
-    assert_eq!(upstream.requests(), 10);
+    assert_eq!((response.status(), upstream.requests()), (StatusCode::INTERNAL_SERVER_ERROR, 10));
+}
+
+async fn in_retry(stores: Stores) {
+    is_retried(ServiceBuilder::new().retry(Again(9)).layer(flights(&stores)).service(hyper_client())).await;
 }
 
 async fn around_retry(stores: Stores) {
-    let upstream = Upstream::start().await;
-    let service = ServiceBuilder::new().layer(flights(&stores)).retry(Again(9)).service(hyper_client());
-    let response = service.oneshot(upstream.get("/fail")).await.unwrap();
-    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
-    assert_eq!(upstream.requests(), 10);
+    is_retried(ServiceBuilder::new().layer(flights(&stores)).retry(Again(9)).service(hyper_client())).await;
 }
 
-async fn in_load_shed(stores: Stores) {
+/// One hangs, and leaves no room for another until it is gone.
+async fn is_shed<S>(service: S)
+where
+    S: Service<Request<String>, Response = Response<FlightBody<Incoming>>, Error = BoxError, Future: Send>
+        + Clone
+        + Send
+        + 'static,
+{
     let upstream = Upstream::start().await;
-    let service = ServiceBuilder::new()
-        .load_shed()
-        .layer(flights(&stores))
-        .concurrency_limit(1)
-        .service(hyper_client());
-    let hanging = tokio::spawn(service.clone().oneshot(upstream.get("/hang")));
-    upstream.reached_by(1).await;
+    let hanging = hang(&upstream, &service).await;
     let error = service.clone().oneshot(upstream.get("/")).await.err().unwrap();
     assert!(error.is::<Overloaded>(), "{error}");
-    hanging.abort();
-    assert!(hanging.await.is_err_and(|error| error.is_cancelled()));
+    abort(hanging).await;
     // The run is dropped in its own task, a little later.
     eventually("room", SOON, async || service.clone().oneshot(upstream.get("/")).await.is_ok()).await;
 }
 
+async fn in_load_shed(stores: Stores) {
+    let layers = ServiceBuilder::new().load_shed().layer(flights(&stores)).concurrency_limit(1);
+    is_shed(layers.service(hyper_client())).await;
+}
+
 async fn around_load_shed(stores: Stores) {
-    let upstream = Upstream::start().await;
     let by = |request: &Request<String>| request.uri().path().to_owned();
     let layer = SingleFlightLayer::new(build(&stores), by).capture(Responses::default());
-    let service = ServiceBuilder::new().layer(layer).load_shed().concurrency_limit(1).service(hyper_client());
-    let hanging = tokio::spawn(service.clone().oneshot(upstream.get("/hang")));
-    upstream.reached_by(1).await;
-    let error = service.clone().oneshot(upstream.get("/")).await.err().unwrap();
-    assert!(error.is::<Overloaded>(), "{error}");
-    hanging.abort();
-    eventually("room", SOON, async || service.clone().oneshot(upstream.get("/")).await.is_ok()).await;
+    let layers = ServiceBuilder::new().layer(layer).load_shed().concurrency_limit(1);
+    is_shed(layers.service(hyper_client())).await;
 }
 
 fn by_path(request: &Request<Body>) -> &str {
     request.uri().path()
 }
 
+async fn are_told_hello(app: Router) {
+    let url = serve(app).await;
+    for answer in join_all((0..5).map(|_| get(&url, &[]))).await {
+        assert_eq!((answer.status, &*answer.body), (StatusCode::OK, "hello"));
+    }
+}
+
 async fn in_trace_layer(stores: Stores) {
     let layers = ServiceBuilder::new()
         .layer(TraceLayer::new_for_http())
         .layer(single_flight(build(&stores), SharedGet::new(by_path)));
-    let url = serve(Router::new().route("/", on_get(async || "hello")).layer(layers)).await;
-    for answer in join_all((0..5).map(|_| get(&url, &[]))).await {
-        assert_eq!((answer.status, &*answer.body), (StatusCode::OK, "hello"));
-    }
+    are_told_hello(Router::new().route("/", on_get(async || "hello")).layer(layers)).await;
 }
 
 /// Its bodies are such that the layer can be around it as it is.
@@ -174,10 +180,7 @@ async fn around_trace_layer(stores: Stores) {
     let layers = ServiceBuilder::new()
         .layer(single_flight(build(&stores), SharedGet::new(by_path)))
         .layer(TraceLayer::new_for_http());
-    let url = serve(Router::new().route("/", on_get(async || "hello")).layer(layers)).await;
-    for answer in join_all((0..5).map(|_| get(&url, &[]))).await {
-        assert_eq!((answer.status, &*answer.body), (StatusCode::OK, "hello"));
-    }
+    are_told_hello(Router::new().route("/", on_get(async || "hello")).layer(layers)).await;
 }
 
 async fn around_the_timeout_of_tower_http(stores: Stores) {

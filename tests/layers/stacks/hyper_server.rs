@@ -4,10 +4,8 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
 use tower::{ServiceBuilder, service_fn};
 use tower_distributed::extract::{client_ip, header};
 use tower_distributed::response::{RateLimitFields, refuse};
@@ -15,7 +13,7 @@ use tower_distributed::token_bucket::Decision;
 use tower_distributed::web::insert_decision;
 use tower_distributed::{Quota, RateLimitLayer, TokenBucket};
 
-use crate::net::{get, serve_each as serve};
+use crate::net::{get, hellos_over_http2, serve_each as serve};
 use crate::stores::{Stores, at_most, on_each_store};
 
 on_each_store!(full_bodies, string_bodies, each_peer_has_its_own_limit, requests_wait_over_http2);
@@ -73,14 +71,7 @@ async fn requests_wait_over_http2(stores: Stores) {
         service_fn(async |_: Request<Incoming>| Ok::<_, Infallible>(Response::new("hello".to_owned())));
     let url = serve(ServiceBuilder::new().layer(limit).service(hello)).await;
 
-    let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http::<String>();
     let began = std::time::Instant::now();
-    let answers = futures::future::join_all((0..4).map(|_| async {
-        let response = client.get(url.parse().unwrap()).await.unwrap();
-        (response.status(), response.into_body().collect().await.unwrap().to_bytes())
-    }));
-    for (status, body) in answers.await {
-        assert_eq!((status, &*body), (StatusCode::OK, &b"hello"[..]));
-    }
+    hellos_over_http2(&url, 4).await;
     assert!(began.elapsed() >= 3 * period, "one at once, three at their pace: {:?}", began.elapsed());
 }

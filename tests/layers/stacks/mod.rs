@@ -12,6 +12,5 @@ mod reqwest_client;
 mod tonic_client;
 #[cfg(feature = "tonic")]
 mod tonic_server;
-mod tower_inside;
-mod tower_outside;
+pub(crate) mod tower_layers;
 mod upstream_says_stop;

@@ -13,7 +13,8 @@ use super::clock::Clock;
 use super::locks::{Guard, Kind, Locks, span};
 use crate::fleet::store_of_role;
 use crate::referee::connect;
-use support::processes::{is_child, setting, tell};
+use support::processes::{setting, tell};
+use support::role;
 
 const TASKS: usize = 12;
 /// Of each kind.
@@ -66,13 +67,8 @@ struct Belief<'a> {
     held: Instant,
 }
 
-/// Locks until it is killed.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a role, started by the tests"]
-async fn role_holder() {
-    if !is_child() {
-        return;
-    }
+// Locks until it is killed.
+role!(role_holder, threads = 2, async {
     let worker: &'static Worker = Box::leak(Box::new(Worker {
         locks: Locks::new(store_of_role(), setting("NAMESPACE")),
         referee: connect(&setting("REFEREE")).await,
@@ -84,7 +80,7 @@ async fn role_holder() {
     for task in tasks {
         task.await.unwrap();
     }
-}
+});
 
 impl Worker {
     async fn work(&self) {

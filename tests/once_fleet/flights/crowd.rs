@@ -7,37 +7,34 @@ use futures::future::join_all;
 
 use super::flights;
 use crate::fleet::{Fleet, LONG, store_of_role};
-use crate::origin::{Origin, hex};
-use support::processes::{is_child, setting, tell};
+use crate::origin::hex;
+use crate::referee::Referee;
+use support::processes::{setting, tell};
+use support::role;
 
 const PROCESSES: usize = 4;
 const TASKS: usize = 64;
 const KEYS: usize = 500;
 
-/// Asks for each key once in each task, and notes what its callers got.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a role, started by the tests"]
-async fn role_caller() {
-    if !is_child() {
-        return;
-    }
-    let (origin, name) = (Origin::of_role().await, setting("NAME"));
+// Asks for each key once in each task, and notes what its callers got.
+role!(role_caller, threads = 2, async {
+    let (referee, name) = (Referee::of_role().await, setting("NAME"));
     let process: usize = name[1..].parse().unwrap();
     let flights = flights(&store_of_role(), LONG);
     tell("ready");
-    let orders = Origin::of_role().await;
+    let orders = Referee::of_role().await;
     orders.next_order(&name).await;
     let tasks = (0..TASKS).map(|task| {
-        let (flights, origin, name) = (flights.clone(), origin.clone(), name.clone());
+        let (flights, referee, name) = (flights.clone(), referee.clone(), name.clone());
         // Half of them side by side, the others each from somewhere else.
         let first = if task % 2 == 0 { 0 } else { (task * PROCESSES + process) * KEYS / (TASKS * PROCESSES) };
         tokio::spawn(async move {
             let mut got = Vec::new();
             for key in (0..KEYS).map(|key| format!("key{}", (key + first) % KEYS)) {
-                let (origin, name, of) = (origin.clone(), name.clone(), key.clone());
+                let (referee, name, of) = (referee.clone(), name.clone(), key.clone());
                 let work = move || async move {
-                    let bytes = origin.run(&of, &name).await;
-                    origin.note(&of, "ran", &hex(&bytes)).await;
+                    let bytes = referee.run(&of, &name).await;
+                    referee.note(&of, "ran", &hex(&bytes)).await;
                     bytes
                 };
                 let answer = flights.run(key.as_str(), work).await.unwrap();
@@ -55,11 +52,11 @@ async fn role_caller() {
     for (key, answers) in got {
         let callers = answers.len();
         for answer in answers.into_iter().collect::<BTreeSet<_>>() {
-            origin.note(&key, "got", &format!("{callers} {}", hex(&answer))).await;
+            referee.note(&key, "got", &format!("{callers} {}", hex(&answer))).await;
         }
     }
     tell("done");
-}
+});
 
 #[tokio::test]
 async fn each_key_is_run_once_and_all_get_what_came_of_it() {
@@ -72,7 +69,7 @@ async fn each_key_is_run_once_and_all_get_what_came_of_it() {
     }
     let began = Instant::now();
     for name in &names {
-        fleet.origin.order(name, "go").await;
+        fleet.referee.order(name, "go").await;
     }
     for caller in &mut callers {
         assert_eq!(caller.next_line().await, "done");
@@ -80,7 +77,7 @@ async fn each_key_is_run_once_and_all_get_what_came_of_it() {
     println!("{} calls in {:?}", PROCESSES * TASKS * KEYS, began.elapsed());
     let mut runs = BTreeMap::<String, usize>::new();
     for key in (0..KEYS).map(|key| format!("key{key}")) {
-        let notes = fleet.origin.notes(&key).await;
+        let notes = fleet.referee.story(&key).await;
         let of =
             |verb| notes.iter().filter(|note| note.verb == verb).map(|note| &*note.rest).collect::<Vec<_>>();
         let (ran, got) = (of("ran"), of("got"));

@@ -7,9 +7,11 @@ use futures::future::join_all;
 
 use super::flights;
 use crate::fleet::{Fleet, LONG, in_time, store_of_role};
-use crate::origin::{Origin, hex};
+use crate::origin::hex;
+use crate::referee::Referee;
 use support::eventually;
-use support::processes::{Child, is_child, setting, tell};
+use support::processes::{Child, setting, tell};
+use support::role;
 
 const KILLS: usize = 50;
 /// How many at a time.
@@ -22,47 +24,37 @@ const GRACE: Duration = Duration::from_millis(500);
 const FOLLOWERS: usize = 3;
 const CALLERS: usize = 2;
 
-/// Runs for `KEY` until it is killed.
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_leader() {
-    if !is_child() {
-        return;
-    }
-    let (origin, key, name) = (Origin::of_role().await, setting("KEY"), setting("NAME"));
+// Runs for `KEY` until it is killed.
+role!(role_leader, async {
+    let (referee, key, name) = (Referee::of_role().await, setting("KEY"), setting("NAME"));
     let work = {
         let key = key.clone();
         move || async move {
-            origin.run(&key, &name).await;
+            referee.run(&key, &name).await;
             tell("running");
             pending().await
         }
     };
     flights(&store_of_role(), TTL).run(key, work).await.unwrap();
-}
+});
 
-/// Calls for each key it is told, and notes what it got.
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_follower() {
-    if !is_child() {
-        return;
-    }
-    let (origin, orders, name) = (Origin::of_role().await, Origin::of_role().await, setting("NAME"));
+// Calls for each key it is told, and notes what it got.
+role!(role_follower, async {
+    let (referee, orders, name) = (Referee::of_role().await, Referee::of_role().await, setting("NAME"));
     let flights = flights(&store_of_role(), TTL);
     loop {
         let key = orders.next_order(&name).await;
         for _ in 0..CALLERS {
-            let (flights, origin, key, name) = (flights.clone(), origin.clone(), key.clone(), name.clone());
+            let (flights, referee, key, name) = (flights.clone(), referee.clone(), key.clone(), name.clone());
             tokio::spawn(async move {
-                let (at, of) = (origin.clone(), key.clone());
+                let (at, of) = (referee.clone(), key.clone());
                 let work = move || async move { at.run(&of, &name).await };
                 let answer = flights.run(key.as_str(), work).await.unwrap();
-                origin.note(&key, "got", &hex(&answer)).await;
+                referee.note(&key, "got", &hex(&answer)).await;
             });
         }
     }
-}
+});
 
 fn followers(fleet: &Fleet, prefix: &str) -> (Vec<String>, Vec<Child>) {
     let names: Vec<_> = (0..FOLLOWERS).map(|number| format!("{prefix}{number}")).collect();
@@ -80,9 +72,11 @@ async fn lead(fleet: &Fleet, key: &str) -> Child {
 /// From the kill to when each caller of those who live got its answer; the last.
 async fn judge(fleet: &Fleet, key: &str, callers: usize) -> Duration {
     let callers = u64::try_from(callers).unwrap();
-    eventually(&format!("answers for {key}"), LONG, async || fleet.origin.count(key, "got").await >= callers)
-        .await;
-    let notes = fleet.origin.notes(key).await;
+    eventually(&format!("answers for {key}"), LONG, async || {
+        fleet.referee.count(key, "got").await >= callers
+    })
+    .await;
+    let notes = fleet.referee.story(key).await;
     let runs: Vec<_> = notes.iter().filter(|note| note.verb == "run").collect();
     assert_eq!(runs.len(), 2, "exactly one takes over: {notes:?}");
     assert_eq!(runs[0].rest, "leader");
@@ -107,10 +101,10 @@ async fn one_takes_over_from_a_killed_leader_in_time() {
         let key = &*format!("key{number}");
         let mut leader = lead(fleet, key).await;
         for name in names {
-            fleet.origin.order(name, key).await;
+            fleet.referee.order(name, key).await;
         }
         fleet.lined_up(&format!("flights:{key}"), "flight:beats", FOLLOWERS as u64).await;
-        fleet.origin.note(key, "kill", "leader").await;
+        fleet.referee.note(key, "kill", "leader").await;
         leader.kill9();
         judge(fleet, key, FOLLOWERS * CALLERS).await
     };
@@ -135,11 +129,11 @@ async fn who_was_to_take_over_may_be_killed_too() {
         let (state, mut leader) = (format!("flights:{key}"), lead(fleet, key).await);
         let (names, mut children) = followers(fleet, &format!("f{number}."));
         for (waiting, name) in names.iter().enumerate() {
-            fleet.origin.order(name, key).await;
+            fleet.referee.order(name, key).await;
             fleet.lined_up(&state, "flight:beats", waiting as u64 + 1).await;
         }
         assert_eq!(fleet.queue(&state, "flight:queue").len(), FOLLOWERS);
-        fleet.origin.note(key, "kill", "leader and heir").await;
+        fleet.referee.note(key, "kill", "leader and heir").await;
         leader.kill9();
         children[0].kill9();
         took.push(in_time(key, judge(fleet, key, (FOLLOWERS - 1) * CALLERS)).await);

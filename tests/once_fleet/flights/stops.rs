@@ -6,27 +6,24 @@ use futures::future::join_all;
 
 use super::flights;
 use crate::fleet::{Fleet, LONG, in_time, store_of_role};
-use crate::origin::{Origin, hex};
+use crate::origin::hex;
+use crate::referee::Referee;
 use support::eventually;
-use support::processes::{is_child, setting, tell};
+use support::processes::{setting, tell};
+use support::role;
 
 const STOPS: usize = 20;
 const TTL: Duration = Duration::from_millis(500);
 
-/// Runs for `KEY` until it is told to go on, and tells what it got.
-#[tokio::test]
-#[ignore = "a role, started by the tests"]
-async fn role_leader() {
-    if !is_child() {
-        return;
-    }
-    let (origin, key, name) = (Origin::of_role().await, setting("KEY"), setting("NAME"));
+// Runs for `KEY` until it is told to go on, and tells what it got.
+role!(role_leader, async {
+    let (referee, key, name) = (Referee::of_role().await, setting("KEY"), setting("NAME"));
     let work = {
         let key = key.clone();
         move || async move {
-            let bytes = origin.run(&key, &name).await;
+            let bytes = referee.run(&key, &name).await;
             tell("running");
-            origin.next_order(&name).await;
+            referee.next_order(&name).await;
             bytes
         }
     };
@@ -36,7 +33,7 @@ async fn role_leader() {
     // What it asks for then comes after what it has published, or not.
     let answer = flights.run(key, || async { unreachable!("there is an answer") }).await.unwrap();
     tell(&hex(&answer));
-}
+});
 
 /// Stops a leader until another has taken over, for two times to live at least. The other is done before the stopped
 /// one goes on, or after that is done too.
@@ -45,10 +42,10 @@ async fn stop(fleet: &Fleet, number: usize) {
     let mut leader = fleet.spawn("flights::stops::role_leader", name, &[("KEY", key)]);
     assert_eq!(leader.next_line().await, "running");
     let (here, other) = (flights(&fleet.store(), LONG), flights(&fleet.store(), LONG));
-    let (origin, of) = (fleet.origin.clone(), key.to_owned());
+    let (referee, of) = (fleet.referee.clone(), key.to_owned());
     let (finish, may_finish) = tokio::sync::oneshot::channel::<()>();
     let work = move || async move {
-        let bytes = origin.run(&of, "here").await;
+        let bytes = referee.run(&of, "here").await;
         if slow {
             may_finish.await.unwrap();
         }
@@ -61,12 +58,12 @@ async fn stop(fleet: &Fleet, number: usize) {
         async move { here.run(key, work).await.unwrap() }
     });
     eventually("another to take over", LONG, async || {
-        fleet.origin.count(key, "run").await == 2 && (slow || newer.is_finished())
+        fleet.referee.count(key, "run").await == 2 && (slow || newer.is_finished())
     })
     .await;
     eventually("two times to live to be over", LONG, async || stopped.elapsed() > TTL * 2).await;
     leader.resume();
-    fleet.origin.order(name, "go on").await;
+    fleet.referee.order(name, "go on").await;
     let older = leader.next_line().await;
     let _ = finish.send(());
     let newer = hex(&newer.await.unwrap());
@@ -74,7 +71,7 @@ async fn stop(fleet: &Fleet, number: usize) {
     assert_eq!(leader.next_line().await, newer, "who has lost its lease has published");
     let answer = other.run(key, || async { unreachable!("there is an answer") }).await.unwrap();
     assert_eq!(hex(&answer), newer);
-    assert_eq!(fleet.origin.count(key, "run").await, 2);
+    assert_eq!(fleet.referee.count(key, "run").await, 2);
     assert!(leader.wait().await.success());
 }
 

@@ -6,7 +6,7 @@ use tower::BoxError;
 use tower_distributed::SingleFlight;
 use tower_distributed::single_flight::{Codec, Json, Postcard, SingleFlightBuilder};
 
-use super::{LONG, Origin, all_differ, all_ended, begin, begin_run, builder, ended, several, visible};
+use super::{LONG, Origin, all_differ, all_ended, begin_run, builder, call, ended, several, visible};
 use crate::stores::{Place, SOON};
 use support::eventually;
 
@@ -51,8 +51,7 @@ fn settings(codec: impl Codec<u64>) -> SingleFlightBuilder<u64, std::convert::In
 async fn crowd(flights: &[SingleFlight<u64>], origin: &Origin) -> Vec<u64> {
     let mut callers = vec![begin_run(&flights[0], origin).await];
     for number in [0, 1, 0, 1, 0, 1] {
-        let (flight, work) = (flights[number].clone(), origin.work());
-        callers.push(begin(async move { flight.run("k", work).await }).await);
+        callers.push(call(&flights[number], origin).await);
     }
     origin.let_go(7);
     all_ended(callers).await
@@ -134,8 +133,7 @@ pub(crate) async fn what_goes_beyond_the_budget_is_for_those_who_wait(place: &Pl
         assert_eq!(origin.runs(), 5, "{key}");
     }
     let leader = begin_run(&flights[0], &origin).await;
-    let (follower, work) = (flights[1].clone(), origin.work());
-    let follower = begin(async move { follower.run("k", work).await }).await;
+    let follower = call(&flights[1], &origin).await;
     place.lined_up(&format!("{name}:k"), 1).await;
     origin.let_go(1);
     assert_eq!((ended(leader).await.unwrap(), ended(follower).await.unwrap()), (6, 6));
@@ -198,8 +196,7 @@ pub(crate) async fn what_cannot_be_decoded_counts_as_none(place: &Place, name: &
     assert_eq!(garbles.run("k", origin.work()).await.unwrap(), 1);
     let mut callers = Vec::new();
     for flight in &flights {
-        let (flight, work) = (flight.clone(), origin.work());
-        callers.push(begin(async move { flight.run("k", work).await }).await);
+        callers.push(call(flight, &origin).await);
     }
     place.lined_up(&format!("{name}:k"), 5).await;
     origin.began(2).await;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tower_distributed::Error;
 use tower_distributed::single_flight::RunError;
 
-use super::{Origin, begin, begin_run, builder, ended, several};
+use super::{Origin, begin, begin_run, builder, call, ended, several};
 use crate::stores::{Place, SOON};
 use support::eventually;
 
@@ -21,8 +21,7 @@ pub(crate) async fn nobody_follows_longer_than_the_longest_wait(place: &Place, n
     let leader = begin_run(&flights[0], &origin).await;
     let mut followers = Vec::new();
     for flight in [&flights[0], &flights[0], &flights[1], &flights[1]] {
-        let (flight, work) = (flight.clone(), origin.work());
-        followers.push(begin(async move { flight.run("k", work).await }).await);
+        followers.push(call(&flight, &origin).await);
     }
     for follower in followers {
         is_over(&ended(follower).await.unwrap_err());
@@ -73,10 +72,7 @@ pub(crate) async fn the_work_of_who_was_refused_does_not_run(place: &Place, name
     let (origin, refused, other) = (Origin::shut(), Origin::open(), Origin::open());
     let leader = begin_run(&leads, &origin).await;
     let began = Instant::now();
-    let follow = |origin: &Origin| {
-        let (flight, work) = (follows.clone(), origin.work());
-        begin(async move { flight.run("k", work).await })
-    };
+    let follow = async |origin: &Origin| call(&follows, origin).await;
     let first = follow(&refused).await;
     eventually("some of its time to be over", SOON, async || began.elapsed() > SHORT / 2).await;
     let second = follow(&other).await;

@@ -7,7 +7,7 @@ use futures::poll;
 use tokio::task::JoinHandle;
 use tower_distributed::{Error, SingleFlight};
 
-use super::{LONG, Origin, all_ended, begin, begin_run, builder, ended, several};
+use super::{LONG, Origin, all_ended, begin, begin_run, builder, call, ended, several};
 use crate::stores::Place;
 
 /// Followers in the leader's process and elsewhere.
@@ -18,8 +18,7 @@ async fn follow(
 ) -> Vec<JoinHandle<Result<u64, Error>>> {
     let mut followers = Vec::new();
     for number in numbers {
-        let (flight, work) = (flights[*number].clone(), origin.work());
-        followers.push(begin(async move { flight.run("k", work).await }).await);
+        followers.push(call(&flights[*number], origin).await);
     }
     followers
 }

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use tower_distributed::single_flight::{Postcard, RunError};
 use tower_distributed::{Error, Mutex, SingleFlight};
 
-use super::{Origin, all_differ, all_ended, begin, begin_run, builder, ended, several, visible};
+use super::{
+    Origin, all_differ, all_ended, begin, begin_run, builder, call, call_failing, ended, several, visible,
+};
 use crate::keys::hostile;
 use crate::stores::{Place, SOON};
 use support::eventually;
@@ -15,8 +17,7 @@ pub(crate) async fn callers_of_a_process_share_one_run(place: &Place, name: &str
     assert_eq!(flight.name(), name);
     let mut callers = vec![begin_run(&flight, &origin).await];
     for _ in 0..15 {
-        let (flight, work) = (flight.clone(), origin.work());
-        callers.push(begin(async move { flight.run("k", work).await }).await);
+        callers.push(call(&flight, &origin).await);
     }
     origin.let_go(1);
     assert_eq!(all_ended(callers).await, [1; 16]);
@@ -28,8 +29,7 @@ pub(crate) async fn callers_everywhere_share_one_run(place: &Place, name: &str) 
     let mut callers = vec![begin_run(&flights[0], &origin).await];
     for _ in 0..5 {
         for flight in &flights {
-            let (flight, work) = (flight.clone(), origin.work());
-            callers.push(begin(async move { flight.run("k", work).await }).await);
+            callers.push(call(flight, &origin).await);
         }
     }
     // One for each process.
@@ -106,8 +106,7 @@ pub(crate) async fn answers_without_life_are_for_one(place: &Place, name: &str) 
     let mut callers = vec![begin_run(&flights[0], &origin).await];
     for _ in 0..3 {
         for flight in &flights {
-            let (flight, work) = (flight.clone(), origin.work());
-            callers.push(begin(async move { flight.run("k", work).await }).await);
+            callers.push(call(flight, &origin).await);
         }
     }
     place.lined_up(&format!("{name}:k"), 2).await;
@@ -115,8 +114,7 @@ pub(crate) async fn answers_without_life_are_for_one(place: &Place, name: &str) 
     origin.let_go(1);
     // All who wait run at once, and who comes later does not wait for them.
     origin.began(10).await;
-    let (flight, work) = (flights[1].clone(), origin.work());
-    callers.push(begin(async move { flight.run("k", work).await }).await);
+    callers.push(call(&flights[1], &origin).await);
     origin.began(11).await;
     origin.let_go(10);
     let answers = all_ended(callers).await;
@@ -135,10 +133,7 @@ pub(crate) async fn answers_without_life_are_for_one(place: &Place, name: &str) 
 
 pub(crate) async fn errors_are_for_one_and_the_others_run_at_once(place: &Place, name: &str) {
     let (flights, origin) = (visible::<String>(place, name, 3, builder), Origin::crowded());
-    let call = |number: usize| {
-        let (flight, work) = (flights[number].clone(), origin.failing(1));
-        begin(async move { flight.try_run("k", work).await })
-    };
+    let call = |number: usize| call_failing(&flights[number], &origin);
     let first = call(0).await;
     origin.began(1).await;
     let mut others = Vec::new();
@@ -161,14 +156,11 @@ pub(crate) async fn errors_are_for_one_and_the_others_run_at_once(place: &Place,
     assert_eq!((ended(leader).await.unwrap(), ended(follower).await.unwrap()), (8, 8));
 }
 
-/// An error that is shared is for those alone who wait.
-pub(crate) async fn errors_are_shared_with_those_who_wait(place: &Place, name: &str) {
-    let shared = || builder::<String>().share_errors(Postcard);
-    let (flights, origin) = (visible(place, name, 3, shared), Origin::shut());
+/// Two of each process wait for one run, which fails.
+async fn all_fail_alike(place: &Place, name: &str, flights: &[SingleFlight<u64, String>], origin: &Origin) {
     let mut callers = Vec::new();
     for number in [0, 0, 1, 1, 2, 2] {
-        let (flight, work) = (flights[number].clone(), origin.failing(1));
-        callers.push(begin(async move { flight.try_run("k", work).await }).await);
+        callers.push(call_failing(&flights[number], origin).await);
     }
     place.lined_up(&format!("{name}:k"), 2).await;
     origin.let_go(1);
@@ -177,6 +169,13 @@ pub(crate) async fn errors_are_shared_with_those_who_wait(place: &Place, name: &
         assert!(matches!(&error, RunError::Failed(error) if error == "1"), "{error}");
     }
     assert_eq!(origin.runs(), 1);
+}
+
+/// An error that is shared is for those alone who wait.
+pub(crate) async fn errors_are_shared_with_those_who_wait(place: &Place, name: &str) {
+    let shared = || builder::<String>().share_errors(Postcard);
+    let (flights, origin) = (visible(place, name, 3, shared), Origin::shut());
+    all_fail_alike(place, name, &flights, &origin).await;
     origin.let_go(1);
     assert_eq!(flights[2].try_run("k", origin.failing(1)).await.unwrap(), 2);
 }
@@ -187,8 +186,7 @@ pub(crate) async fn those_who_run_at_once_are_bounded(place: &Place, name: &str)
     let flight = builder().ttl_with(|_| None).max_parallel(2).build(place, name).unwrap();
     let mut callers = vec![begin_run(&flight, &origin).await];
     for _ in 0..5 {
-        let (flight, work) = (flight.clone(), origin.work());
-        callers.push(begin(async move { flight.run("k", work).await }).await);
+        callers.push(call(&flight, &origin).await);
     }
     for begun in [3, 4, 5, 6] {
         origin.let_go(1);
@@ -205,18 +203,7 @@ pub(crate) async fn those_who_run_at_once_are_bounded(place: &Place, name: &str)
 pub(crate) async fn errors_that_are_shared_fail_all_alike(place: &Place, name: &str) {
     let shared = || builder::<String>().share_errors(Postcard).error_ttl(Duration::from_secs(3));
     let (flights, origin) = (several(place, name, 3, shared), Origin::shut());
-    let mut callers = Vec::new();
-    for number in [0, 0, 1, 1, 2, 2] {
-        let (flight, work) = (flights[number].clone(), origin.failing(1));
-        callers.push(begin(async move { flight.try_run("k", work).await }).await);
-    }
-    place.lined_up(&format!("{name}:k"), 2).await;
-    origin.let_go(1);
-    for caller in callers {
-        let error = ended(caller).await.unwrap_err();
-        assert!(matches!(&error, RunError::Failed(error) if error == "1"), "{error}");
-    }
-    assert_eq!(origin.runs(), 1);
+    all_fail_alike(place, name, &flights, &origin).await;
     // An error has a life of its own.
     origin.let_go(1);
     eventually("another run", SOON, async || {

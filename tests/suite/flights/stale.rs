@@ -5,7 +5,7 @@ use std::time::Duration;
 use tower_distributed::SingleFlight;
 use tower_distributed::single_flight::{Postcard, SingleFlightBuilder};
 
-use super::{Origin, begin, begin_run, builder, ended, forgets_meanwhile, refreshing, several};
+use super::{Origin, begin_run, builder, call, ended, forgets_meanwhile, refreshing, several};
 use crate::stores::{Place, SOON};
 use support::eventually;
 
@@ -18,8 +18,7 @@ fn stale<E: Send + Sync + 'static>() -> SingleFlightBuilder<u64, E> {
 pub(crate) async fn what_is_stale_is_served_while_one_runs(place: &Place, name: &str) {
     let (flights, origin) = (several(place, name, 3, stale), Origin::shut());
     let first = begin_run(&flights[0], &origin).await;
-    let (other, work) = (flights[1].clone(), origin.work());
-    let follower = begin(async move { other.run("k", work).await }).await;
+    let follower = call(&flights[1], &origin).await;
     origin.let_go(1);
     // Where there is none, all wait.
     assert_eq!((ended(first).await.unwrap(), ended(follower).await.unwrap()), (1, 1));
@@ -35,8 +34,7 @@ pub(crate) async fn what_is_stale_is_served_while_one_runs(place: &Place, name: 
         for _ in 0..3 {
             let mut callers = Vec::new();
             for flight in &flights {
-                let (flight, work) = (flight.clone(), origin.work());
-                callers.push(begin(async move { flight.run("k", work).await }).await);
+                callers.push(call(flight, &origin).await);
             }
             for caller in callers {
                 assert_eq!(ended(caller).await.unwrap(), run - 1);
@@ -113,8 +111,7 @@ pub(crate) async fn what_is_stale_may_be_unwanted(place: &Place, name: &str) {
     origin.let_go(1);
     assert_eq!(keeps.run("k", origin.work()).await.unwrap(), 1);
     refreshing(&keeps, &origin).await;
-    let (reader, work) = (reads.clone(), origin.work());
-    let waits = begin(async move { reader.run("k", work).await }).await;
+    let waits = call(&reads, &origin).await;
     place.lined_up(&format!("{name}:k"), 1).await;
     assert_eq!(keeps.run("k", origin.work()).await.unwrap(), 1);
     // It takes turns or gets the answer, as long as that lives.
