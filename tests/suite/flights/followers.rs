@@ -21,7 +21,7 @@ pub(crate) async fn nobody_follows_longer_than_the_longest_wait(place: &Place, n
     let leader = begin_run(&flights[0], &origin).await;
     let mut followers = Vec::new();
     for flight in [&flights[0], &flights[0], &flights[1], &flights[1]] {
-        followers.push(call(&flight, &origin).await);
+        followers.push(call(flight, &origin).await);
     }
     for follower in followers {
         is_over(&ended(follower).await.unwrap_err());
