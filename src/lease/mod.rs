@@ -9,6 +9,7 @@ mod handle;
 pub(crate) mod holder;
 #[cfg(feature = "http")]
 pub(crate) mod http;
+mod keep;
 pub(crate) mod key_state;
 pub(crate) mod kind;
 pub(crate) mod layer;

@@ -1,30 +1,26 @@
-//! Carries out what the [step](super::tokens) of a namespace says, and renews and releases leases for their holders.
+//! Carries out what the [step](super::tokens) of a namespace says.
 
-use std::future::ready;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
 
 use derive_where::derive_where;
-use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::acquire::{Ask, Got, Received, Waiter};
-use super::admission::{ALIVE, Admission, State};
+use super::admission::{Admission, State};
 use super::handle::{Keeper, Lease};
-use super::key_state::{KeyState, Terms, Was};
+use super::keep;
+use super::key_state::Terms;
 use super::kind::{Found, Kind, Query};
 use super::operations::{Heartbeat, Standings, Verb};
-use super::options::{Holding, LeaseOptions, micros};
+use super::options::{Holding, micros};
 use super::outcome::Outcome;
 use super::state::LeaseHandle;
 use super::token;
-use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Tokens, Told};
+use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
 use super::validity::Anchor;
-use super::young::Leased;
 use crate::error::{Busy, Why};
-use crate::store::background::Background;
 use crate::store::{Ids, News, PeriodicTask, Recipient, Signal};
 use crate::sync::lock;
 use crate::{Error, Key, clock};
@@ -96,7 +92,7 @@ impl<K: Kind> Admission<K> {
             Some(Event::Signal(Signal::ShutDown)) => young.grown_up(None),
             _ => Vec::new(),
         };
-        grown_up.into_iter().for_each(|leased| holds(tokens, leased, now));
+        grown_up.into_iter().for_each(|leased| keep::holds(tokens, leased, now));
         let effects = event.map(|event| tokens.step(event, now)).unwrap_or_default();
         for effect in &effects {
             // A waiter must not accept a lease that its token gives to the next one.
@@ -218,7 +214,7 @@ impl<K: Kind> Admission<K> {
     }
 
     /// Handles the answer to a renewal.
-    fn renewed(
+    pub(super) fn renewed(
         self: &Arc<Self>,
         lease: &LeaseHandle,
         sent: Instant,
@@ -237,148 +233,6 @@ impl<K: Kind> Admission<K> {
         answer?;
         // The token may have been handed on.
         if renewed != Renewed::Gone && lease.is_held() { Ok(()) } else { Err(Error::lost()) }
-    }
-
-    /// Takes in a lease that was acquired at once.
-    pub(super) fn hold(self: &Arc<Self>, grant: Grant, holding: &Arc<Holding>) -> LeaseHandle {
-        let (id, at, LeaseOptions { watchdog, ttl, .. }) = (grant.id, grant.at, &holding.options);
-        let left = grant.validity.until().saturating_duration_since(at);
-        let lease = LeaseHandle::new(grant, holding);
-        let mut state = lock(&self.tokens);
-        let State { tokens, young, .. } = &mut *state;
-        tokens.is_back(lease.key(), at);
-        let (earlier, renew) = (young.due(), watchdog.then(|| tokens.renewal(at, left, *ttl)));
-        young.insert(id, (lease.clone(), renew));
-        drop(state);
-        if let Some(due) = renew.filter(|due| earlier.is_none_or(|earlier| *due < earlier)) {
-            self.store.scheduler().schedule(clock::without_suspend(due));
-        }
-        lease
-    }
-
-    /// Lets the tokens have a lease that was acquired at once.
-    fn grow_up(&self, id: u64) {
-        let State { tokens, young, .. } = &mut *lock(&self.tokens);
-        if let Some(leased) = young.remove(id) {
-            holds(tokens, leased, self.now());
-        }
-    }
-
-    /// Ends a lease that was acquired at once. Nobody waits for it here, so it is released to the store.
-    fn end_young(self: &Arc<Self>, lease: &LeaseHandle, detached: bool) -> (bool, Option<Release>) {
-        let (now, grant) = (clock::now(), &lease.state.grant);
-        let held = lease.state.stop(now);
-        lease.state.notify();
-        self.note_hold_time(held);
-        if let Some(cells) = self.namespace.cells() {
-            let step = |state: &mut KeyState<_>, now| {
-                state.release(&grant.token, false, now, self.scene.spans) == Was::Held
-            };
-            return (cells.step(grant.key.as_bytes(), step).unwrap_or(false), None);
-        }
-        let release = lease.state.release(ALIVE, now);
-        if !detached {
-            return (held.is_some(), Some(release));
-        }
-        self.handle(Event::Releases(release));
-        (held.is_some(), None)
-    }
-
-    /// Ends a lease for its holder, and hands it on or releases it. Returns whether it was held until now, and the release
-    /// if it is not sent here. No process counts on the lease from then on: others may hold it as soon as the release is
-    /// sent.
-    fn end(self: &Arc<Self>, lease: &LeaseHandle, detached: bool) -> (bool, Option<Release>) {
-        if lock(&self.tokens).young.remove(lease.state.grant.id).is_some() {
-            return self.end_young(lease, detached);
-        }
-        let mut held = None;
-        let mut effects = self.step(|now| {
-            let release = lease.state.release(ALIVE, now.at);
-            held = lease.state.stop(now.at);
-            Some(Event::Ends { release, id: lease.state.grant.id, fence: lease.state.grant.fence, detached })
-        });
-        lease.state.notify();
-        self.note_hold_time(held);
-        let release = match effects.pop() {
-            Some(Effect::Release { release, owed: None }) if !detached && effects.is_empty() => Some(release),
-            last => {
-                effects.extend(last);
-                self.perform(effects);
-                None
-            }
-        };
-        (held.is_some(), release)
-    }
-
-    /// Lets the waiter of an offered lease accept it. Returns `false` if the lease was taken back, or has ended.
-    pub(super) fn accept(self: &Arc<Self>, lease: &LeaseHandle) -> bool {
-        let Grant { id, fence, offered, .. } = lease.state.grant;
-        if offered {
-            self.step(|_| {
-                let accepts = lease.is_held();
-                if !accepts {
-                    lease.state.end(true);
-                }
-                accepts.then_some(Event::Accepted { id, fence })
-            });
-        }
-        lease.is_held()
-    }
-}
-
-/// Lets the tokens have a lease that was acquired at once.
-fn holds<K: Kind>(tokens: &mut Tokens<Local<K>>, (lease, renew): Leased, now: Now) {
-    let (grant, options) = (lease.state.grant.clone(), Arc::clone(&lease.state.holding));
-    // Nothing follows but that it becomes due.
-    tokens.step(Event::Holds { grant, lease, options, renew }, now);
-}
-
-impl<K: Kind> Keeper for Admission<K> {
-    fn extend(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<(), Error>> {
-        self.grow_up(lease.state.grant.id);
-        Box::pin(async move {
-            let sent = clock::now();
-            let renewal = self.renewal(&lease.state.grant.token, micros(lease.state.ttl()), 0);
-            let answer = self.renew.run(lease.state.grant.key.clone(), renewal).await;
-            self.renewed(&lease, sent, answer, false)
-        })
-    }
-
-    fn release(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<bool, Error>> {
-        match self.end(&lease, false) {
-            // It is handed on within the process.
-            (was_held, None) => Box::pin(ready(Ok(was_held))),
-            (was_held, Some(release)) => Box::pin(async move {
-                let (was, twice) = self.release_token(&release).await?;
-                // Of a call that was sent twice, the first copy may have released the lease.
-                Ok(was == Was::Held || was == Was::Neither && twice && was_held)
-            }),
-        }
-    }
-
-    fn release_detached(self: Arc<Self>, lease: LeaseHandle) {
-        self.end(&lease, true);
-    }
-
-    fn released(self: Arc<Self>, lease: &LeaseHandle) {
-        self.note_hold_time(lease.state.give_up());
-        if lock(&self.tokens).young.remove(lease.state.grant.id).is_some() {
-            return;
-        }
-        self.handle(Event::Forgotten { id: lease.state.grant.id, fence: lease.state.grant.fence });
-    }
-
-    fn background(&self) -> Background {
-        self.store.background_or_thread()
-    }
-
-    /// Renews the lease once more for its full ttl.
-    fn let_go(self: Arc<Self>, lease: LeaseHandle) {
-        let renewal = Release { renews: true, ..lease.state.release(Duration::ZERO, clock::now()) };
-        lease.state.give_up();
-        let Grant { id, fence, .. } = lease.state.grant;
-        self.grow_up(id);
-        self.handle(Event::Ends { release: renewal, id, fence, detached: true });
     }
 }
 
