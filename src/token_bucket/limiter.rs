@@ -12,6 +12,7 @@ use super::acquire::{Decide, Waiting};
 use super::operations::Reserve;
 use super::quota::Quotas;
 use super::several::{ReserveAll, keys_of};
+use super::state::Ask;
 use super::{Decision, Several, TokenBucket};
 use crate::telemetry::Decisions;
 use crate::{Error, Key};
@@ -26,6 +27,8 @@ pub(crate) enum Limiter {
 /// A request, decided at once or not.
 #[expect(clippy::large_enum_variant, reason = "it is matched where it is made")]
 pub(crate) enum Begun {
+    /// Admitted by a store in memory, for a caller that does not read the decision.
+    Admitted,
     Decided(Result<Decision, Error>, Key),
     Pending(Acquire),
 }
@@ -48,10 +51,17 @@ enum Step {
 }
 
 impl Limiter {
-    /// Begins to decide a request.
-    pub(crate) fn begin(&self, quotas: Option<&Quotas>, key: Key, cost: u32) -> Begun {
+    /// Begins to decide a request. `is_read`: whether the caller reads the decision if the request is admitted.
+    pub(crate) fn begin(&self, quotas: Option<&Quotas>, key: Key, cost: u32, is_read: bool) -> Begun {
         if let (Self::All(_), Some(_)) = (self, quotas) {
-            return self.with(quotas).begin(None, key, cost);
+            return self.with(quotas).begin(None, key, cost, is_read);
+        }
+        if !is_read && let Some(admitted) = self.admit(quotas, &key, cost) {
+            return match admitted {
+                Ok(None) => Begun::Admitted,
+                Ok(Some(refused)) => Begun::Decided(Ok(refused), key),
+                Err(error) => Begun::Decided(Err(error), key),
+            };
         }
         match self.step(quotas, &key, cost) {
             Step::One(Decide::Decided(Some(decided))) | Step::All(Decide::Decided(Some(decided))) => {
@@ -59,6 +69,23 @@ impl Limiter {
             }
             step => Begun::Pending(Acquire { limiter: self.with(quotas), key, cost, step }),
         }
+    }
+
+    /// Decides a request in memory, if it does not wait. `Ok(None)`: it is admitted.
+    #[inline]
+    fn admit(
+        &self,
+        quotas: Option<&Quotas>,
+        key: &Key,
+        cost: u32,
+    ) -> Option<Result<Option<Decision>, Error>> {
+        let Self::One(bucket) = self else { return None };
+        let (quotas, ask) = (quotas.unwrap_or(&bucket.quotas), Ask { cost: cost.into(), wait: 0 });
+        if bucket.max_wait > 0 || cost > quotas.max_cost() {
+            return None;
+        }
+        let cells = bucket.clients.namespace.cells()?;
+        Some(cells.step(key.as_bytes(), |bucket, now| Reserve::admit(quotas, ask, bucket, now)))
     }
 
     /// As [`begin`](Self::begin), for a caller that polls the decision in any case.

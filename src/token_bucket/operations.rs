@@ -200,6 +200,19 @@ impl Operation for Reserve {
 }
 
 impl Reserve {
+    /// Like [`apply`](Operation::apply), where nobody reads an admission. `None`: the request is admitted.
+    pub(super) fn admit(quotas: &Quotas, ask: Ask, bucket: &mut Bucket, now: i64) -> Option<Decision> {
+        if bucket.fits(quotas) {
+            bucket.set_back(now);
+            if bucket.take(quotas, now, ask) {
+                bucket.written(now);
+                return None;
+            }
+        }
+        let decision = Self { quotas: quotas.clone(), ask }.apply(bucket, now);
+        (!decision.admitted).then_some(decision)
+    }
+
     fn decision(self, admitted: bool, now: i64, bucket: Bucket) -> Decision {
         let state = BucketState { quotas: self.quotas, now, bucket };
         Decision::new(self.ask.cost, admitted, state)

@@ -59,7 +59,12 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
                 return State::LookingUp { asked, cost, call };
             }
         };
-        let (decided, key) = match settings.limiter.begin(quotas.as_ref(), key, cost) {
+        let is_read = !self.hooks.are_unread();
+        let (decided, key) = match settings.limiter.begin(quotas.as_ref(), key, cost, is_read) {
+            Begun::Admitted => {
+                settings.limiter.decisions().count(Outcome::Admitted);
+                return State::unlimited(inner, request);
+            }
             Begun::Decided(decided, key) => (decided, key),
             Begun::Pending(acquire) => return State::asking(acquire, take_ready(inner), request),
         };
