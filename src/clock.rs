@@ -11,7 +11,14 @@ use tokio::time::Instant;
 /// The current time, including the time spent in suspend.
 pub(crate) fn now() -> Instant {
     let now = Instant::now();
-    now + suspended(now)
+    now + suspended(now, false)
+}
+
+/// Like [`now`], without another clock reading: after a suspend it may be too early, by the time in suspend, for half a
+/// millisecond. So a lease that counts from it ends too early then, never too late.
+pub(crate) fn recent() -> Instant {
+    let now = Instant::now();
+    now + suspended(now, true)
 }
 
 /// Microseconds since a fixed time before the process began, including the time spent in suspend.
@@ -29,21 +36,21 @@ pub(crate) fn micros() -> i64 {
 
 /// Converts a time of this clock to the clock of timers and users, which excludes suspend.
 pub(crate) fn without_suspend(at: Instant) -> Instant {
-    at.checked_sub(suspended(Instant::now())).unwrap_or(at)
+    at.checked_sub(suspended(Instant::now(), false)).unwrap_or(at)
 }
 
-/// How long the host was suspended since it started.
+/// How long the host was suspended since it started. `recent`: as was found out recently.
 #[cfg(target_os = "linux")]
-fn suspended(now: Instant) -> Duration {
+fn suspended(now: Instant, recent: bool) -> Duration {
     #[cfg(test)]
     let injected = tests::injected();
     #[cfg(not(test))]
     let injected = Duration::ZERO;
-    linux::suspended(now) + injected
+    linux::suspended(now, recent) + injected
 }
 
 #[cfg(not(target_os = "linux"))]
-fn suspended(_: Instant) -> Duration {
+fn suspended(_: Instant, _: bool) -> Duration {
     Duration::ZERO
 }
 
@@ -64,21 +71,20 @@ mod linux {
     });
 
     /// When the time in suspend was found out last, in µs since `BEGAN`, and that time, ms.
-    static LAST: AtomicI64 = AtomicI64::new(-CHECK_EVERY);
+    static LAST: AtomicI64 = AtomicI64::new(-RECENT);
     static SUSPENDED: AtomicU64 = AtomicU64::new(0);
 
-    /// Within so many µs the time in suspend is not found out again: calls come in rows, and another clock reading would
-    /// be most of what they pay.
-    const CHECK_EVERY: i64 = 500;
+    /// For so many µs what was found out is recent.
+    const RECENT: i64 = 500;
 
     /// Usually both clocks have advanced equally since `BEGAN`, and the time in suspend is the same as then. That
     /// check needs one clock reading. If they differ, or a test has paused tokio's clock, both clocks are read
     /// again.
-    pub(super) fn suspended(now: Instant) -> Duration {
+    pub(super) fn suspended(now: Instant, recent: bool) -> Duration {
         let (began, with_suspend, suspended) = *BEGAN;
         let passed = now.into_std().saturating_duration_since(began);
         let micros = passed.as_micros() as i64;
-        if (0..CHECK_EVERY).contains(&(micros - LAST.load(Ordering::Acquire))) {
+        if recent && (0..RECENT).contains(&(micros - LAST.load(Ordering::Acquire))) {
             return Duration::from_millis(SUSPENDED.load(Ordering::Relaxed));
         }
         let passed_with_suspend = since_start(ClockId::Boottime).saturating_sub(with_suspend);

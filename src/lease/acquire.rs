@@ -168,7 +168,7 @@ impl<K: Kind> Leases<K> {
         let (admission, options) = (&self.admission, self.options());
         let (id, token) = admission.token(&self.holding, &ask.suffix);
         let mut undo = Undo { admission, options, key, token: &token, is_armed: true };
-        let sent = clock::now();
+        let sent = clock::recent();
         let answer = match admission.ask_memory(key, &token, &self.holding, ask) {
             Some(answer) => answer,
             None => admission.ask(key.clone(), Arc::clone(&token), &self.holding, ask).await,

@@ -47,11 +47,12 @@ impl<K: Kind> Admission<K> {
 
     /// Ends a lease that was acquired at once. Nobody waits for it here, so it is released to the store.
     fn end_young(self: &Arc<Self>, lease: &LeaseHandle, detached: bool) -> (bool, Option<Release>) {
-        let (now, grant) = (clock::now(), &lease.state.grant);
+        let (grant, cells) = (&lease.state.grant, self.namespace.cells());
+        let now = if cells.is_some() { clock::recent() } else { clock::now() };
         let held = lease.state.stop(now);
         lease.state.notify();
         self.note_hold_time(held);
-        if let Some(cells) = self.namespace.cells() {
+        if let Some(cells) = cells {
             let step = |state: &mut KeyState<_>, now| {
                 state.release(&grant.token, false, now, self.scene.spans) == Was::Held
             };

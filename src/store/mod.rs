@@ -103,7 +103,7 @@ use crate::error::Cause;
 /// for 1 s or more and turns out to be closed, the store sends them again.
 ///
 /// A store on a pool for a Cluster is an exception: the client of the pool repeats all calls by itself. A rate limit may
-/// then charge twice, but it never admits more; and `check_and_insert` may answer that a new item was contained. A store
+/// then charge twice, but it never admits more; and [`BloomFilter::insert`](crate::BloomFilter::insert) may answer that a new item was contained. A store
 /// by `StoreBuilder::cluster` does not repeat calls.
 ///
 /// # Time and expiry
