@@ -45,7 +45,10 @@ do
     if forget > 0 then f.forget, f.current = forget, math.floor(now / forget) end
     if stored then
       local newest = forget > 0 and sub(stored, 1, #want) == want and tonumber(sub(stored, #want + 1))
-      if not newest then return nil, sub(stored, 1, 200) end
+      -- Loops over generations end only where numbers are exact.
+      if not newest or newest % 1 ~= 0 or newest < 0 or newest >= 9007199254740992 then
+        return nil, sub(stored, 1, 200)
+      end
       f.stored, f.newest = newest, newest
       if newest > f.current then f.current = newest end
     else

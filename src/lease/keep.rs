@@ -31,7 +31,7 @@ impl<K: Kind> Admission<K> {
         let (earlier, renew) = (young.due(), watchdog.then(|| tokens.renewal(at, left, *ttl)));
         young.insert(id, (lease.clone(), renew));
         drop(state);
-        if let Some(due) = renew.filter(|due| earlier.is_none_or(|earlier| *due < earlier)) {
+        if let Some(due) = renew.filter(|due| earlier.is_none_or(|earlier| *due < earlier || earlier <= at)) {
             self.store.scheduler().schedule(clock::without_suspend(due));
         }
         lease
@@ -145,6 +145,10 @@ impl<K: Kind> Keeper for Admission<K> {
     fn released(self: Arc<Self>, lease: &LeaseHandle) {
         self.note_hold_time(lease.state.give_up());
         if lock(&self.tokens).young.remove(lease.state.grant.id).is_some() {
+            // A copy of its acquire may still run, and would hold for nobody.
+            if lease.state.grant.twice {
+                self.handle(Event::Releases(lease.state.release(ALIVE, clock::now())));
+            }
             return;
         }
         self.handle(Event::Forgotten { id: lease.state.grant.id, fence: lease.state.grant.fence });

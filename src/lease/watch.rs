@@ -15,28 +15,39 @@ use crate::Error;
 pub(crate) struct Watch {
     /// `None`: the work goes on when its lease is lost.
     lease: Option<LeaseHandle>,
+    /// Whether the lease was acquired in this poll: then it need not be looked at.
+    is_fresh: bool,
     lost: Option<BoxFuture<'static, ()>>,
 }
 
 impl Watch {
     pub(crate) fn new(lease: LeaseHandle, cancel_when_lost: bool) -> Self {
-        Self { lease: cancel_when_lost.then_some(lease), lost: None }
+        Self { lease: cancel_when_lost.then_some(lease), is_fresh: false, lost: None }
+    }
+
+    /// Says that the lease was acquired in this poll.
+    pub(crate) fn fresh(self, is_fresh: bool) -> Self {
+        Self { is_fresh, ..self }
     }
 
     /// Watches nothing.
     pub(crate) fn none() -> Self {
-        Self { lease: None, lost: None }
+        Self { lease: None, is_fresh: false, lost: None }
     }
 
-    /// Polls the work. Fails if the lease is lost before the work is done: then this may not be called again. Before the
-    /// first poll, the lease was just acquired.
+    /// Polls the work. Fails if the lease is lost before the work is done: then this may not be called again.
     pub(crate) fn poll<F: Future>(
         &mut self,
         work: Pin<&mut F>,
         context: &mut Context<'_>,
     ) -> Poll<Result<F::Output, Error>> {
         let Some(lease) = &self.lease else { return work.poll(context).map(Ok) };
-        if self.lost.as_mut().is_some_and(|lost| lost.as_mut().poll(context).is_ready()) {
+        let is_fresh = std::mem::take(&mut self.is_fresh);
+        let is_lost = match &mut self.lost {
+            Some(lost) => lost.as_mut().poll(context).is_ready(),
+            None => !is_fresh && !lease.is_held(),
+        };
+        if is_lost {
             return Poll::Ready(Err(Error::lost()));
         }
         if let Poll::Ready(output) = work.poll(context) {
@@ -51,9 +62,6 @@ impl Watch {
 
     /// Does the work. Fails if the lease is lost before the work is done.
     pub(crate) async fn run<F: Future>(mut self, mut work: Pin<&mut F>) -> Result<F::Output, Error> {
-        if self.lease.as_ref().is_some_and(|lease| !lease.is_held()) {
-            return Err(Error::lost());
-        }
         poll_fn(|context| self.poll(work.as_mut(), context)).await
     }
 }

@@ -29,7 +29,7 @@ use crate::error::{Subject, Upload, Why};
 /// assert_eq!(refusal.kind(), RefusalKind::RateLimited);
 /// assert!(refusal.retry_after().is_some_and(|after| after.as_secs() <= 60));
 /// let decision = refusal.decision().ok_or("a refusal without a decision")?;
-/// assert_eq!((decision.key(), decision.remaining()), (Some(&"ann".into()), 0));
+/// assert_eq!((decision.key.as_ref(), decision.remaining()), (Some(&"ann".into()), 0));
 /// assert!(refusal.get_ref().is_refused()); // the error, as of the token bucket itself
 /// # Ok(()) }
 /// ```

@@ -116,6 +116,8 @@ impl Operation for Forget {
     type Reply = ();
     type Undo = Self;
     const SCRIPT: Script = script!("single_flight/forget");
+    // By the connection of the publications: it does not pass one that was sent before.
+    const BULK: bool = true;
     const PARTS: &'static [&'static str] = Flight::PARTS;
     const REPEAT: Repeat = Repeat::Safe;
 

@@ -158,7 +158,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         if has_old && publication.has_failed {
             return;
         }
-        // The first poll sends it, and so before the next operation of the caller. A task waits for the reply.
+        // The first poll sends it, unless others of the namespace are being sent. A task waits for the reply.
         let mut published =
             Box::pin(in_current_span(self.publish(lease, publication, entry, has_old, epoch)));
         let is_sent = poll_fn(|context| Poll::Ready(published.poll_unpin(context).is_pending())).await;

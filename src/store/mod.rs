@@ -275,7 +275,7 @@ impl Store {
         background.run(async move { store.shutdown(limit).await }).await?.map_err(|left| {
             let text =
                 format!("{left} releases and other background operations were not done within {limit:?}");
-            Error::unavailable(Cause::NotSent, text)
+            Error::unavailable(Cause::TimedOut, text)
         })
     }
 

@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::future::Future;
 use std::ops::ControlFlow;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures_util::future::BoxFuture;
-use tokio::task::coop::consume_budget;
+use tokio::time::Instant;
 
 use super::TokenBucket;
 use super::decision::Decision;
@@ -16,7 +16,7 @@ use super::operations::Reserve;
 use super::quota::Quotas;
 use super::reservation::Reservation;
 use super::state::Ask;
-use crate::store::timer::sleep;
+use crate::store::timer::until;
 use crate::store::{Operation, OperationFuture};
 use crate::{Error, Key, clock};
 
@@ -96,11 +96,8 @@ impl<O: Decides> Future for Decide<O> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
-            Self::Decided(decided) => {
-                // Yields to other tasks now and then, because this path never waits.
-                ready!(pin!(consume_budget()).poll(context));
-                decided.take().map_or(Poll::Pending, Poll::Ready)
-            }
+            // Not later: the tokens are charged, and nobody would give them back.
+            Self::Decided(decided) => decided.take().map_or(Poll::Pending, Poll::Ready),
             Self::Later(deciding) => deciding.as_mut().poll(context),
             Self::Asking(running, asked) => {
                 let reply = ready!(Pin::new(running).poll(context))?;
@@ -121,10 +118,12 @@ impl Waiting {
 
     /// Waits until the request may act.
     pub(super) fn end(mut self) -> BoxFuture<'static, Result<Decision, Error>> {
+        // From the decision on, not from the first poll.
+        let mut due = Instant::now().checked_add(self.0.delay());
         Box::pin(async move {
             loop {
                 let (delay, key) = (self.0.delay(), self.0.key.clone());
-                sleep(delay).await;
+                until(due).await;
                 let decision = self.0.acts();
                 // An outage at this point changes nothing: the tokens are granted.
                 let state = self.0.bucket.peek(key.clone()).await;
@@ -140,6 +139,7 @@ impl Waiting {
                     return Ok(decision);
                 }
                 self = Self(Reservation::new(bucket, key, decision));
+                due = Instant::now().checked_add(self.0.delay());
             }
         })
     }

@@ -29,12 +29,12 @@ use crate::{KeyExtractor, RwLock, RwLockLayer};
 /// # Ok(()) }
 /// ```
 #[must_use]
-pub fn rw_lock<B: 'static>(
+pub fn rw_lock<B>(
     lock: RwLock,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> RwLockLayer<Request<B>, UntilBodyEnd, Refuse> {
     RwLockLayer::new(lock, key)
-        .access(|request: &Request<B>| access_by_method(request))
+        .access(|request| access_by_method(request))
         .hold(UntilBodyEnd::default())
         .on_lease(InsertLease)
         .reject_with(refuse())

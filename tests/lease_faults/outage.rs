@@ -228,6 +228,7 @@ async fn shutdown_says_what_could_not_be_released() {
     proxy.cut();
     drop(held);
     let error = store.shutdown(LIMIT).await.unwrap_err();
+    assert!(error.is_timeout(), "{error:?}");
     assert!(error.is_unavailable() && error.to_string().contains("3 releases"), "{error}");
     proxy.heal();
     store.shutdown(SOON).await.unwrap();

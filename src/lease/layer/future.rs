@@ -188,12 +188,12 @@ where
             let next = match this.state.as_mut().project() {
                 StateProjection::Waiting { waiting, call } => {
                     let Some((_, request)) = call else { return Poll::Pending };
-                    let acquired = match waiting {
-                        Waiting::Lease(acquiring) => ready!(acquiring.poll_unpin(context)),
+                    let (acquired, is_fresh) = match waiting {
+                        Waiting::Lease(acquiring) => (ready!(acquiring.poll_unpin(context)), false),
                         Waiting::Key(key) => {
                             let Some(key) = key.take() else { return Poll::Pending };
                             match P::acquire(layer, key, request) {
-                                Acquiring::Ready(acquired) => acquired,
+                                Acquiring::Ready(acquired) => (acquired, true),
                                 Acquiring::Pending(acquiring) => {
                                     *waiting = Waiting::Lease(acquiring);
                                     continue;
@@ -209,7 +209,9 @@ where
                     };
                     match next {
                         Next::Call(lease, request) => {
-                            let watch = |(guard, lease)| (guard, Watch::new(lease, layer.cancel_when_lost));
+                            let watch = |(guard, lease)| {
+                                (guard, Watch::new(lease, layer.cancel_when_lost).fresh(is_fresh))
+                            };
                             State::called(&mut inner, request, lease.map(watch))
                         }
                         Next::Acquire(acquiring, request) => State::Waiting {

@@ -12,7 +12,7 @@ mod settle;
 
 pub use self::ban::Ban;
 pub use self::hooks::BlockOnResponse;
-pub(crate) use self::keys::KeyExtractors;
+pub use self::keys::KeyExtractors;
 pub use self::quotas::{ChooseQuotas, ChosenQuotas, QuotaTable};
 pub use self::settings::RateLimitLayer;
 pub use crate::middleware::Cost;

@@ -70,31 +70,35 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         key: Key,
         request: &mut Req,
     ) -> Result<Passing, Refusal> {
-        if let Ok(Some(refused)) = &decided
-            && !refused.is_admitted()
-        {
-            self.refused(request, &key, refused);
-        }
-        let passes = decided.as_ref().is_ok_and(|decided| decided.as_ref().is_none_or(Decision::is_admitted));
-        let settings = &self.settings;
-        settings.limiter.decisions().count(settings.counted(outcome, passes));
-        match decided {
-            Ok(Some(_)) if passes && self.hooks.are_unread() => Ok(Passing::Unlimited),
-            Ok(Some(mut decision)) if passes => {
-                decision.key = Some(key);
-                self.hooks.on_admit.iter().for_each(|hook| hook(&decision, request));
-                Ok(Passing::Admitted {
-                    decision: Box::new(decision),
-                    by_share: outcome == Outcome::LocalShare,
-                })
+        let (settings, is_shadow) = (&self.settings, self.settings.shadow);
+        let count = |passes| settings.limiter.decisions().count(settings.counted(outcome, passes));
+        let mut decision = match decided {
+            Ok(Some(decision)) => decision,
+            Ok(None) => {
+                count(true);
+                return Ok(Passing::Undecided(key));
             }
-            Ok(Some(mut refused)) if !settings.shadow => {
-                refused.key = Some(key);
-                Err(refused.into())
+            Err(error) => {
+                count(false);
+                return if is_shadow { Ok(Passing::Undecided(key)) } else { Err(error.into()) };
             }
-            Err(error) if !settings.shadow => Err(error.into()),
-            Ok(_) | Err(_) => Ok(Passing::Undecided(key)),
+        };
+        if decision.is_admitted() {
+            count(true);
+            if self.hooks.are_unread() {
+                return Ok(Passing::Unlimited);
+            }
+            decision.key = Some(key);
+            self.hooks.on_admit.iter().for_each(|hook| hook(&decision, request));
+            return Ok(Passing::Admitted {
+                decision: Box::new(decision),
+                by_share: outcome == Outcome::LocalShare,
+            });
         }
+        decision.key = Some(key.clone());
+        self.refused(request, &key, &decision);
+        count(false);
+        if is_shadow { Ok(Passing::Undecided(key)) } else { Err(decision.into()) }
     }
 
     /// Calls the hooks for a refused request, and counts the refusal for a ban.

@@ -21,6 +21,8 @@ use super::bucket_state::BucketState;
 use super::calls::counted;
 use super::decision::{Decision, Refuser};
 use super::state::Bucket;
+use tokio::task::coop::consume_budget;
+
 use crate::store::{Cells, Client, Namespace, parts};
 use crate::sync::lock;
 use crate::telemetry::Decisions;
@@ -130,6 +132,8 @@ impl<const N: usize> TokenBuckets<N> {
     pub async fn allow_n<K: IntoKey>(&self, keys: [K; N], n: u32) -> Result<Decision, Error> {
         let keys: Keys = keys.into_iter().map(IntoKey::into_key).collect::<Result<_, _>>()?;
         let key = Key::of_some(keys.iter().map(Option::as_ref));
+        // Yields to other tasks now and then, before anything is charged: in memory, nothing else waits.
+        consume_budget().await;
         counted(self.0.decisions(), self.0.decide(&key, n).await)
     }
 

@@ -31,6 +31,7 @@ async fn a_boxed_refusal_by_default(stores: Stores) {
             let decision = refusal.decision().unwrap();
             let told = (decision.is_admitted(), decision.state.tightest().limit, decision.remaining());
             assert_eq!(told, (false, 1, 0));
+            assert_eq!(decision.key, Some("ann".into()));
             assert!(refusal.retry_after().is_some_and(|after| !after.is_zero()));
         } else {
             assert!(refusal.decision().is_none());

@@ -209,7 +209,9 @@ async fn empty(bucket: TokenBucket, key: &str) -> (TokenBucket, String) {
 async fn state_of<const N: usize>(buckets: [TokenBucket; N], key: &str) -> State {
     let mut full = 0;
     for bucket in buckets {
-        full += usize::try_from(bucket.peek(key).await.unwrap().remaining()).unwrap();
+        let state = bucket.peek(key).await.unwrap();
+        full += usize::try_from(state.remaining()).unwrap();
+        assert!(state.available_after(1).is_none_or(|after| after <= HOUR), "charged twice");
     }
     match full {
         0 => State::Spent,
