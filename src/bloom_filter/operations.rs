@@ -31,15 +31,15 @@ pub(crate) trait Step: fmt::Debug + Send + Sync + 'static {
     const APPLY: fn(&mut Bits, &Layout, &[Probe], i64) -> Result<Answers, Mismatch>;
 }
 
-/// Implements steps: `Step("its script", REPEAT, NUMBERS) => APPLY;`.
+/// Implements steps: `Step(SCRIPT, REPEAT, NUMBERS) => APPLY;`.
 macro_rules! steps {
-    ($($(#[$doc:meta])* $step:ident($script:literal, $repeat:ident, $numbers:literal) => $apply:expr;)+) => {$(
+    ($($(#[$doc:meta])* $step:ident($script:expr, $repeat:ident, $numbers:literal) => $apply:expr;)+) => {$(
         $(#[$doc])*
         #[derive(Debug)]
         pub(crate) enum $step {}
 
         impl Step for $step {
-            const SCRIPT: Script = script!($script, "lib/bloom");
+            const SCRIPT: Script = $script;
             const REPEAT: Repeat = Repeat::$repeat;
             const NUMBERS: usize = $numbers;
             const APPLY: fn(&mut Bits, &Layout, &[Probe], i64) -> Result<Answers, Mismatch> = $apply;
@@ -49,23 +49,28 @@ macro_rules! steps {
 
 steps! {
     /// Inserts items. Answers 1 for each that was contained before, else 0.
-    CheckAndInsert("bloom_filter/check_and_insert", Never, 1) => |bits, layout, probes, now| {
-        probes.iter().map(|probe| Ok(u64::from(!bits.insert(layout, probe, now)?))).collect()
-    };
+    CheckAndInsert(script!("bloom_filter/check_and_insert", "lib/bloom"), Never, 1)
+        => |bits, layout, probes, now| {
+            probes.iter().map(|probe| Ok(u64::from(!bits.insert(layout, probe, now)?))).collect()
+        };
 
     /// Answers 1 for each item that is contained, else 0.
-    Contains("bloom_filter/contains", Safe, 1) => |bits, layout, probes, now| {
-        probes.iter().map(|probe| Ok(u64::from(bits.contains(layout, probe, now)?))).collect()
-    };
+    Contains(script!("bloom_filter/contains", "lib/bloom"), Safe, 1)
+        => |bits, layout, probes, now| {
+            probes.iter().map(|probe| Ok(u64::from(bits.contains(layout, probe, now)?))).collect()
+        };
 
     /// Counts the set bits of the current generation and of the one before.
-    Count("bloom_filter/count", Safe, 2) => |bits, layout, _, now| bits.count(layout, now).map(Answers::from);
+    Count(script!("bloom_filter/count", "lib/bloom"), Safe, 2)
+        => |bits, layout, _, now| bits.count(layout, now).map(Answers::from);
 
     /// Deletes all items and the configuration.
-    Clear("bloom_filter/clear", Never, 1) => |bits, layout, _, now| bits.clear(layout, now).map(|()| smallvec![1]);
+    Clear(script!("bloom_filter/clear", "lib/bloom"), Never, 1)
+        => |bits, layout, _, now| bits.clear(layout, now).map(|()| smallvec![1]);
 
     /// Makes sure that the filter exists with this layout.
-    Open("bloom_filter/open", Safe, 1) => |bits, layout, _, now| bits.enter(layout, now).map(|_| smallvec![1]);
+    Open(script!("bloom_filter/open", "lib/bloom"), Safe, 1)
+        => |bits, layout, _, now| bits.enter(layout, now).map(|_| smallvec![1]);
 }
 
 /// One step.
