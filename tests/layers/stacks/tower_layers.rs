@@ -127,6 +127,15 @@ pub(crate) async fn abort<T: Send>(hanging: tokio::task::JoinHandle<T>) {
     assert!(hanging.await.is_err_and(|error| error.is_cancelled()));
 }
 
+/// Runs [`is_one`] for each kind of layer, with others of tower around it or in it.
+macro_rules! each_is_one {
+    ($stores:expr, |$layer:ident| $service:expr) => {
+        on_each_kind!($stores, |$layer, Kind| {
+            is_one::<Kind, _, _>(&$stores, $service).await;
+        })
+    };
+}
+
 /// One is at work, others are refused; when it is gone, or answered, the key is as the kind of layer has it.
 async fn is_one<T: Refusing, S, B>(stores: &Stores, service: S) -> Upstream
 where
@@ -153,32 +162,26 @@ where
 }
 
 async fn in_buffer(stores: Stores) {
-    on_each_kind!(stores, |layer, Kind| {
-        let service = ServiceBuilder::new().buffer(8).layer(layer).service(hyper_client());
-        is_one::<Kind, _, _>(&stores, service).await;
-    });
+    each_is_one!(stores, |layer| ServiceBuilder::new().buffer(8).layer(layer).service(hyper_client()));
 }
 
 async fn around_buffer(stores: Stores) {
-    on_each_kind!(stores, |layer, Kind| {
-        let service = ServiceBuilder::new().layer(layer).buffer(8).service(hyper_client());
-        is_one::<Kind, _, _>(&stores, service).await;
-    });
+    each_is_one!(stores, |layer| ServiceBuilder::new().layer(layer).buffer(8).service(hyper_client()));
 }
 
 /// One of two is taken by what hangs.
 async fn in_concurrency_limit(stores: Stores) {
-    on_each_kind!(stores, |layer, Kind| {
-        let service = ServiceBuilder::new().concurrency_limit(2).layer(layer).service(hyper_client());
-        is_one::<Kind, _, _>(&stores, service).await;
-    });
+    each_is_one!(stores, |layer| ServiceBuilder::new()
+        .concurrency_limit(2)
+        .layer(layer)
+        .service(hyper_client()));
 }
 
 async fn around_concurrency_limit(stores: Stores) {
-    on_each_kind!(stores, |layer, Kind| {
-        let service = ServiceBuilder::new().layer(layer).concurrency_limit(2).service(hyper_client());
-        is_one::<Kind, _, _>(&stores, service).await;
-    });
+    each_is_one!(stores, |layer| ServiceBuilder::new()
+        .layer(layer)
+        .concurrency_limit(2)
+        .service(hyper_client()));
 }
 
 async fn in_and_around_boxed_services(stores: Stores) {
@@ -193,16 +196,16 @@ async fn in_and_around_boxed_services(stores: Stores) {
 }
 
 async fn in_trace(stores: Stores) {
-    on_each_kind!(stores, |layer, Kind| {
+    each_is_one!(stores, |layer| {
         let layers = ServiceBuilder::new().map_err(BoxError::from).layer(TraceLayer::new_for_http());
-        is_one::<Kind, _, _>(&stores, layers.layer(layer).service(hyper_client())).await;
+        layers.layer(layer).service(hyper_client())
     });
 }
 
 async fn around_trace(stores: Stores) {
-    on_each_kind!(stores, |layer, Kind| {
+    each_is_one!(stores, |layer| {
         let layers = ServiceBuilder::new().layer(layer).layer(TraceLayer::new_for_http());
-        is_one::<Kind, _, _>(&stores, layers.service(hyper_client())).await;
+        layers.service(hyper_client())
     });
 }
 
