@@ -38,7 +38,6 @@ do
     else
       break
     end
-    if runs == 1 and ends == 0 then return string.format('%d 1 0 0 0 0', now) end
     if runs == 1 then return string.format('%d 1 %d %d 0 0', now, ends, fence) end
     reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends, fence
     reply[filled + 4], reply[filled + 5] = 0, 0

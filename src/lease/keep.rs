@@ -10,7 +10,7 @@ use super::admission::{ALIVE, Admission, State};
 use super::handle::Keeper;
 use super::key_state::{KeyState, Was};
 use super::kind::Kind;
-use super::options::{Holding, LeaseOptions, micros};
+use super::options::{Holding, micros};
 use super::perform::Local;
 use super::state::LeaseHandle;
 use super::tokens::{Effect, Event, Grant, Now, Release, Tokens};
@@ -22,13 +22,11 @@ use crate::{Error, clock};
 impl<K: Kind> Admission<K> {
     /// Takes in a lease that was acquired at once.
     pub(super) fn hold(self: &Arc<Self>, grant: Grant, holding: &Arc<Holding>) -> LeaseHandle {
-        let (id, at, LeaseOptions { watchdog, ttl, .. }) = (grant.id, grant.at, &holding.options);
-        let left = grant.validity.until().saturating_duration_since(at);
-        let lease = LeaseHandle::new(grant, holding);
+        let (id, at, lease) = (grant.id, grant.at, LeaseHandle::new(grant, holding));
         let mut state = lock(&self.tokens);
         let State { tokens, young, .. } = &mut *state;
         tokens.is_back(lease.key(), at);
-        let (earlier, renew) = (young.due(), watchdog.then(|| tokens.renewal(at, left, *ttl)));
+        let (earlier, renew) = (young.due(), tokens.first_renewal(&lease.state.grant, &holding.options));
         young.insert(id, (lease.clone(), renew));
         drop(state);
         if let Some(due) = renew.filter(|due| earlier.is_none_or(|earlier| *due < earlier || earlier <= at)) {

@@ -152,3 +152,24 @@ impl Drop for Waiting {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use tokio::task::coop::{consume_budget, has_budget_remaining};
+
+    use crate::{Quota, Store, TokenBucket, TokenBuckets};
+
+    #[tokio::test]
+    async fn a_task_without_budget_is_not_charged_for_a_decision_that_it_does_not_get() {
+        let bucket = TokenBucket::new(&Store::in_memory(), "test", Quota::non_refilling(10)).unwrap();
+        let several = TokenBuckets::new([bucket.clone()]).unwrap();
+        while has_budget_remaining() {
+            consume_budget().await;
+        }
+        assert!(bucket.allow("k").now_or_never().is_some());
+        assert!(bucket.wait("k").now_or_never().is_some());
+        assert!(several.allow(["k"]).now_or_never().is_none(), "it yields");
+        assert_eq!(bucket.peek("k").await.unwrap().remaining(), 8);
+    }
+}

@@ -4,13 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use tokio::task::coop::{consume_budget, has_budget_remaining};
 
 use super::cancel::{Cancel, Rule};
-use super::{Reservation, TokenBucket, TokenBuckets};
+use super::{Reservation, TokenBucket};
 use crate::store::Clock;
 use crate::{Quota, Quotas, Store};
 
@@ -79,19 +77,6 @@ async fn refusals_charge_nothing() {
     let state = world.bucket.peek("k").await.unwrap();
     let large = state.balances().find(|balance| balance.name == "large").unwrap();
     assert_eq!(large.remaining, 2, "charged although the other quota refused");
-}
-
-#[tokio::test]
-async fn a_task_without_budget_is_not_charged_for_a_decision_that_it_does_not_get() {
-    let world = World::new([Quota::non_refilling(10)]);
-    let several = TokenBuckets::new([world.bucket.clone()]).unwrap();
-    while has_budget_remaining() {
-        consume_budget().await;
-    }
-    assert!(world.bucket.allow("k").now_or_never().is_some());
-    assert!(world.bucket.wait("k").now_or_never().is_some());
-    assert!(several.allow(["k"]).now_or_never().is_none(), "it yields");
-    assert_eq!(world.bucket.peek("k").await.unwrap().remaining(), 8);
 }
 
 #[tokio::test]

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::super::options::LeaseOptions;
 use super::super::validity::Validity;
 use super::entry::accept_within;
 use super::event::By;
-use super::{Effect, Entry, Held, Party, Release, Renewed, Stage, Tokens, Told};
+use super::{Effect, Entry, Grant, Held, Party, Release, Renewed, Stage, Tokens, Told};
 use crate::Error;
 use crate::error::Cause;
 
@@ -207,9 +208,15 @@ impl<P: Party> Tokens<P> {
         }
     }
 
+    /// Returns when a lease is renewed that was acquired at once, if it is.
+    pub(crate) fn first_renewal(&self, grant: &Grant, options: &LeaseOptions) -> Option<Instant> {
+        let left = grant.validity.until().saturating_duration_since(grant.at);
+        options.watchdog.then(|| self.renewal(grant.at, left, options.ttl))
+    }
+
     /// Returns when a lease is renewed that lasts for `left` from `at` on: after a third of that, and a little earlier, so that
     /// renewals that are due at about the same time run together.
-    pub(crate) fn renewal(&self, at: Instant, left: Duration, ttl: Duration) -> Instant {
+    fn renewal(&self, at: Instant, left: Duration, ttl: Duration) -> Instant {
         let (due, until) = (at + left / 3, left / 3);
         let grain = (ttl / 24).min(until / 2).as_nanos().max(1);
         let late = due.saturating_duration_since(self.began).as_nanos() % grain;

@@ -167,19 +167,17 @@ impl Quorum {
         // Each node counts its own fences. Once a majority stores the highest fence, every later majority contains a
         // node that issues a higher one.
         let raised = self.renew_all(&attempt.key, &attempt.token, fence).await;
-        let validity = Validity::granted(self.until(sent), clock::now());
+        let at = clock::now();
+        let validity = Validity::granted(self.until(sent), at);
         let (Some(validity), Ok(true)) = (validity, raised) else {
             return Err(Error::unavailable(Cause::TimedOut, "a majority of the quorum answered too late"));
         };
         attempt.is_won = true;
         let (key, token) = (attempt.key.clone(), Arc::clone(&attempt.token));
         let options = Arc::clone(&first.holding);
-        let (twice, at, offered) = (false, clock::now(), false);
-        let grant = Grant { key, token, id, fence, twice, validity, at, offered };
+        let grant = Grant { key, token, id, fence, twice: false, validity, at, offered: false };
         let lease = LeaseHandle::new(grant.clone(), &options);
-        let left = grant.validity.until().saturating_duration_since(at);
-        let renews = options.options.watchdog;
-        let renew = renews.then(|| lock(&self.tokens).renewal(at, left, options.options.ttl));
+        let renew = lock(&self.tokens).first_renewal(&grant, &options.options);
         self.handle(Event::Holds { grant, lease: lease.clone(), options, renew });
         Ok(Lease::new(lease, Arc::new(attempt)))
     }
