@@ -2,7 +2,7 @@
 //! for the reply within the timeout. The outcome updates the state of the connection and the breaker.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -213,16 +213,22 @@ impl RedisStore {
     ) -> Result<Reply, Failed> {
         let held = self.hold(runtime, link).await?;
         let (mut connection, since) = (held.connection.clone(), held.switches);
-        let (mut written, sent) = (true, Instant::now());
-        let sending = self.send(&mut connection, &call.command, asking, &mut written);
-        let sending = self.source.unless_switched(since, sending);
-        let mut reply = self.in_time(runtime, link, sending).await;
-        if matches!(&reply, Some(Err(error)) if failure::is_no_script(error)) {
-            let full = script.in_full(&call.command);
-            let sending = self.send(&mut connection, &full, asking, &mut written);
-            let sending = self.source.unless_switched(since, sending);
-            reply = self.in_time(runtime, link, sending).await;
-        }
+        let (mut written, sent, mut full) = (true, Instant::now(), None);
+        let reply = loop {
+            let command = full.as_ref().unwrap_or(&call.command);
+            // Futures are large, and would be copied on their way into each other.
+            let reply = {
+                let sending = pin!(self.send(&mut connection, command, asking, &mut written));
+                let sending = pin!(self.source.unless_switched(since, sending));
+                self.in_time(runtime, link, sending).await
+            };
+            match &reply {
+                Some(Err(error)) if full.is_none() && failure::is_no_script(error) => {
+                    full = Some(script.in_full(&call.command));
+                }
+                _ => break reply,
+            }
+        };
         let mut redirect = None;
         let outage = match reply {
             Some(Ok((reply, unconfirmed))) => match Reply::parse(reply, call.size()) {
@@ -273,7 +279,7 @@ impl RedisStore {
     ) -> Result<(redis::Value, Option<RedisError>), RedisError> {
         let durability = self.limits.durability;
         if !asking && durability.is_none() {
-            return noting(connection.send(command), written).await.map(|reply| (reply, None));
+            return noting(pin!(connection.send(command)), written).await.map(|reply| (reply, None));
         }
         let ask = redis::cmd("ASKING");
         let mut together: Vec<&redis::Cmd> = Vec::from_iter(asking.then_some(&ask));
@@ -286,7 +292,7 @@ impl RedisStore {
             together.extend([mark, wait]);
         }
         let mut replies =
-            noting(connection.send_together(&together, asking.into()), written).await?.into_iter();
+            noting(pin!(connection.send_together(&together, asking.into())), written).await?.into_iter();
         let mut next = || match replies.next() {
             Some(redis::Value::ServerError(error)) => Err(RedisError::from(error)),
             reply => Ok(reply.unwrap_or(redis::Value::Nil)),
@@ -317,9 +323,8 @@ impl RedisStore {
         &self,
         runtime: &Handle,
         link: &Link,
-        reply: impl Future<Output = T>,
+        mut reply: Pin<&mut impl Future<Output = T>>,
     ) -> Option<T> {
-        tokio::pin!(reply);
         let (sent, timeout) = (Instant::now(), self.limits.timeout);
         let (mut deadline, mut was_late) = (sent + timeout, false);
         loop {
@@ -359,10 +364,9 @@ impl RedisStore {
 /// Awaits a reply. Sets `written` to whether anything may have been written. A connection that has ended fails at once,
 /// without writing.
 async fn noting<T>(
-    reply: impl Future<Output = Result<T, RedisError>>,
+    mut reply: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
     written: &mut bool,
 ) -> Result<T, RedisError> {
-    let mut reply = pin!(reply);
     let first = poll_fn(|context| Poll::Ready(reply.as_mut().poll(context))).await;
     *written = !matches!(&first, Poll::Ready(Err(error)) if error.is_io_error());
     match first {

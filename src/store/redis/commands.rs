@@ -1,5 +1,6 @@
 //! Commands other than script calls: those that try a connection, and those that ask a master about itself.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +27,8 @@ impl RedisStore {
             return Ok(());
         }
         let (sent, ping) = (Instant::now(), redis::cmd("PING"));
-        match self.in_time(runtime, link, held.connection.clone().send(&ping)).await {
+        let mut connection = held.connection.clone();
+        match self.in_time(runtime, link, pin!(connection.send(&ping))).await {
             Some(Ok(_)) => link.answered(),
             Some(Err(error)) => drop(self.failed(link, &held, sent, failure::outage(error))),
             None => return Err(self.failed(link, &held, sent, self.timed_out())),
@@ -64,7 +66,7 @@ impl RedisStore {
         let sent = Instant::now();
         let address = self.source.address_in_pool(route.master).filter(|_| alone);
         let mut connection = held.connection.clone();
-        let asked = connection.send_at(address, command);
+        let asked = pin!(connection.send_at(address, command));
         let outage = match self.in_time(&links.runtime, &route.link, asked).await {
             Some(Ok(reply)) => {
                 route.link.answered();

@@ -1,6 +1,7 @@
 //! Makes connections: to one server, to a cluster, or to the master that Sentinel names.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -176,7 +177,7 @@ impl Source {
     pub(super) async fn unless_switched<T>(
         &self,
         since: u64,
-        reply: impl Future<Output = Result<T, RedisError>>,
+        reply: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
     ) -> Result<T, RedisError> {
         #[cfg(feature = "sentinel")]
         if let Self::Sentinel(sentinels) = self {
