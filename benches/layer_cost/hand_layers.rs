@@ -33,7 +33,7 @@ pub async fn layered(job: Job, app: Router, url: &str) -> Router {
         Job::Mutex => (by_hand::LOCK, Some(by_hand::UNLOCK)),
         Job::Dedupe => (by_hand::CLAIM, Some(by_hand::CONFIRM)),
         Job::Flight => (by_hand::LEAD, Some(by_hand::PUBLISH)),
-        Job::RwLock | Job::Five => unreachable!("there is none by hand"),
+        Job::RwLock | Job::Five | Job::Empty | Job::FiveEmpty => unreachable!("there is none by hand"),
     };
     // As many as the layer lets in.
     let before = before.replace(">= 16", ">= 1000");

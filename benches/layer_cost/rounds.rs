@@ -5,12 +5,12 @@ use crate::common::report::{Better, Versus, figure, note, number};
 use crate::common::stats::median;
 use crate::common::table::Table;
 use crate::served::{self, Running, Sample};
-use crate::services::Job::{self, Dedupe, Five, Flight, Mutex, Permit, Rate, RwLock};
+use crate::services::Job::{self, Dedupe, Empty, Five, FiveEmpty, Flight, Mutex, Permit, Rate, RwLock};
 use crate::services::Service;
 use crate::wrk::{self, CONNECTIONS};
 
 const AGAINST_HAND: [Job; 5] = [Rate, Permit, Mutex, Dedupe, Flight];
-const IN_MEMORY: [Job; 6] = [Permit, Mutex, RwLock, Dedupe, Flight, Five];
+const IN_MEMORY: [Job; 8] = [Permit, Mutex, RwLock, Dedupe, Flight, Five, Empty, FiveEmpty];
 pub fn run(bench: &Bench) -> Result<(), String> {
     let settings = &bench.settings;
     let wants = |part: &str, job: Job| settings.wants(&format!("{part}-{}", job.name()));

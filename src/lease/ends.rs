@@ -1,20 +1,26 @@
 //! The holders of a key that several tokens can hold at once, and when their leases end.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use hashbrown::HashMap;
 
 use super::token::ttl_of;
 
 /// When the lease of each holder ends (µs), and its weight.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ends {
-    until: BTreeMap<Arc<str>, (i64, i64)>,
+    until: HashMap<Arc<str>, (i64, i64)>,
     /// No lease ends before.
     first: i64,
     used: i64,
 }
 
 impl Ends {
+    pub(crate) fn clear(&mut self) {
+        self.until.clear();
+        (self.first, self.used) = (0, 0);
+    }
+
     pub(crate) fn insert(&mut self, token: &Arc<str>, expiry: i64, weight: i64) {
         self.first = if self.until.is_empty() { expiry } else { self.first.min(expiry) };
         self.used += weight;
@@ -37,8 +43,16 @@ impl Ends {
         self.used -= self.until.remove(token).map_or(0, |(_, weight)| weight);
     }
 
-    pub(crate) fn tokens(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.until.keys()
+    /// Returns all tokens, in order.
+    pub(crate) fn tokens(&self) -> Vec<Arc<str>> {
+        let mut tokens: Vec<_> = self.until.keys().cloned().collect();
+        tokens.sort_unstable();
+        tokens
+    }
+
+    /// Returns one of the tokens.
+    pub(crate) fn any(&self) -> Option<&Arc<str>> {
+        self.until.keys().next()
     }
 
     /// Returns the sum of the weights.

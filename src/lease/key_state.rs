@@ -297,6 +297,13 @@ impl<H: Holders> Cell for KeyState<H> {
         forgotten && self.queue.is_empty() && self.holders.is_idle(now)
     }
 
+    fn clear(&mut self) {
+        self.holders.clear();
+        if self.kept_until > 0 || !self.queue.is_empty() {
+            *self = Self { holders: std::mem::take(&mut self.holders), ..Self::default() };
+        }
+    }
+
     fn pushes(&mut self) -> Vec<Push> {
         std::mem::take(&mut self.pushes)
     }

@@ -64,6 +64,10 @@ pub(crate) use scripts;
 
 /// The holders of one key. Each operation begins with [`sweep`](Self::sweep). Times are in µs.
 pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
+    /// Drops all holders, and what is known of earlier ones.
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
     /// Drops the holders whose leases have expired.
     fn sweep(&mut self, now: i64);
     /// Returns the sum of the weights held.

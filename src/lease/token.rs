@@ -11,8 +11,6 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::options::{LeaseOptions, micros};
 use crate::store::hex;
 
@@ -90,12 +88,17 @@ pub(crate) fn write(process: &str, id: u64, marks: &str, suffix: &str) -> Arc<st
         digits[first] = b"0123456789abcdef"[(rest & 0xf) as usize];
         rest >>= 4;
     }
-    let mut token = SmallVec::<[u8; 128]>::new();
-    for part in [process.as_bytes(), b"-", &digits[first..], marks.as_bytes(), suffix.as_bytes()] {
-        token.extend_from_slice(part);
+    let parts = [process.as_bytes(), b"-", &digits[first..], marks.as_bytes(), suffix.as_bytes()];
+    let (mut token, mut end) = ([0; 128], 0);
+    for part in parts {
+        let Some(free) = token.get_mut(end..end + part.len()) else {
+            return String::from_utf8(parts.concat()).unwrap_or_default().into();
+        };
+        free.copy_from_slice(part);
+        end += part.len();
     }
     // All parts are text.
-    std::str::from_utf8(&token).unwrap_or_default().into()
+    std::str::from_utf8(&token[..end]).unwrap_or_default().into()
 }
 
 #[cfg(test)]

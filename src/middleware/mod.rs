@@ -1,5 +1,7 @@
 //! What all layers share: key extractors, refusals, the cost of a request, their service and its readiness.
 
+use std::pin::Pin;
+
 use futures_util::FutureExt as _;
 use tokio::task::coop::has_budget_remaining;
 
@@ -21,6 +23,6 @@ pub(crate) type Choose<Req, T> = std::sync::Arc<dyn Fn(&Req) -> T + Send + Sync>
 /// Returns the answer of a store in memory to a request that does not wait. It is there at once, so no future is stored.
 /// `None`: it would have to wait, for example because the budget of the task is spent. It is dropped then, which withdraws
 /// what it asked for, and the request is made anew.
-pub(crate) fn at_once<F: Future>(asked: F) -> Option<F::Output> {
+pub(crate) fn at_once<F: Future>(asked: Pin<&mut F>) -> Option<F::Output> {
     if has_budget_remaining() { asked.now_or_never() } else { None }
 }

@@ -50,7 +50,7 @@ impl Holders for RwHolders {
     }
 
     fn tokens(&self) -> Vec<Arc<str>> {
-        self.ends.tokens().cloned().collect()
+        self.ends.tokens()
     }
 
     fn held(&self, token: &str, _: i64) -> Option<(i64, i64)> {
@@ -58,7 +58,7 @@ impl Holders for RwHolders {
     }
 
     fn fits(&self, token: &str) -> bool {
-        let holder = self.ends.tokens().next();
+        let holder = self.ends.any();
         holder.is_none_or(|holder| writes(token).is_none() && ending(holder) == ending(token))
     }
 

@@ -147,6 +147,11 @@ pub(crate) trait Cell: Clone + Default + Send + 'static {
     /// Whether the state can be dropped without a change of behaviour.
     fn is_idle(&self, now: i64) -> bool;
 
+    /// Makes it the state of a key that does not exist. It may keep memory for the next step.
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+
     /// Returns the pushes of the last step to waiters: the messages that the script would publish.
     fn pushes(&mut self) -> Vec<Push> {
         Vec::new()

@@ -30,8 +30,18 @@ impl Kind for Permits {
 
 /// The weight and the limit in a token. `None` for a token that waits until no permit is held.
 pub(super) fn size(token: &str) -> Option<(i64, i64)> {
-    let (weight, limit) = ending(token)?.split_once('/')?;
-    Some((weight.parse().ok()?, limit.parse().ok()?))
+    let (mut numbers, mut nth, mut digits) = ([0_i64; 2], 0, 0);
+    for byte in ending(token)?.bytes() {
+        match byte {
+            b'0'..=b'9' => {
+                numbers[nth] = numbers[nth].checked_mul(10)?.checked_add(i64::from(byte - b'0'))?;
+                digits += 1;
+            }
+            b'/' if nth == 0 && digits > 0 => (nth, digits) = (1, 0),
+            _ => return None,
+        }
+    }
+    (nth == 1 && digits > 0).then_some((numbers[0], numbers[1]))
 }
 
 /// Returns the suffix of a token that weighs `n`, of a limit.
@@ -55,6 +65,10 @@ pub(super) fn suffix(n: u32, limit: u32) -> String {
 pub(crate) struct PermitHolders(Ends);
 
 impl Holders for PermitHolders {
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+
     fn sweep(&mut self, now: i64) {
         self.0.sweep(now);
     }
@@ -64,7 +78,7 @@ impl Holders for PermitHolders {
     }
 
     fn tokens(&self) -> Vec<Arc<str>> {
-        self.0.tokens().cloned().collect()
+        self.0.tokens()
     }
 
     fn held(&self, token: &str, _: i64) -> Option<(i64, i64)> {

@@ -1,6 +1,7 @@
 //! How the leases of requests are acquired.
 
 use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -29,7 +30,7 @@ pub(crate) fn acquire<A: Acquire>(
     if from.is_in_memory()
         && max_wait.is_none()
         && let Extracted::Ready(Ok(Some(key))) = &key
-        && let Some(acquired) = at_once(from.acquire(key.clone(), asked, max_wait))
+        && let Some(acquired) = at_once(pin!(from.acquire(key.clone(), asked, max_wait)))
     {
         return Acquiring::Ready(acquired);
     }

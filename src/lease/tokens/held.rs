@@ -218,8 +218,8 @@ impl<P: Party> Tokens<P> {
     /// renewals that are due at about the same time run together.
     fn renewal(&self, at: Instant, left: Duration, ttl: Duration) -> Instant {
         let (due, until) = (at + left / 3, left / 3);
-        let grain = (ttl / 24).min(until / 2).as_nanos().max(1);
-        let late = due.saturating_duration_since(self.began).as_nanos() % grain;
-        due - Duration::from_nanos(u64::try_from(late).unwrap_or(0))
+        let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        let grain = nanos((ttl / 24).min(until / 2)).max(1);
+        due - Duration::from_nanos(nanos(due.saturating_duration_since(self.began)) % grain)
     }
 }

@@ -1,8 +1,10 @@
 //! The cells of one namespace: the state of each key, and steps on it.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use hashbrown::DefaultHashBuilder;
 
 use super::Shared;
 use super::shard::Shard;
@@ -17,7 +19,7 @@ pub(crate) struct Cells<C> {
     this: Weak<Self>,
     /// Whether the sweeper lists these cells.
     listed: AtomicBool,
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
     shards: Box<[Mutex<Shard<C>>]>,
 }
 
@@ -34,7 +36,7 @@ impl<C: Cell> Cells<C> {
             shared,
             this: this.clone(),
             listed: AtomicBool::new(false),
-            hasher: RandomState::new(),
+            hasher: DefaultHashBuilder::default(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
         })
     }
@@ -86,7 +88,7 @@ impl<C: Cell> Cells<C> {
         if let Some(mut entry) = shard.find(hash, key) {
             let cell = &mut entry.get_mut().cell;
             if cell.is_idle(now) {
-                *cell = C::default();
+                cell.clear();
             }
             let reply = step(cell, now);
             // In a bounded store, a key without state makes room at once.
