@@ -8,6 +8,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::settings::RateLimitLayer;
+use crate::fleet::FleetSetting;
 use crate::middleware::key::{DynKey, KeyFn};
 use crate::{Error, Extracted, IntoKey as _, Key, KeyExtractor, Quotas};
 
@@ -33,6 +34,13 @@ where
 {
     fn quotas(&self, request: &Req) -> ChosenQuotas {
         self(request).into()
+    }
+}
+
+/// The quotas that apply to the whole fleet at the moment.
+impl<Req> ChooseQuotas<Req> for FleetSetting<Quotas> {
+    fn quotas(&self, _: &Req) -> ChosenQuotas {
+        self.current().into()
     }
 }
 
@@ -215,7 +223,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// # Ok(()) }
     /// ```
     ///
-    /// Quotas that change at run time come from a `watch` channel of tokio. See
+    /// To change quotas at run time in all processes, pass [`FleetQuotas`](crate::FleetQuotas). Quotas that only this
+    /// process changes can come from a `watch` channel of tokio: other processes do not see such a change. See
     /// [the bucket's documentation](crate::token_bucket#when-quotas-change) for the effect of a change on existing
     /// buckets.
     ///
