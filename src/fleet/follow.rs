@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::operations::{NOT_RECOGNISED, Read, Set, SetReply, Stored};
+use super::operations::{NOT_RECOGNISED, Read, Set, SetReply, Stored, not_recognised};
 use super::value::Sealed;
 use super::version::SettingVersion;
-use crate::error::Cause;
 use crate::store::{ALL, Client, Link, Listener, Namespace, PeriodicTask, Signal};
 use crate::sync::lock;
 use crate::telemetry::{Event, tell};
@@ -49,7 +48,7 @@ struct State {
     again: bool,
     /// When the store is read next; `None` if this setting is not followed by reading.
     due: Option<Instant>,
-    /// For tests.
+    /// Instead of [`EVERY`], for tests.
     every: Option<Duration>,
 }
 
@@ -156,12 +155,12 @@ impl<T: Sealed> Follower<T> {
     }
 
     /// Reads the store for a caller.
-    pub(super) async fn read(self: &Arc<Self>, read: Read<T>) -> Result<Stored, Error> {
+    pub(super) async fn read(self: &Arc<Self>, read: Read<T>) -> Result<Vec<SettingVersion>, Error> {
         self.follow();
         let seen = lock(&self.state).changes;
         let stored = self.read.run(Key::from(""), read).await?;
         self.learn(seen, &stored);
-        if stored.is_recognised { Ok(stored) } else { Err(not_recognised()) }
+        stored.recognised()
     }
 
     /// The number of the last version, which is read if it is not known.
@@ -204,7 +203,7 @@ impl<T: Sealed> Follower<T> {
 
     /// Takes over what was read, unless it was read before a newer version was heard of. `seen`: the changes before the
     /// read was sent.
-    fn learn(&self, seen: u64, stored: &Stored) {
+    pub(super) fn learn(&self, seen: u64, stored: &Stored) {
         if !stored.is_recognised {
             return self.ignore(NOT_RECOGNISED);
         }
@@ -226,7 +225,7 @@ impl<T: Sealed> Follower<T> {
     }
 
     /// Takes over a version that was added, unless a newer one is known.
-    fn hear_of(&self, version: &SettingVersion) {
+    pub(super) fn hear_of(&self, version: &SettingVersion) {
         let mut state = lock(&self.state);
         let told = state.is_older_than(version).then(|| self.take_over(&mut state, version));
         drop(state);
@@ -261,11 +260,21 @@ impl<T: Sealed> Follower<T> {
             tell(&self.name, event, text);
         }
     }
+}
 
-    #[cfg(test)]
+#[cfg(test)]
+impl<T: Sealed> Follower<T> {
     pub(super) fn poll_every(self: &Arc<Self>, every: Duration) {
         lock(&self.state).every = Some(every);
         self.poll(true);
+    }
+
+    pub(super) fn changes(&self) -> u64 {
+        lock(&self.state).changes
+    }
+
+    pub(super) fn is_followed(&self) -> bool {
+        lock(&self.state).due.is_some()
     }
 }
 
@@ -287,10 +296,6 @@ impl State {
         let text = || format!("{why}: the last known value stays in force");
         (!was_told).then(|| (Event::SettingIgnored, text()))
     }
-}
-
-fn not_recognised() -> Error {
-    Error::unavailable(Cause::WrongType, NOT_RECOGNISED)
 }
 
 impl<T: Sealed> Listener for Follower<T> {

@@ -1,13 +1,13 @@
 #![doc = include_str!("page.md")]
 
 mod follow;
-pub(crate) mod operations;
+mod operations;
 mod value;
 mod version;
 
-#[cfg(test)]
+#[cfg(all(test, feature = "rate-limit"))]
 mod agreement;
-#[cfg(test)]
+#[cfg(all(test, feature = "rate-limit"))]
 mod tests;
 
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use derive_where::derive_where;
 
 use self::follow::Follower;
 use self::operations::Read;
+pub(crate) use self::operations::{Versions, look};
 pub(crate) use self::value::Sealed;
 pub use self::value::SettingValue;
 pub use self::version::SettingVersion;
@@ -27,10 +28,9 @@ const MOST_BYTES: usize = 16 * 1024;
 /// The longest name of who sets a value, in characters.
 const LONGEST_WHO: usize = 64;
 
-/// A value that the processes of a fleet share, and that can be changed while they run: [`FleetQuotas`], `FleetTable` or
-/// `FleetLimit`. Cheap to clone. See the [module](crate::fleet).
-///
-/// [`FleetQuotas`]: crate::FleetQuotas
+/// A value that the processes of a fleet share, and that can be changed while they run:
+/// [`FleetQuotas`](crate::FleetQuotas), [`FleetTable`](crate::token_bucket::FleetTable) or
+/// [`FleetLimit`](crate::wait_group::FleetLimit). Cheap to clone. See the [module](crate::fleet).
 ///
 /// # Cancel safety
 ///
@@ -200,7 +200,7 @@ impl<T: SettingValue> FleetSetting<T> {
     ///
     /// The same as [`refresh`](Self::refresh).
     pub async fn history(&self) -> Result<Vec<SettingVersion>, Error> {
-        Ok(self.follower.read(Read::all()).await?.versions)
+        self.follower.read(Read::all()).await
     }
 
     #[cfg(test)]
@@ -211,7 +211,7 @@ impl<T: SettingValue> FleetSetting<T> {
 
 /// Returns the text of a value, which all processes can read.
 fn checked<T: SettingValue>(value: &T) -> Result<String, Error> {
-    let text = value.text();
+    let text = value.text()?;
     if text.len() > MOST_BYTES {
         let (what, bytes) = (T::NAME, text.len());
         return Err(Error::invalid(format!(

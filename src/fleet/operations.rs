@@ -7,8 +7,10 @@ use derive_where::derive_where;
 
 use super::value::Sealed;
 use super::version::{LAST, SettingVersion, id, value, written};
+use crate::error::Cause;
 use crate::random;
-use crate::store::{Arguments, Cell, Field, Fields, Garbled, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Cell, Field, Fields, Garbled, Namespace, Operation, Repeat, Script, script};
+use crate::{Error, Key, Store};
 
 /// How many versions are kept.
 pub(crate) const KEPT: usize = 10;
@@ -33,6 +35,10 @@ impl<T: Sealed> Cell for Versions<T> {
     }
 }
 
+pub(super) fn not_recognised() -> Error {
+    Error::unavailable(Cause::WrongType, NOT_RECOGNISED)
+}
+
 /// Reads the last versions.
 #[derive_where(Debug)]
 pub(crate) struct Read<T> {
@@ -55,6 +61,11 @@ impl Stored {
         let mut versions = stored.rev().map(SettingVersion::parse).peekable();
         let is_recognised = versions.peek().is_none_or(Option::is_some);
         Self { is_recognised, versions: versions.flatten().collect() }
+    }
+
+    /// Returns the versions, unless the last one is not recognised.
+    pub(super) fn recognised(self) -> Result<Vec<SettingVersion>, Error> {
+        if self.is_recognised { Ok(self.versions) } else { Err(not_recognised()) }
     }
 }
 
@@ -96,6 +107,12 @@ impl<T: Sealed> Operation for Read<T> {
         let stored = &versions.stored;
         Stored::of(stored[stored.len().saturating_sub(self.most)..].iter().map(|version| &**version))
     }
+}
+
+/// Returns the last versions of a setting, the newest first.
+pub(crate) async fn look<T: Sealed>(store: &Store, name: &str) -> Result<Vec<SettingVersion>, Error> {
+    let read = Namespace::open(store, name).client().run(Key::from(""), Read::<T>::all());
+    read.await?.recognised()
 }
 
 /// Adds a version if the last one is the expected one.
@@ -141,6 +158,13 @@ impl<T> Set<T> {
     }
 }
 
+#[cfg(test)]
+impl<T> Set<T> {
+    pub(super) fn with_id(self, id: &str) -> Self {
+        Self { id: id.into(), ..self }
+    }
+}
+
 impl<T: Sealed> Operation for Set<T> {
     type Cell = Versions<T>;
     type Reply = SetReply;
@@ -180,7 +204,8 @@ impl<T: Sealed> Operation for Set<T> {
         let stored = &mut versions.stored;
         let added =
             |version: &[u8]| SettingVersion::parse(version).map_or(SetReply::NotRecognised, SetReply::Added);
-        if let Some(version) = stored.iter().find(|version| id(version) == Some(&self.id)) {
+        let kept = stored.len().saturating_sub(KEPT);
+        if let Some(version) = stored[kept..].iter().find(|version| id(version) == Some(&self.id)) {
             return added(version);
         }
         let last = stored.last().map(|last| SettingVersion::parse(last));

@@ -18,6 +18,6 @@ pub trait Sealed: Clone + Send + Sync + 'static {
     /// Reads the stored text.
     fn parse(text: &str) -> Result<Self, Error>;
 
-    /// Writes the text that is stored.
-    fn text(&self) -> String;
+    /// Writes the text that is stored. An error if the value has none.
+    fn text(&self) -> Result<String, Error>;
 }

@@ -41,7 +41,7 @@ impl Sealed for u32 {
         check_limit(limit)
     }
 
-    fn text(&self) -> String {
-        self.to_string()
+    fn text(&self) -> Result<String, Error> {
+        Ok(self.to_string())
     }
 }
