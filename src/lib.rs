@@ -120,6 +120,8 @@ mod days;
 pub mod dedupe;
 mod error;
 pub mod extract;
+#[cfg(any(feature = "concurrency-limit", feature = "rate-limit"))]
+pub mod fleet;
 #[cfg(feature = "tonic")]
 pub mod grpc;
 #[cfg_attr(not(all(feature = "axum", feature = "tonic")), allow(rustdoc::broken_intra_doc_links))]
@@ -182,7 +184,7 @@ pub use store::{
 #[cfg(feature = "rate-limit")]
 pub use token_bucket::quota::{Quota, Quotas};
 #[cfg(feature = "rate-limit")]
-pub use token_bucket::{QuotaTable, RateLimitLayer, TokenBucket, TokenBuckets};
+pub use token_bucket::{FleetQuotas, QuotaTable, RateLimitLayer, TokenBucket, TokenBuckets};
 #[cfg(feature = "concurrency-limit")]
 pub use wait_group::{ConcurrencyLimitLayer, Permit, WaitGroup};
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
-use tower_distributed::{Mutex, Quota, Store, TokenBucket, WaitGroup};
+use tower_distributed::wait_group::FleetLimit;
+use tower_distributed::{FleetQuotas, Mutex, Quota, Store, TokenBucket, WaitGroup};
 
 use support::eventually;
 use support::redis_server::RedisServer;
@@ -188,6 +189,78 @@ async fn it_tells_that_a_list_of_holders_is_cut() {
     assert!(!ok && told.contains("no holder has the token \"nobody\""), "{told}");
     let (_, printed, _) = inspect(&[&url, "--full"]).await;
     assert!(!printed.contains("and more"), "{printed}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_sets_quotas_for_the_whole_fleet() {
+    let server = RedisServer::start().await;
+    let (store, url) = (Store::redis(&server.url()).unwrap(), server.url());
+    let quotas = FleetQuotas::new(&store, "api", "1/s").unwrap();
+    let set = [&*url, "--set", "api", "100/min, burst 20", "--by", "ann"];
+    let (ok, _, told) = inspect(&set).await;
+    assert!(!ok && told.contains("--yes"), "{told}");
+    let (ok, printed, told) = inspect(&[&set[..], &["--yes"]].concat()).await;
+    assert!(
+        ok && printed.starts_with("api: nothing is set\napi: version 1: 100/min, burst 20, set by ann "),
+        "{printed}{told}"
+    );
+    eventually("the quotas", SOON, async || quotas.current().to_string() == "100/min, burst 20").await;
+    if let Some((printed, _)) = at_a_terminal(&[&url, "--set", "api", "2/s", "--by", "ben"], "n\n").await {
+        assert!(printed.contains("[y/N]") && printed.contains("nothing is changed"), "{printed}");
+    }
+    let (ok, _, told) = inspect(&[&url, "--set", "api", "2/s", "--by", "ben", "--yes"]).await;
+    assert!(ok, "{told}");
+    let limit = FleetLimit::new(&store, "exports", 1_u32).unwrap();
+    let (ok, _, told) =
+        inspect(&[&url, "--set", "exports", "7", "--kind", "fleet_limit", "--by", "ben", "--yes"]).await;
+    assert!(ok && told.is_empty(), "{told}");
+    eventually("the limit", SOON, async || limit.current() == 7).await;
+    let (ok, _, told) = inspect(&[
+        &url,
+        "--set",
+        "api",
+        "/a = 1/s\n/b = 2/s",
+        "--kind",
+        "fleet_table",
+        "--by",
+        "ben",
+        "--yes",
+    ])
+    .await;
+    assert!(ok, "{told}");
+
+    let (_, printed, _) = inspect(&[&url]).await;
+    let rows: Vec<_> =
+        printed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert!(rows[1].starts_with("fleet_quotas api version 2: 2/s, set by ben "), "{printed}");
+    assert!(rows[2].starts_with("version 1: 100/min, burst 20, set by ann "), "{printed}");
+    assert!(rows[3].starts_with("fleet_table api version 1: /a = 1/s\\n/b = 2/s, set by ben "), "{printed}");
+    assert!(rows[4].starts_with("fleet_limit exports version 1: 7, set by ben "), "{printed}");
+    let (_, printed, _) = inspect(&[&url, "--kind", "fleet_quotas"]).await;
+    assert!(printed.ends_with("1 entry in 1 namespace\n"), "{printed}");
+
+    let undo = [&*url, "--undo", "api", "--by", "cleo", "--yes"];
+    let (ok, printed, told) = inspect(&undo).await;
+    assert!(
+        ok && printed.contains("before: version 1: ")
+            && printed.contains("version 3: 100/min, burst 20, set by cleo "),
+        "{printed}{told}"
+    );
+    eventually("what was before", SOON, async || quotas.version() == 3).await;
+    assert_eq!(quotas.current().to_string(), "100/min, burst 20");
+    for (arguments, expected) in [
+        (&[&*url, "--set", "api", "0/s", "--by", "ann", "--yes"][..], "the rate must be at least 1"),
+        (&[&url, "--set", "api", "2/fortnight", "--by", "ann", "--yes"], "fortnight"),
+        (&[&url, "--set", "a b", "2/s", "--by", "ann", "--yes"], "\"a b\""),
+        (&[&url, "--set", "api", "2/s", "--by", "", "--yes"], "1 to 64 characters"),
+        (&[&url, "--set", "api", "x", "--kind", "fleet_limit", "--by", "ann", "--yes"], "\"x\""),
+        (&[&url, "--set", "api", "2/s", "--kind", "mutex", "--by", "ann", "--yes"], "not for mutex"),
+        (&[&url, "--set", "api", "2/s", "--yes"], "--by"),
+        (&[&url, "--undo", "other", "--by", "ann", "--yes"], "nothing to undo"),
+    ] {
+        let (ok, _, told) = inspect(arguments).await;
+        assert!(!ok && told.contains(expected), "{arguments:?}: {told}");
+    }
 }
 
 /// Runs the tool at a terminal. `None` if there is no program `script`, which makes one.

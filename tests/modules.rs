@@ -10,7 +10,7 @@ const LEVELS: &[&[&str]] = &[
     &["setters", "telemetry"],
     &["store"],
     &["middleware", "http"],
-    &["extract", "lease"],
+    &["extract", "fleet", "lease"],
     &["bloom_filter", "dedupe", "mutex", "rw_lock", "single_flight", "token_bucket", "wait_group"],
     &["response"],
     &["idempotency", "operator"],

@@ -32,12 +32,13 @@ fn scripts() -> Vec<(String, String)> {
 }
 
 /// What changes a key, in a script or by a shared piece.
-const WRITES: [&str; 14] = [
+const WRITES: [&str; 15] = [
     "save(",
     "on.save)",
     "on.save, ",
     "'DEL'",
     "'HDEL'",
+    "'RPUSH'",
     "'SET'",
     "'ZADD'",
     "extend(",

@@ -15,11 +15,7 @@ pub(crate) async fn act(
     namespace: &str,
     key: &str,
 ) -> Result<(), Failure> {
-    if !arguments.yes && !std::io::stdin().is_terminal() {
-        return Err(
-            "cannot ask, since stdin is no terminal: nothing is changed. Add --yes to change it".into()
-        );
-    }
+    can_ask(arguments)?;
     let (entry, state) = find(operator, arguments.kind, verb, namespace, key).await?;
     println!("{entry}: {}", show::text(&state));
     match verb {
@@ -148,8 +144,16 @@ fn chosen<'a>(state: &'a State, arguments: &Arguments) -> Result<&'a Holder, Fai
     }
 }
 
+/// Fails if a question is needed and nobody can answer it.
+pub(crate) fn can_ask(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.yes || std::io::stdin().is_terminal() {
+        return Ok(());
+    }
+    Err("cannot ask, since stdin is no terminal: nothing is changed. Add --yes to change it".into())
+}
+
 /// Asks, unless the arguments say yes. Everything but `y` and `yes` means no.
-fn confirmed(arguments: &Arguments, question: &str) -> Result<(), Failure> {
+pub(crate) fn confirmed(arguments: &Arguments, question: &str) -> Result<(), Failure> {
     if arguments.yes {
         return Ok(());
     }

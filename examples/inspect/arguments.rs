@@ -7,7 +7,7 @@ use tower_distributed::operator::Kind;
 
 /// Shows what a store of tower-distributed holds in Redis, and changes single states
 ///
-/// Without --reset, --revoke or --forget it lists. Keys are shown, and given, with %, control
+/// Without --reset, --revoke, --forget, --set or --undo it lists. Keys are shown, and given, with %, control
 /// characters and bytes that are not UTF-8 as %XX, and keys of more than 256 bytes as %# and their
 /// SHA-256 digest.
 #[derive(Debug, Parser)]
@@ -61,6 +61,19 @@ pub(crate) struct Arguments {
     #[arg(long, num_args = 2, value_names = ["NAMESPACE", "KEY"], group = "change")]
     forget: Vec<String>,
 
+    /// Sets quotas of the fleet, such as api "100/min, burst 20"; with --kind fleet_table or
+    /// fleet_limit a table of quotas or a limit of permits
+    #[arg(long, num_args = 2, value_names = ["NAME", "VALUE"], group = "change", requires = "by")]
+    set: Vec<String>,
+
+    /// Sets again what quotas, a table or a limit of the fleet was before; --kind as for --set
+    #[arg(long, value_name = "NAME", group = "change", requires = "by")]
+    undo: Option<String>,
+
+    /// Who sets or undoes it, for the history
+    #[arg(long, value_name = "WHO", requires = "change")]
+    by: Option<String>,
+
     /// Which holder to revoke, if there are several
     #[arg(long, value_name = "TOKEN", requires = "revoke")]
     pub(crate) holder: Option<String>,
@@ -81,6 +94,14 @@ pub(crate) struct Change<'a> {
     pub(crate) key: &'a str,
 }
 
+/// A change of a setting of the fleet that is asked for.
+pub(crate) struct Setting<'a> {
+    pub(crate) name: &'a str,
+    /// `None`: that of the version before.
+    pub(crate) value: Option<&'a str>,
+    pub(crate) by: &'a str,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Verb {
     Reset,
@@ -95,5 +116,14 @@ impl Arguments {
             [namespace, key] => Some(Change { verb, namespace, key }),
             _ => None,
         })
+    }
+
+    pub(crate) fn setting(&self) -> Option<Setting<'_>> {
+        let by = self.by.as_deref()?;
+        match (&self.set[..], &self.undo) {
+            ([name, value], _) => Some(Setting { name, value: Some(value), by }),
+            (_, Some(name)) => Some(Setting { name, value: None, by }),
+            _ => None,
+        }
     }
 }

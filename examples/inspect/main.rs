@@ -1,9 +1,11 @@
-//! Shows what a store in Redis holds, and changes single states: resets a bucket, revokes a lease, forgets an answer.
+//! Shows what a store in Redis holds, and changes single states: resets a bucket, revokes a lease, forgets an answer, sets
+//! quotas for the whole fleet.
 //!
 //! ```sh
 //! cargo run --example inspect -- redis://127.0.0.1/                                     # lists all
 //! cargo run --example inspect -- redis://127.0.0.1/ --namespace reports --full
 //! cargo run --example inspect -- redis://127.0.0.1/ --revoke reports 2026-11            # asks first
+//! cargo run --example inspect -- redis://127.0.0.1/ --set api "100/min, burst 20" --by ann
 //! cargo run --example inspect -- redis://127.0.0.1/ --acl ops                           # the permissions that it needs
 //! cargo run --example inspect --features cluster -- --cluster redis://10.0.0.1/ redis://10.0.0.2/
 //! ```
@@ -12,6 +14,7 @@ mod act;
 mod arguments;
 mod connect;
 mod list;
+mod set;
 mod show;
 
 use std::process::ExitCode;
@@ -36,10 +39,14 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let operator = Operator::new(&connect::store(arguments)?);
+    let store = connect::store(arguments)?;
+    let operator = Operator::new(&store);
     if let Some(user) = &arguments.acl {
         println!("{}", operator.acl_rule(user).map_err(told)?);
         return Ok(());
+    }
+    if let Some(setting) = arguments.setting() {
+        return set::change(&store, arguments, &setting).await;
     }
     match arguments.change() {
         Some(Change { verb, namespace, key }) => act::act(&operator, arguments, verb, namespace, key).await,

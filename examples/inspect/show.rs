@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tower_distributed::Error;
+use tower_distributed::fleet::SettingVersion;
 use tower_distributed::lease::{Holder, Snapshot};
 use tower_distributed::operator::{Entry, FlightState, State};
 
@@ -33,6 +34,10 @@ impl Table {
         let all = leases.map_or(&[][..], |leases| &leases.holders);
         let shown = if self.full { all.len() } else { all.len().min(MOST_HOLDERS) };
         let mut holders: Vec<_> = all[..shown].iter().map(holder).collect();
+        if let Ok(State::Setting(versions)) = state {
+            let most = if self.full { usize::MAX } else { MOST_HOLDERS };
+            holders.extend(versions.iter().skip(1).take(most).map(version));
+        }
         let is_cut = leases.is_some_and(is_cut);
         if shown < all.len() {
             let least = if is_cut { "at least " } else { "" };
@@ -115,8 +120,22 @@ pub(crate) fn text(state: &State) -> String {
                 format!("for {} items, remembered for {}", dedupe.capacity, span(dedupe.remember_for))
             }
         },
+        State::Setting(versions) => versions.first().map_or_else(String::new, version),
         other => format!("{other:?}"),
     }
+}
+
+/// Describes a version of a setting.
+pub(crate) fn version(version: &SettingVersion) -> String {
+    let text = version.text.as_deref().map_or_else(|| "the default of each process".to_owned(), printable);
+    let ago = span(SystemTime::now().duration_since(version.at).unwrap_or_default());
+    format!("version {}: {text}, set by {} {ago} ago", version.number, printable(&version.who))
+}
+
+/// Writes a text on one line.
+pub(crate) fn printable(text: &str) -> String {
+    let safe = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(safe).collect()
 }
 
 fn leases_text(leases: &Snapshot) -> String {

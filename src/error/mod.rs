@@ -67,6 +67,8 @@ enum Kind {
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     Upload(Upload),
     Interrupted,
+    /// The text names both versions.
+    Conflict(String),
     Unavailable(Outage),
     /// The text names the bound that was reached.
     Overloaded(Cow<'static, str>),
@@ -182,6 +184,11 @@ impl Error {
         Self(Arc::new(Kind::Upload(upload)))
     }
 
+    /// The text names both versions.
+    pub(crate) fn conflict(text: String) -> Self {
+        Self(Arc::new(Kind::Conflict(text)))
+    }
+
     pub(crate) fn interrupted() -> Self {
         Self(Arc::new(Kind::Interrupted))
     }
@@ -218,7 +225,7 @@ impl From<Infallible> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            Kind::Invalid(text) | Kind::BadRequest(text, _) => f.write_str(text),
+            Kind::Invalid(text) | Kind::BadRequest(text, _) | Kind::Conflict(text) => f.write_str(text),
             Kind::NoExtension(name) => write!(
                 f,
                 "the request has no extension `{name}`: put the layer that inserts it outside of this one"

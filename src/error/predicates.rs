@@ -202,6 +202,23 @@ impl Error {
         matches!(*self.0, Kind::Interrupted)
     }
 
+    /// Whether a change was not made, because it follows another version than the one that is stored. The text names both,
+    /// and who set the stored one.
+    ///
+    /// ```
+    /// use tower_distributed::{FleetQuotas, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let quotas = FleetQuotas::new(&Store::in_memory(), "mail", "10/min")?;
+    /// quotas.set("20/min", "ann").await?;
+    /// assert!(quotas.set_if(0, "5/min", "ben").await.unwrap_err().is_conflict());
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        matches!(*self.0, Kind::Conflict(_))
+    }
+
     /// Returns when to retry after a refusal, if known. After an overload and in an outage this is 1 s.
     ///
     /// ```

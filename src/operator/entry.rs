@@ -38,11 +38,17 @@ pub enum Kind {
     BloomFilter,
     /// `filter_claim`: a claim on an item of a filter. The key is a digest of the item.
     FilterClaim,
+    /// `fleet_quotas`: quotas of the [fleet](crate::fleet).
+    FleetQuotas,
+    /// `fleet_table`: a table of quotas of the [fleet](crate::fleet).
+    FleetTable,
+    /// `fleet_limit`: a limit of permits of the [fleet](crate::fleet).
+    FleetLimit,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::TokenBucket,
         Self::WaitGroup,
         Self::Mutex,
@@ -52,17 +58,25 @@ impl Kind {
         Self::ExactClaim,
         Self::BloomFilter,
         Self::FilterClaim,
+        Self::FleetQuotas,
+        Self::FleetTable,
+        Self::FleetLimit,
     ];
 
     /// Returns whether a state of this kind has holders, which can be [revoked](super::Operator::revoke).
     #[must_use]
     pub fn has_holders(self) -> bool {
-        !matches!(self, Self::TokenBucket | Self::Dedupe | Self::BloomFilter)
+        !matches!(self, Self::TokenBucket | Self::Dedupe | Self::BloomFilter) && !self.is_setting()
     }
 
     /// Whether a listing shows a namespace of this kind as one entry.
     pub(super) fn is_whole(self) -> bool {
-        matches!(self, Self::BloomFilter | Self::Dedupe)
+        matches!(self, Self::BloomFilter | Self::Dedupe) || self.is_setting()
+    }
+
+    /// Whether it is a setting of the fleet.
+    fn is_setting(self) -> bool {
+        matches!(self, Self::FleetQuotas | Self::FleetTable | Self::FleetLimit)
     }
 
     fn name(self) -> &'static str {
@@ -76,6 +90,9 @@ impl Kind {
             Self::ExactClaim => "exact_claim",
             Self::BloomFilter => "bloom_filter",
             Self::FilterClaim => "filter_claim",
+            Self::FleetQuotas => "fleet_quotas",
+            Self::FleetTable => "fleet_table",
+            Self::FleetLimit => "fleet_limit",
         }
     }
 
@@ -89,6 +106,9 @@ impl Kind {
             "flight:lock" | "flight:answer" | "flight:queue" => Self::SingleFlight,
             "layout" => return is_key(&stem, b"layout").then_some((Self::Dedupe, stem)),
             "config" => return is_key(&stem, b"0").then_some((Self::BloomFilter, stem)),
+            "setting:quotas" => return is_key(&stem, b"").then_some((Self::FleetQuotas, stem)),
+            "setting:table" => return is_key(&stem, b"").then_some((Self::FleetTable, stem)),
+            "setting:limit" => return is_key(&stem, b"").then_some((Self::FleetLimit, stem)),
             _ => return Self::of_claim(stem, part),
         };
         Some((kind, stem))
@@ -162,7 +182,7 @@ impl Entry {
     /// # Errors
     ///
     /// [`is_invalid`](Error::is_invalid) if the namespace is not 1 to 64 of the characters `A-Z a-z 0-9 - _ . /`, if the key
-    /// of a claim has not the form that a listing shows, and for a filter, which has no keys.
+    /// of a claim has not the form that a listing shows, and for a filter or a setting, which have no keys.
     pub fn new(kind: Kind, namespace: &str, key: impl Into<Key>) -> Result<Self, Error> {
         check_name("the name of a namespace", namespace)?;
         let (namespace, key) = (namespace.to_owned(), key.into());
@@ -172,18 +192,18 @@ impl Entry {
                 text_of(key.as_bytes())
             )));
         }
-        if kind == Kind::BloomFilter {
-            return Err(Error::invalid("a bloom_filter has no keys: name only its namespace"));
+        if kind == Kind::BloomFilter || kind.is_setting() {
+            return Err(Error::invalid(format!("a {kind} has no keys: name only its namespace")));
         }
         Ok(Self { namespace, kind, stem: Some(Stem::Key(key)) })
     }
 
-    /// Returns the entry of a whole namespace: of a filter, or of all handled items of a `Dedupe`.
+    /// Returns the entry of a whole namespace: of a filter, of all handled items of a `Dedupe`, or of a setting.
     ///
     /// # Errors
     ///
     /// [`is_invalid`](Error::is_invalid) if the namespace has another name than [`new`](Self::new) allows, and for kinds
-    /// other than [`Kind::BloomFilter`] and [`Kind::Dedupe`].
+    /// whose entries have keys.
     pub fn whole(kind: Kind, namespace: &str) -> Result<Self, Error> {
         check_name("the name of a namespace", namespace)?;
         if !kind.is_whole() {
@@ -238,7 +258,7 @@ impl Entry {
     }
 
     /// Returns the key. `None` for keys of more than 256 bytes, of which Redis has only a digest, and for entries of a whole
-    /// namespace: filters, and the handled items of a `Dedupe`.
+    /// namespace: filters, settings, and the handled items of a `Dedupe`.
     #[must_use]
     pub fn key(&self) -> Option<&Key> {
         match &self.stem {
@@ -315,11 +335,13 @@ mod tests {
     use super::*;
     use crate::dedupe::exact::ExactClaims;
     use crate::dedupe::filtered::FilterClaims;
+    use crate::fleet::Sealed as _;
     use crate::lease::holder::Exclusive;
     use crate::lease::kind::Kind as _;
     use crate::rw_lock::holders::ReadWrite;
     use crate::single_flight::answer::Flight;
     use crate::wait_group::holders::Permits;
+    use crate::{QuotaTable, Quotas};
 
     #[test]
     fn any_key_can_be_printed_and_read_again() {
@@ -377,6 +399,14 @@ mod tests {
         assert_eq!(kind_of("0", "config"), Some(Kind::BloomFilter));
         assert_eq!(kind_of("layout", "layout"), Some(Kind::Dedupe));
         assert_eq!(kind_of("k", "tat"), Some(Kind::TokenBucket));
+        for (parts, kind) in [
+            (Quotas::PARTS, Kind::FleetQuotas),
+            (QuotaTable::PARTS, Kind::FleetTable),
+            (u32::PARTS, Kind::FleetLimit),
+        ] {
+            assert_eq!(parts.iter().filter_map(|part| kind_of("", part)).collect::<Vec<_>>(), [kind]);
+            assert_eq!(kind_of("k", parts[0]), None);
+        }
         for (place, part) in [("1", "config"), ("k", "layout"), ("k", "x"), ("k", &format!("{digest}:claim"))]
         {
             assert_eq!(kind_of(place, part), None, "{place} {part}");

@@ -15,6 +15,7 @@ pub use super::single_flight::kept::StoredAnswer;
 use super::bloom_filter;
 use super::dedupe::filtered::FilterClaims;
 use super::dedupe::{cannot_forget, exact};
+use super::fleet::{self, Sealed};
 use super::lease::holder::Exclusive;
 use super::lease::kind::Kind as LeaseKind;
 use super::lease::operations::StateOf;
@@ -27,7 +28,7 @@ use super::token_bucket::operations::Reset;
 use super::token_bucket::peek::Peek;
 use super::wait_group::holders::Permits;
 use crate::store::{Cell, Namespace, Stem, check_name};
-use crate::{Error, Key, Store};
+use crate::{Error, Key, QuotaTable, Quotas, Store};
 
 /// Looks into a store, and changes single states. Cheap to clone. See the [module](crate::operator).
 #[derive(Clone, Debug)]
@@ -125,6 +126,9 @@ impl Operator {
                 let (capacity, remember_for) = (layout.capacity(), layout.remember_for());
                 Ok(Some(State::Dedupe(DedupeState { capacity, remember_for, is_handled })))
             }
+            Kind::FleetQuotas => self.setting::<Quotas>(name).await,
+            Kind::FleetTable => self.setting::<QuotaTable>(name).await,
+            Kind::FleetLimit => self.setting::<u32>(name).await,
             Kind::WaitGroup | Kind::Mutex | Kind::RwLock | Kind::ExactClaim | Kind::FilterClaim => {
                 let leases = self.leases(entry).await?;
                 Ok((!leases.is_free()).then_some(State::Leases(leases)))
@@ -151,9 +155,7 @@ impl Operator {
             Kind::SingleFlight => self.revoke_from::<Flight>(entry, holder).await,
             Kind::ExactClaim => self.revoke_from::<exact::ExactClaims>(entry, holder).await,
             Kind::FilterClaim => self.revoke_from::<FilterClaims>(entry, holder).await,
-            kind @ (Kind::TokenBucket | Kind::BloomFilter | Kind::Dedupe) => {
-                Err(Error::invalid(format!("{kind} entries have no holders, so none can be revoked")))
-            }
+            kind => Err(Error::invalid(format!("{kind} entries have no holders, so none can be revoked"))),
         }
     }
 
@@ -218,10 +220,13 @@ impl Operator {
             Kind::SingleFlight => self.look::<Flight>(entry).await,
             Kind::ExactClaim => self.look::<exact::ExactClaims>(entry).await,
             Kind::FilterClaim => self.look::<FilterClaims>(entry).await,
-            Kind::Mutex | Kind::TokenBucket | Kind::BloomFilter | Kind::Dedupe => {
-                self.look::<Exclusive>(entry).await
-            }
+            _ => self.look::<Exclusive>(entry).await,
         }
+    }
+
+    async fn setting<T: Sealed>(&self, name: &str) -> Result<Option<State>, Error> {
+        let versions = fleet::look::<T>(&self.store, name).await?;
+        Ok((!versions.is_empty()).then_some(State::Setting(versions)))
     }
 
     async fn look<K: LeaseKind>(&self, entry: &Entry) -> Result<Snapshot, Error> {

@@ -6,6 +6,7 @@ use std::vec::IntoIter;
 use super::entry::{Entry, Kind};
 use crate::bloom_filter::Bits;
 use crate::dedupe::exact::{Bucket as Handled, ExactClaims, Stored};
+use crate::fleet::Versions;
 use crate::lease::holder::Exclusive;
 use crate::lease::kind::Kind as LeaseKind;
 use crate::lease::operations::StateOf;
@@ -14,7 +15,7 @@ use crate::single_flight::answer::Flight;
 use crate::store::{Listing, Stem};
 use crate::token_bucket::Bucket;
 use crate::wait_group::holders::Permits;
-use crate::{Error, Key, Store};
+use crate::{Error, Key, QuotaTable, Quotas, Store};
 
 /// The most entries in a page of a store in memory.
 const PAGE: usize = 1000;
@@ -88,6 +89,9 @@ fn in_memory(store: &Store, namespace: Option<&str>) -> Vec<Entry> {
     add(Kind::SingleFlight, flights);
     add(Kind::BloomFilter, store.keys_of::<Bits>(|_, _| true));
     add(Kind::Dedupe, store.keys_of::<Stored>(|_, _| true));
+    add(Kind::FleetQuotas, store.keys_of::<Versions<Quotas>>(|_, _| true));
+    add(Kind::FleetTable, store.keys_of::<Versions<QuotaTable>>(|_, _| true));
+    add(Kind::FleetLimit, store.keys_of::<Versions<u32>>(|_, _| true));
     // Both kinds of claims have the same cells.
     let (exact, filters): (Vec<_>, Vec<_>) =
         leased::<ExactClaims>(store).into_iter().partition(|(name, _)| is_exact(store, name));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::bloom_filter::look::FilterState;
+use crate::fleet::SettingVersion;
 use crate::lease::Snapshot;
 use crate::single_flight::kept::StoredAnswer;
 use crate::token_bucket::BucketState;
@@ -21,6 +22,8 @@ pub enum State {
     Filter(FilterState),
     /// The handled items of a `Dedupe`.
     Dedupe(DedupeState),
+    /// The last versions of a setting of the fleet, the newest first.
+    Setting(Vec<SettingVersion>),
 }
 
 impl State {
@@ -30,7 +33,7 @@ impl State {
         match self {
             Self::Leases(leases) => Some(leases),
             Self::Flight(flight) => Some(&flight.runs),
-            Self::Bucket(_) | Self::Filter(_) | Self::Dedupe(_) => None,
+            Self::Bucket(_) | Self::Filter(_) | Self::Dedupe(_) | Self::Setting(_) => None,
         }
     }
 }

@@ -16,7 +16,7 @@ const COMMANDS: &str = "+evalsha +eval +ping +info +subscribe +publish +time \
 /// The commands of an operator, and those in the scripts that it runs.
 const OPERATOR: &str = "+evalsha +eval +ping +info +scan +publish +time \
     +get +mget +getrange +strlen +set +setrange +del +exists +pexpire +pttl \
-    +hget +hexists +hdel +lindex +llen +lpop +lrem \
+    +hget +hexists +hdel +lindex +llen +lpop +lrange +lrem +ltrim +rpush \
     +zadd +zcard +zcount +zincrby +zrange +zrangebyscore +zrem +zremrangebyscore +zscore \
     +bitcount";
 

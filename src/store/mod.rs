@@ -113,7 +113,8 @@ use crate::error::Cause;
 /// longer.
 ///
 /// The keys in Redis have names of the form `prefix:{namespace:key}:part`. They expire by themselves, except for
-/// buckets that [never refill](crate::Quota::non_refilling) and filters that never [forget](crate::bloom_filter).
+/// buckets that [never refill](crate::Quota::non_refilling), filters that never [forget](crate::bloom_filter), and
+/// [settings of the fleet](crate::fleet).
 /// If the server evicts keys (`maxmemory-policy allkeys-…`), an evicted bucket is full again.
 ///
 /// # Cluster

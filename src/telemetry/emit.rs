@@ -52,7 +52,9 @@ pub(super) fn emit(event: Event, fields: Fields<'_>, detail: fmt::Arguments<'_>)
         };
     }
     match event {
-        Event::OutageEnded | Event::Reconnected | Event::SubscriptionBack => at!(INFO),
+        Event::OutageEnded | Event::Reconnected | Event::SubscriptionBack | Event::SettingChanged => {
+            at!(INFO)
+        }
         Event::BreakerOpened | Event::BreakerHalfOpen | Event::BreakerClosed => at!(DEBUG),
         _ => at!(WARN),
     }

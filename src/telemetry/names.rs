@@ -70,6 +70,10 @@ named! {
         ExtensionMissing = "extension_missing",
         /// A request has a forwarding header, and its peer is not a trusted proxy.
         HeaderUntrusted = "forwarding_header_untrusted",
+        /// A setting of the fleet has another value.
+        SettingChanged = "setting_changed",
+        /// What is stored for a setting of the fleet cannot be used: the last known value stays in force.
+        SettingIgnored = "setting_ignored",
     }
 }
 

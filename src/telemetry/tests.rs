@@ -9,7 +9,7 @@ use super::names::{Event, METRICS, Outcome};
 
 const PAGE: &str = include_str!("../docs/telemetry.md");
 
-const EVENTS: [&str; 27] = [
+const EVENTS: [&str; 29] = [
     "outage_began",
     "outage_ended",
     "breaker_opened",
@@ -37,6 +37,8 @@ const EVENTS: [&str; 27] = [
     "peer_missing",
     "extension_missing",
     "forwarding_header_untrusted",
+    "setting_changed",
+    "setting_ignored",
 ];
 
 const OUTCOMES: [&str; 10] = [

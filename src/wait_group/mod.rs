@@ -1,6 +1,7 @@
 #![doc = include_str!("page.md")]
 
 mod builder;
+mod fleet;
 pub(crate) mod holders;
 mod id;
 mod layer;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 pub use self::builder::WaitGroupBuilder;
 use self::builder::check_limit;
+pub use self::fleet::FleetLimit;
 use self::holders::Permits;
 pub use self::id::PermitId;
 pub use self::layer::ConcurrencyLimitLayer;

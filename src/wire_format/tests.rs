@@ -2,15 +2,16 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::Store;
 use crate::dedupe::exact::ExactClaims;
 use crate::dedupe::filtered::FilterClaims;
+use crate::fleet::Sealed as _;
 use crate::lease::holder::Exclusive;
 use crate::lease::kind::Kind;
 use crate::rw_lock::holders::ReadWrite;
 use crate::single_flight::answer::Flight;
 use crate::store::ALL;
 use crate::wait_group::holders::Permits;
+use crate::{QuotaTable, Quotas, Store};
 
 const PAGE: &str = include_str!("../docs/wire_format.md");
 
@@ -51,6 +52,9 @@ fn the_page_has_the_parts_of_each_kind() {
     check("Dedupe` on a filter", &of_the_claim);
     check("exact `Dedupe", &[ExactClaims::PARTS, &["layout"]].concat());
     check("TokenBucket", &["tat"]);
+    check("FleetQuotas", Quotas::PARTS);
+    check("FleetTable", QuotaTable::PARTS);
+    check("FleetLimit", u32::PARTS);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod exact_claims;
 mod fences;
 mod filter_keys;
 mod filters;
+mod fleet;
 mod flights;
 mod jobs;
 mod keys;
@@ -149,6 +150,13 @@ on_every_store! {
     crate::fences::fences_rise_after_they_are_forgotten as fences_rise_after_they_are_forgotten,
     crate::fences::a_lock_that_is_held_keeps_its_fence as a_lock_that_is_held_keeps_its_fence,
     crate::fences::fences_rise_under_several_settings as fences_rise_under_several_settings,
+    crate::fleet::every_process_follows as every_process_follows,
+    crate::fleet::a_new_process_has_what_is_stored as a_new_process_has_what_is_stored,
+    crate::fleet::no_operator_overwrites_another as no_operator_overwrites_another,
+    crate::fleet::the_last_ten_versions_are_kept as the_last_ten_versions_are_kept,
+    crate::fleet::a_change_does_not_refill_a_bucket as a_change_does_not_refill_a_bucket,
+    crate::fleet::twenty_processes_decide_by_it as twenty_processes_decide_by_it,
+    crate::fleet::limits_and_tables_follow as limits_and_tables_follow,
     crate::rw_locks::a_writer_is_never_beside_anybody as a_writer_is_never_beside_anybody,
     crate::rw_locks::readers_share_and_writers_do_not as readers_share_and_writers_do_not,
     crate::rw_locks::groups_of_readers_exclude_each_other as groups_of_readers_exclude_each_other,

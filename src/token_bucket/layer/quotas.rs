@@ -8,6 +8,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::settings::RateLimitLayer;
+use crate::fleet::FleetSetting;
 use crate::middleware::key::{DynKey, KeyFn};
 use crate::{Error, Extracted, IntoKey as _, Key, KeyExtractor, Quotas};
 
@@ -33,6 +34,13 @@ where
 {
     fn quotas(&self, request: &Req) -> ChosenQuotas {
         self(request).into()
+    }
+}
+
+/// The quotas that apply to the whole fleet at the moment.
+impl<Req> ChooseQuotas<Req> for FleetSetting<Quotas> {
+    fn quotas(&self, _: &Req) -> ChosenQuotas {
+        self.current().into()
     }
 }
 
@@ -143,6 +151,44 @@ impl QuotaTable {
     pub fn get(&self, name: &str) -> Option<&Quotas> {
         self.0.get(&Key::from(name))
     }
+
+    /// The rows, sorted by name.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (&Key, &Quotas)> {
+        let mut rows: Vec<_> = self.0.iter().collect();
+        rows.sort_unstable_by_key(|(name, _)| *name);
+        rows.into_iter()
+    }
+}
+
+/// The table of a layer.
+pub enum Table {
+    /// It does not change.
+    Fixed(QuotaTable),
+    /// It is changed for the whole fleet.
+    Fleet(FleetSetting<QuotaTable>),
+}
+
+debug!(Table);
+
+impl Table {
+    fn get(&self, name: &Key) -> Option<Quotas> {
+        match self {
+            Self::Fixed(table) => table.0.get(name).cloned(),
+            Self::Fleet(table) => table.current().0.get(name).cloned(),
+        }
+    }
+}
+
+impl From<QuotaTable> for Table {
+    fn from(table: QuotaTable) -> Self {
+        Self::Fixed(table)
+    }
+}
+
+impl From<FleetSetting<QuotaTable>> for Table {
+    fn from(table: FleetSetting<QuotaTable>) -> Self {
+        Self::Fleet(table)
+    }
 }
 
 /// Returns the name and the quotas of the row of a request, if it is in a row.
@@ -215,7 +261,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// # Ok(()) }
     /// ```
     ///
-    /// Quotas that change at run time come from a `watch` channel of tokio. See
+    /// To change quotas at run time in all processes, pass [`FleetQuotas`](crate::FleetQuotas). Quotas that only this
+    /// process changes can come from a `watch` channel of tokio: other processes do not see such a change. See
     /// [the bucket's documentation](crate::token_bucket#when-quotas-change) for the effect of a change on existing
     /// buckets.
     ///
@@ -240,7 +287,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     }
 
     /// Gives each row of a table its own limit, by a closure from `&Req` to the name of a row: for example a route,
-    /// or a gRPC method.
+    /// or a gRPC method. The table is a [`QuotaTable`], or a [`FleetTable`](crate::token_bucket::FleetTable), which is
+    /// changed for the whole fleet.
     ///
     /// A key has one bucket for each row. Requests that are in no row use the [`quotas`](Self::quotas) that were set
     /// before. Quotas that are set after the table come first, also for requests in a row: set those that apply to
@@ -258,14 +306,15 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn quota_table<N>(mut self, table: QuotaTable, name: N) -> Self
+    pub fn quota_table<N>(mut self, table: impl Into<Table>, name: N) -> Self
     where
         N: for<'a> KeyFn<&'a Req> + Send + Sync + 'static,
         Req: 'static,
     {
+        let table = table.into();
         let row: Row<Req> = Arc::new(move |request| {
             let Some(name) = name(request).into_key()? else { return Ok(None) };
-            Ok(table.0.get(&name).cloned().map(|quotas| (name, quotas)))
+            Ok(table.get(&name).map(|quotas| (name, quotas)))
         });
         if let Some(first) = Arc::make_mut(&mut self.keys).first_mut() {
             *first = Arc::new(InTable { row: Arc::clone(&row), key: Arc::clone(first) });

@@ -1,0 +1,267 @@
+//! Settings of the fleet: every process follows a change, and no operator overwrites what another has set.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use tower::{Layer as _, Service, ServiceExt as _, service_fn};
+use tower_distributed::fleet::SettingVersion;
+use tower_distributed::operator::{Entry, Kind, State};
+use tower_distributed::token_bucket::FleetTable;
+use tower_distributed::wait_group::FleetLimit;
+use tower_distributed::{FleetQuotas, Quota, RateLimitLayer, Store, TokenBucket, WaitGroup};
+
+use crate::stores::{Place, SOON};
+use support::eventually;
+use support::redis_server::RedisServer;
+
+/// A store of another process at the same place; in memory there is none, so a clone.
+fn elsewhere(place: &Place) -> Store {
+    match &place.servers()[..] {
+        [] => Store::clone(place),
+        [server] => Store::builder().prefix(place.prefix).redis(&server.url()).unwrap(),
+        _ => place.again(),
+    }
+}
+
+async fn becomes(quotas: &FleetQuotas, text: &str) {
+    eventually(text, SOON, async || quotas.current().to_string() == text).await;
+}
+
+pub(crate) async fn every_process_follows(place: &Place, name: &str) {
+    let here = FleetQuotas::new(place, name, "1/s").unwrap();
+    let there = FleetQuotas::new(&elsewhere(place), name, "2/s").unwrap();
+    assert_eq!((here.current().to_string(), there.current().to_string()), ("1/s".into(), "2/s".into()));
+    let first = here.set("100/min, burst 20", "ann").await.unwrap();
+    assert_eq!((first.number, first.text.as_deref(), &*first.who), (1, Some("100/min, burst 20"), "ann"));
+    assert_eq!((here.current().to_string(), here.version()), ("100/min, burst 20".into(), 1), "at once");
+    becomes(&there, "100/min, burst 20").await;
+    there.set([Quota::per_second(3), Quota::per_hour(7)], "ben").await.unwrap();
+    becomes(&here, "3/s; 7/h").await;
+
+    // Each undo is a version. The first version followed the defaults.
+    let undone = here.undo("cleo").await.unwrap();
+    assert_eq!((undone.number, undone.text.as_deref()), (3, Some("100/min, burst 20")));
+    becomes(&there, "100/min, burst 20").await;
+    there.undo("cleo").await.unwrap();
+    becomes(&here, "3/s; 7/h").await;
+    let fresh = &format!("{name}.fresh");
+    let (here, there) = (
+        FleetQuotas::new(place, fresh, "1/s").unwrap(),
+        FleetQuotas::new(&elsewhere(place), fresh, "2/s").unwrap(),
+    );
+    assert!(here.undo("ann").await.unwrap_err().is_invalid(), "there is nothing to undo");
+    here.set("7/s", "ann").await.unwrap();
+    becomes(&there, "7/s").await;
+    assert_eq!(here.undo("ann").await.unwrap().text, None);
+    becomes(&there, "2/s").await;
+    assert_eq!(here.current().to_string(), "1/s");
+}
+
+pub(crate) async fn a_new_process_has_what_is_stored(place: &Place, name: &str) {
+    FleetQuotas::new(place, name, "1/s").unwrap().set("5/s", "ann").await.unwrap();
+    let restarted = FleetQuotas::new(&elsewhere(place), name, "1/s").unwrap();
+    assert_eq!((restarted.refresh().await.unwrap(), restarted.current().to_string()), (1, "5/s".into()));
+    let in_background = FleetQuotas::new(&elsewhere(place), name, "1/s").unwrap();
+    becomes(&in_background, "5/s").await;
+    assert_eq!(in_background.set("6/s", "ann").await.unwrap().number, 2);
+}
+
+pub(crate) async fn no_operator_overwrites_another(place: &Place, name: &str) {
+    let operators: Vec<_> =
+        (0..8).map(|_| FleetQuotas::new(&elsewhere(place), name, "1/s").unwrap()).collect();
+    for round in 0..3 {
+        let set = operators.iter().enumerate().map(async |(who, operator)| {
+            (who, operator.set_if(round, format!("{}/h", who + 1).as_str(), &format!("operator {who}")).await)
+        });
+        let (won, lost): (Vec<_>, Vec<_>) = join_all(set).await.into_iter().partition(|(_, set)| set.is_ok());
+        let [(winner, Ok(version))] = &won[..] else { panic!("{won:?}") };
+        assert_eq!(version.number, round + 1);
+        for error in lost.into_iter().map(|(_, set)| set.unwrap_err()) {
+            let text = error.to_string();
+            assert!(error.is_conflict() && !error.is_unavailable() && !error.is_refused(), "{text}");
+            let told = format!("version {round} was expected, and version {} was found", round + 1);
+            assert!(
+                text.contains(&told) && text.ends_with(&format!("set by \"operator {winner}\"")),
+                "{text}"
+            );
+        }
+        let history = operators[0].history().await.unwrap();
+        assert_eq!(&*history[0].who, format!("operator {winner}"));
+    }
+    // After a conflict the operator knows what was found.
+    assert!(operators[1].undo_if(1, "ann").await.unwrap_err().is_conflict());
+    assert_eq!(operators[1].undo("ann").await.unwrap().number, 4);
+    let quotas = &operators[0];
+    for (who, value) in
+        [("", "1/s"), ("a\nb", "1/s"), (&*"x".repeat(65), "1/s"), ("ann", "0/s"), ("ann", "1")]
+    {
+        assert!(quotas.set(value, who).await.unwrap_err().is_invalid(), "{who:?} {value:?}");
+    }
+    let long = Quota::per_second(1).named("x".repeat(20_000));
+    assert!(quotas.set(long, "ann").await.unwrap_err().to_string().contains("16384"));
+    assert_eq!(quotas.refresh().await.unwrap(), 4);
+}
+
+pub(crate) async fn the_last_ten_versions_are_kept(place: &Place, name: &str) {
+    let quotas = FleetQuotas::new(place, name, "1/s").unwrap();
+    let mut set = Vec::new();
+    for number in 1..=13 {
+        set.insert(0, quotas.set(Quota::per_hour(number), &format!("who {number}")).await.unwrap());
+    }
+    set.truncate(10);
+    assert_eq!(quotas.history().await.unwrap(), set);
+    assert!(set.is_sorted_by(|newer, older| newer.at > older.at && newer.number == older.number + 1));
+
+    let operator = place.operator();
+    let page = operator.scan_namespace(name).unwrap().next().await.unwrap().unwrap();
+    assert_eq!(page, [Entry::whole(Kind::FleetQuotas, name).unwrap()]);
+    let Some(State::Setting(versions)) = operator.inspect(&page[0]).await.unwrap() else {
+        panic!("a setting")
+    };
+    assert_eq!(versions, set);
+    let of: fn(&SettingVersion) -> u64 = |version| version.number;
+    assert_eq!(versions.iter().map(of).collect::<Vec<_>>(), (4..=13).rev().collect::<Vec<_>>());
+    for kind in [Kind::FleetLimit, Kind::FleetTable] {
+        let none = Entry::whole(kind, name).unwrap();
+        assert!(operator.inspect(&none).await.unwrap().is_none() && !kind.has_holders());
+        assert!(Entry::new(kind, name, "k").unwrap_err().is_invalid());
+    }
+}
+
+pub(crate) async fn a_change_does_not_refill_a_bucket(place: &Place, name: &str) {
+    let quotas = FleetQuotas::new(place, name, "5/d").unwrap();
+    let bucket = TokenBucket::new(place, name, quotas.current()).unwrap();
+    let admitted = async || {
+        let mut admitted = 0;
+        while bucket.with_quotas(&quotas.current()).allow("k").await.unwrap().is_admitted() {
+            admitted += 1;
+        }
+        admitted
+    };
+    assert_eq!(admitted().await, 5);
+    quotas.set("8/d", "ann").await.unwrap();
+    assert_eq!(admitted().await, 3, "what is missing stays missing");
+    for text in ["5/d", "8/d", "3/d", "8/d"] {
+        quotas.set(text, "ann").await.unwrap();
+        assert_eq!(admitted().await, 0, "{text}");
+    }
+    quotas.undo("ann").await.unwrap();
+    assert_eq!(admitted().await, 0);
+}
+
+async fn is_admitted<S: Service<()>>(service: &mut S) -> bool {
+    let Ok(service) = service.ready().await else { return false };
+    service.call(()).await.is_ok()
+}
+
+pub(crate) async fn twenty_processes_decide_by_it(place: &Place, name: &str) {
+    let services = (0..20).map(|process| {
+        let store = elsewhere(place);
+        let quotas = FleetQuotas::new(&store, name, "1/d").unwrap();
+        let bucket = TokenBucket::new(&store, &format!("{name}.{process}"), quotas.current()).unwrap();
+        let layer = RateLimitLayer::new(bucket, |_: &()| "all").quotas(quotas);
+        layer.layer(service_fn(async |()| Ok::<_, std::io::Error>(())))
+    });
+    let mut services: Vec<_> = services.collect();
+    for service in &mut services {
+        assert!(is_admitted(service).await && !is_admitted(service).await);
+    }
+    FleetQuotas::new(place, name, "1/d").unwrap().set("2/d", "ann").await.unwrap();
+    for service in &mut services {
+        eventually("another token", SOON, async || is_admitted(service).await).await;
+        assert!(!is_admitted(service).await);
+    }
+}
+
+pub(crate) async fn limits_and_tables_follow(place: &Place, name: &str) {
+    let other = elsewhere(place);
+    let limit = FleetLimit::new(place, name, 1_u32).unwrap();
+    let exports = WaitGroup::new(place, name, limit.current()).unwrap();
+    let group = async || exports.with_limit(limit.current()).unwrap();
+    let held = group().await.add("k").await.unwrap();
+    assert!(group().await.try_add("k").await.unwrap_err().is_refused());
+    FleetLimit::new(&other, name, 1_u32).unwrap().set(2_u32, "ann").await.unwrap();
+    eventually("the limit", SOON, async || limit.current() == 2).await;
+    let second = group().await.try_add("k").await.unwrap();
+    limit.set(1_u32, "ann").await.unwrap();
+    assert!(held.done().await.unwrap() && group().await.try_add("k").await.unwrap_err().is_refused());
+    assert!(second.done().await.unwrap() && group().await.try_add("k").await.is_ok());
+    assert!(limit.set(0_u32, "ann").await.unwrap_err().is_invalid());
+    assert!(FleetLimit::new(place, name, 0_u32).unwrap_err().is_invalid());
+
+    let table = FleetTable::new(place, name, "/a = 1/d").unwrap();
+    let bucket = TokenBucket::new(place, name, Quota::per_day(3)).unwrap();
+    let layer = RateLimitLayer::new(bucket, |_: &&'static str| "user")
+        .quota_table(table.clone(), |route: &&'static str| *route);
+    let mut service = layer.layer(service_fn(async |_: &'static str| Ok::<_, std::io::Error>(())));
+    let mut admitted = async |route: &'static str, most: u32| {
+        let mut admitted = 0;
+        while admitted < most && service.ready().await.unwrap().call(route).await.is_ok() {
+            admitted += 1;
+        }
+        admitted
+    };
+    assert_eq!((admitted("/a", 9).await, admitted("/b", 9).await), (1, 3));
+    let remote = FleetTable::new(&other, name, "").unwrap();
+    remote.set("/a = 2/d\n/b = 4/d; 9/h, named \"x = y\"", "ann").await.unwrap();
+    eventually("the table", SOON, async || table.current().get("/b").is_some()).await;
+    assert_eq!((admitted("/a", 9).await, admitted("/b", 9).await), (1, 4));
+    // The three are apart, though they have one name.
+    assert_eq!((table.version(), limit.version()), (1, 2));
+    assert_eq!(FleetQuotas::new(place, name, "1/s").unwrap().refresh().await.unwrap(), 0);
+}
+
+/// The last known value holds in an outage. A process that starts in it has its default, until Redis answers.
+#[tokio::test]
+async fn an_outage_changes_nothing() {
+    let server = RedisServer::start().await;
+    let builder = || Store::builder().timeout(Duration::from_millis(200)).redis(&server.url()).unwrap();
+    let quotas = FleetQuotas::new(&builder(), "api", "1/s").unwrap();
+    quotas.set("5/s", "ann").await.unwrap();
+    server.pause();
+    let started = FleetQuotas::new(&builder(), "api", "1/s").unwrap();
+    for setting in [&quotas, &started] {
+        assert!(setting.set("6/s", "ann").await.unwrap_err().is_unavailable());
+        assert!(setting.refresh().await.unwrap_err().is_unavailable());
+        assert!(setting.history().await.is_err());
+    }
+    assert_eq!((quotas.current().to_string(), started.current().to_string()), ("5/s".into(), "1/s".into()));
+    server.resume();
+    // The call that was lost may have run when the server went on.
+    eventually("what is stored", SOON, async || started.version() > 0).await;
+    let stored = quotas.history().await.unwrap()[0].text.clone().unwrap();
+    becomes(&started, &stored).await;
+    becomes(&quotas, &stored).await;
+}
+
+/// What is published while a process is not subscribed is read when it is again.
+#[tokio::test]
+async fn a_process_that_was_cut_off_catches_up() {
+    let server = RedisServer::start().await;
+    let store = || Store::redis(&server.url()).unwrap();
+    let (here, there) = (store(), store());
+    let reader = FleetQuotas::new(&here, "api", "1/s").unwrap();
+    let writer = FleetQuotas::new(&there, "api", "1/s").unwrap();
+    for number in 1..=5 {
+        eventually("a subscription", SOON, async || {
+            server.query::<Vec<(String, usize)>>(&["PUBSUB", "NUMSUB", "td:wake:all"]).unwrap()[0].1 == 2
+        })
+        .await;
+        server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        writer.set(Quota::per_hour(number), "ann").await.unwrap();
+        becomes(&reader, &format!("{number}/h")).await;
+    }
+}
+
+/// A restart of the server without persistence loses what was set. Processes go on with what they know.
+#[tokio::test]
+async fn a_server_that_forgets_is_set_again() {
+    let server = RedisServer::start().await;
+    let quotas = FleetQuotas::new(&Store::redis(&server.url()).unwrap(), "api", "1/s").unwrap();
+    quotas.set("5/s", "ann").await.unwrap();
+    quotas.set("6/s", "ann").await.unwrap();
+    server.cli(&["FLUSHALL"]);
+    assert_eq!((quotas.refresh().await.unwrap(), quotas.current().to_string()), (0, "6/s".into()));
+    let again = quotas.set("7/s", "ann").await.unwrap();
+    assert_eq!((again.number, quotas.current().to_string()), (1, "7/s".into()));
+}
