@@ -9,7 +9,7 @@ use super::names::{Event, METRICS, Outcome};
 
 const PAGE: &str = include_str!("../docs/telemetry.md");
 
-const EVENTS: [&str; 27] = [
+const EVENTS: [&str; 29] = [
     "outage_began",
     "outage_ended",
     "breaker_opened",
@@ -36,6 +36,8 @@ const EVENTS: [&str; 27] = [
     "filter_full",
     "peer_missing",
     "extension_missing",
+    "upstream_limit_ignored",
+    "upstream_limit_clamped",
     "forwarding_header_untrusted",
 ];
 

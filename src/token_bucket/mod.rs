@@ -12,6 +12,7 @@ mod decision;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 pub(crate) mod layer;
+pub(crate) mod learn;
 mod limiter;
 mod local;
 pub(crate) mod operations;
@@ -32,6 +33,7 @@ pub use self::bucket::TokenBucket;
 pub use self::bucket_state::{Balance, BucketState};
 pub use self::decision::Decision;
 pub use self::layer::*;
+pub use self::learn::{LearnFromResponse, Learned};
 pub use self::reservation::Reservation;
 pub use self::several::TokenBuckets;
 
