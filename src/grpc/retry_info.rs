@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::{HeaderMap, Response};
-use tonic::Status;
+use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
 use crate::token_bucket::layer::BlockOnResponse;
@@ -46,12 +49,24 @@ impl RetryInfo {
     /// succeeded.
     #[must_use]
     pub fn read(&self, headers: &HeaderMap) -> Option<Duration> {
-        // Most responses have no status here: then nothing is decoded.
-        headers.get("grpc-status-details-bin")?;
-        let after = Status::from_header_map(headers)?.get_details_retry_info()?.retry_delay?;
+        // Most responses have none.
+        let details = headers.get("grpc-status-details-bin")?;
+        if headers.get("grpc-status").is_none_or(|status| status == "0") {
+            return None;
+        }
+        // Not `Status::from_header_map`, which panics on details that are not base64.
+        let details = ENGINE.decode(details).ok()?;
+        let status = Status::with_details(Code::Unknown, "", details.into());
+        let after = status.get_details_retry_info()?.retry_delay?;
         Some(after.min(self.longest)).filter(|after| !after.is_zero())
     }
 }
+
+/// The padding may be there or not, by the protocol.
+const ENGINE: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 impl<B> BlockOnResponse<Response<B>> for RetryInfo {
     fn block_on_response(&self, response: &Response<B>) -> Option<Duration> {

@@ -33,6 +33,21 @@ pub(crate) struct Plan {
     pub(crate) clamped: u64,
 }
 
+/// The numbers of a quota.
+struct Numbers {
+    /// Tokens per hundred windows.
+    rate: u32,
+    burst: u32,
+    window: Duration,
+    is_clamped: bool,
+}
+
+impl Numbers {
+    fn quota(&self) -> Quota {
+        Quota::new(self.rate, self.window.saturating_mul(100)).burst(self.burst)
+    }
+}
+
 /// The percentage of a limit that is used. The rest is for requests that take longer than others.
 const USED: u64 = 97;
 
@@ -49,8 +64,8 @@ impl Planner {
     pub(crate) const WINDOWS: RangeInclusive<Duration> =
         Duration::from_millis(1)..=Duration::from_secs(366 * 86_400);
 
-    /// The quota of a policy, and whether the policy is out of range.
-    fn quota(self, policy: &Policy) -> Option<(Quota, bool)> {
+    /// The numbers of the quota of a policy.
+    fn numbers(self, policy: &Policy) -> Option<Numbers> {
         let (told, told_window) = (policy.limit?, policy.window?);
         let limit = told.clamp(1, Self::MOST);
         let window = told_window.clamp(*Self::WINDOWS.start(), *Self::WINDOWS.end());
@@ -58,25 +73,19 @@ impl Planner {
             true => limit - 1,
             false => limit * u64::from(self.burst_percent.min(90)) / 100,
         };
-        // Per hundred windows. A token bucket of the upstream's has the burst beside its rate, a window has not.
+        // A token bucket of the upstream's has the burst beside its rate, a window has not.
         let rate = USED * limit - if policy.refills { 0 } else { 100 * beyond_one };
-        let numbers = (u32::try_from(rate.max(1)).ok()?, u32::try_from(beyond_one + 1).ok()?);
-        let quota = Quota::new(numbers.0, window.saturating_mul(100)).burst(numbers.1);
-        Some((quota, limit != told || window != told_window))
+        let (rate, burst) = (u32::try_from(rate).ok()?, u32::try_from(beyond_one + 1).ok()?);
+        Some(Numbers { rate, burst, window, is_clamped: limit != told || window != told_window })
     }
 
     /// How many tokens may be left.
-    fn most_left(self, policy: &Policy) -> Option<i64> {
+    fn most_left(self, policy: &Policy, numbers: &Numbers) -> Option<i64> {
         let remaining = i64::try_from(policy.remaining?).unwrap_or(i64::MAX);
-        let (Some(limit), Some(window), Some(reset)) = (policy.limit, policy.window, policy.reset) else {
-            return Some(remaining);
-        };
-        if policy.refills {
-            return Some(remaining);
-        }
+        let Some(reset) = policy.reset.filter(|_| !policy.refills) else { return Some(remaining) };
         // What remains is for the rest of the window, in which tokens come back.
-        let rest = reset.min(window).min(self.longest).saturating_sub(SECOND);
-        let back = limit as f64 * USED as f64 / 100.0 * (rest.as_secs_f64() / window.as_secs_f64());
+        let rest = reset.min(numbers.window).min(self.longest).saturating_sub(SECOND);
+        let back = f64::from(numbers.rate) / 100.0 * (rest.as_secs_f64() / numbers.window.as_secs_f64());
         Some(remaining.saturating_sub(back as i64))
     }
 }
@@ -86,11 +95,11 @@ impl Plan {
         let planner = learned.planner;
         let (mut quotas, mut this) = (Vec::new(), Self::default());
         for policy in &learned.policies {
-            let Some((quota, is_clamped)) = planner.quota(policy) else { continue };
-            this.clamped += u64::from(is_clamped || quotas.len() == MOST_QUOTAS);
+            let Some(numbers) = planner.numbers(policy) else { continue };
+            this.clamped += u64::from(numbers.is_clamped || quotas.len() == MOST_QUOTAS);
             if quotas.len() < MOST_QUOTAS {
-                quotas.push((quota, policy));
-                this.most_left.push(planner.most_left(policy));
+                quotas.push((numbers.quota(), policy));
+                this.most_left.push(planner.most_left(policy, &numbers));
             }
         }
         // A policy without a name, and names that occur twice, get the names of their positions.
@@ -149,7 +158,7 @@ mod tests {
         assert_eq!(text([policy(20, 1)]), "1164/min, burst 1, named \"a\"");
         assert_eq!(text([Policy { refills: true, ..policy(60, 60) }]), "3492/h, burst 60, named \"a\"");
         let twice = [policy(20, 1), policy(5000, 3600)];
-        assert_eq!(text(twice.clone()), "1164/min, burst 1; 4800/h, burst 51");
+        assert_eq!(text(twice.clone()), "1164/min, burst 1; 80/min, burst 51");
         assert_eq!(
             text([Policy { limit: None, ..policy(1, 1) }, Policy { window: None, ..policy(1, 1) }]),
             ""
@@ -161,9 +170,8 @@ mod tests {
     fn no_quota_admits_more_than_the_limit_in_a_window() {
         for percent in [0, 1, 7, 50, 90] {
             for limit in (1..400).chain([999, 5000, 99_999, Planner::MOST]) {
-                let (quota, _) = Planner { burst_percent: percent, ..Planner::default() }
-                    .quota(&policy(limit, 60))
-                    .unwrap();
+                let planner = Planner { burst_percent: percent, ..Planner::default() };
+                let quota = planner.numbers(&policy(limit, 60)).unwrap().quota();
                 let quotas = Quotas::new([quota]).unwrap();
                 let pace = &quotas.limits()[0];
                 let admitted = pace.burst as f64 + 61.8e6 * pace.den as f64 / pace.num as f64;
