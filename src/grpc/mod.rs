@@ -11,6 +11,8 @@ mod dedupe;
 mod mutex;
 #[cfg(feature = "rate-limit")]
 mod rate_limit;
+#[cfg(feature = "rate-limit")]
+mod retry_info;
 #[cfg(feature = "rw-lock")]
 mod rw_lock;
 
@@ -22,6 +24,8 @@ pub use self::dedupe::{dedupe, is_handled};
 pub use self::mutex::mutex;
 #[cfg(feature = "rate-limit")]
 pub use self::rate_limit::{rate_limit, rate_limits};
+#[cfg(feature = "rate-limit")]
+pub use self::retry_info::RetryInfo;
 #[cfg(feature = "rw-lock")]
 pub use self::rw_lock::rw_lock;
 

@@ -15,4 +15,6 @@ pub use crate::single_flight::http::shareable::is_shareable;
 #[cfg(feature = "rate-limit")]
 pub use crate::token_bucket::http::fields::RateLimitFields;
 #[cfg(feature = "rate-limit")]
+pub use crate::token_bucket::http::learn::UpstreamLimits;
+#[cfg(feature = "rate-limit")]
 pub use crate::token_bucket::http::retry_after::RetryAfter;

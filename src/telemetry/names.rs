@@ -68,6 +68,9 @@ named! {
         PeerMissing = "peer_missing",
         /// A request lacks the extension that its key is made of.
         ExtensionMissing = "extension_missing",
+        /// A header field that tells an upstream's limit was ignored, or its numbers were clamped to what a quota can have.
+        UpstreamLimitIgnored = "upstream_limit_ignored",
+        UpstreamLimitClamped = "upstream_limit_clamped",
         /// A request has a forwarding header, and its peer is not a trusted proxy.
         HeaderUntrusted = "forwarding_header_untrusted",
         /// A setting of the fleet has another value.

@@ -36,6 +36,8 @@ const EVENTS: [&str; 29] = [
     "filter_full",
     "peer_missing",
     "extension_missing",
+    "upstream_limit_ignored",
+    "upstream_limit_clamped",
     "forwarding_header_untrusted",
     "setting_changed",
     "setting_ignored",

@@ -13,6 +13,7 @@ use super::ahead::Prefetch;
 use super::bucket_state::BucketState;
 use super::cancel::Cancel;
 use super::decision::Decision;
+use super::learn::LearnedQuotas;
 use super::local::Local;
 use super::operations::{Reserve, Reset};
 use super::peek::Peek;
@@ -66,6 +67,18 @@ impl TokenBucket {
         Self { max_wait: (self.max_wait - to_micros(waited)).max(0), ..self.clone() }
     }
 
+    /// The same buckets, with quotas that are learned from an upstream.
+    pub(super) fn learning(&self) -> Self {
+        let learned = Some(LearnedQuotas::new(&self.clients.store, self.name()));
+        Self { learned, ..self.clone() }
+    }
+
+    /// The same buckets with the quotas that were learned for a key meanwhile.
+    pub(super) fn as_learned(self, key: &Key) -> Self {
+        let quotas = self.learned.as_ref().and_then(|learned| learned.known(key));
+        quotas.map(|quotas| self.with_quotas(&quotas)).unwrap_or(self)
+    }
+
     /// Decides a request, and waits until it may act.
     pub(super) async fn acquire(&self, key: Key, cost: u32) -> Result<Decision, Error> {
         let decision = Decide::begin(self, &self.quotas, &key, cost, self.max_wait).await?;
@@ -91,14 +104,14 @@ impl TokenBucket {
         let (name, store) = (self.name(), self.clients.store.local_share());
         let replicas = Some(Replicas::of(store, &format!("token_bucket {name}"), replicas));
         let clients = Clients { replicas, ..Clients::new(store, name, &Namespace::open(store, name)) };
-        Self { clients: Arc::new(clients), local: Local::default(), ..self.clone() }
+        Self { clients: Arc::new(clients), local: Local::default(), learned: None, ..self.clone() }
     }
 
     /// Other buckets in the same store. Their name is the name of this namespace plus `ending`.
     pub(crate) fn beside(&self, ending: &str, quota: Quota) -> Result<Self, Error> {
         let (store, name) = (&self.clients.store, format!("{}{ending}", self.name()));
         let clients = Arc::new(Clients::new(store, &name, &Namespace::open(store, &name)));
-        Ok(Self { clients, quotas: quota.try_into()?, max_wait: 0, local: Local::default() })
+        Ok(Self { clients, quotas: quota.try_into()?, max_wait: 0, local: Local::default(), learned: None })
     }
 
     /// The same buckets as part of several limits: without waiting and prefetching.

@@ -1,5 +1,6 @@
 //! What a layer asks: the buckets of one limit, or of several.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::num::NonZeroU32;
 use std::pin::Pin;
@@ -9,6 +10,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use super::acquire::{Decide, Waiting};
+use super::layer::ChosenQuotas;
+use super::learn::Learned;
 use super::operations::Reserve;
 use super::quota::Quotas;
 use super::several::{ReserveAll, keys_of};
@@ -134,6 +137,28 @@ impl Limiter {
         self.map(|_, bucket| bucket.cache_refusals(cache))
     }
 
+    /// The same limits. The quotas of the first one are learned from an upstream.
+    pub(crate) fn learning(&self) -> Self {
+        self.map(|limit, bucket| if limit == 0 { bucket.learning() } else { bucket.clone() })
+    }
+
+    /// The learned quotas of a request, or else those that were chosen.
+    pub(crate) fn learned_or(&self, key: &Key, chosen: ChosenQuotas) -> ChosenQuotas {
+        let Some(learned) = &self.first().learned else { return chosen };
+        match self.first_key(key) {
+            Some(key) => learned.of(&key).or(|| chosen),
+            None => chosen,
+        }
+    }
+
+    /// Learns from the response to a request.
+    pub(crate) fn learn(&self, decision: &Decision, told: &Learned) {
+        let key = decision.key.as_ref().and_then(|key| self.first_key(key));
+        if let (Some(key), Some(learned)) = (key, &self.first().learned) {
+            learned.learn(self.first(), &key, decision, told);
+        }
+    }
+
     pub(crate) fn prefetch(self, hold: Duration) -> Result<Self, Error> {
         match self {
             Self::One(bucket) => bucket.prefetch(hold).map(Self::One),
@@ -185,13 +210,17 @@ impl Limiter {
     }
 
     /// Blocks the key of the first limit, in the background.
-    pub(crate) fn block(&self, key: Key, duration: Duration) {
-        let key = match self {
-            Self::One(_) => Some(key),
-            Self::All(_) => keys_of(&key).into_iter().next().flatten(),
-        };
-        if let Some(key) = key {
-            self.first().block_detached(key, duration);
+    pub(crate) fn block(&self, key: &Key, duration: Duration) {
+        if let Some(key) = self.first_key(key) {
+            self.first().block_detached(key.into_owned(), duration);
+        }
+    }
+
+    /// The key of the first limit.
+    fn first_key<'a>(&self, key: &'a Key) -> Option<Cow<'a, Key>> {
+        match self {
+            Self::One(_) => Some(Cow::Borrowed(key)),
+            Self::All(_) => keys_of(key).into_iter().next().flatten().map(Cow::Owned),
         }
     }
 

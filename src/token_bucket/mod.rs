@@ -13,6 +13,7 @@ mod fleet;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 pub(crate) mod layer;
+pub(crate) mod learn;
 mod limiter;
 mod local;
 pub(crate) mod operations;
@@ -34,6 +35,7 @@ pub use self::bucket_state::{Balance, BucketState};
 pub use self::decision::Decision;
 pub use self::fleet::{FleetQuotas, FleetTable};
 pub use self::layer::*;
+pub use self::learn::{LearnFromResponse, Learned};
 pub use self::reservation::Reservation;
 pub use self::several::TokenBuckets;
 

@@ -1,4 +1,5 @@
 //! Rate limits in HTTP responses.
 
 pub(crate) mod fields;
+pub(crate) mod learn;
 pub(crate) mod retry_after;

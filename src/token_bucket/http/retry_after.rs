@@ -1,14 +1,15 @@
 //! Reads the `Retry-After` of an upstream.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use http::header::{DATE, RETRY_AFTER};
+use http::header::RETRY_AFTER;
 use http::{HeaderMap, Response, StatusCode};
 
+use super::learn::now_by;
 use crate::token_bucket::layer::BlockOnResponse;
 
 /// Blocks a key when the upstream answers 429 or 503 with `Retry-After`, in seconds or as a date (counted from the
-/// `Date` of the response, or else by the clock of this machine): for
+/// `Date` of the response, or else by the clock of this machine), or with `retry-after-ms`, which is more exact: for
 /// [`block_on_response`](crate::RateLimitLayer::block_on_response) around a client.
 ///
 /// A longer time counts as 5 min, so that no upstream can stop a fleet for years; [`at_most`](Self::at_most) sets another
@@ -56,24 +57,26 @@ impl RetryAfter {
     }
 
     /// Returns the time that the response asks its client to wait. `None` if its status is not 429 or 503, or if it has no
-    /// `Retry-After`.
+    /// `Retry-After` or `retry-after-ms`.
     #[must_use]
     pub fn read(&self, status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
         if !matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             return None;
         }
-        let told = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-        let is_number = !told.is_empty() && told.bytes().all(|byte| byte.is_ascii_digit());
-        let after = if is_number {
+        let number = |text: &str| {
+            let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
             // More than a number holds is more than is believed.
-            Duration::from_secs(told.parse().unwrap_or(u64::MAX))
-        } else {
-            // By the clock of the sender, where it says what that is.
-            let date = headers.get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
-            let now = date.unwrap_or_else(SystemTime::now);
-            httpdate::parse_http_date(told).ok()?.duration_since(now).ok()?
+            is_number.then(|| text.parse().unwrap_or(u64::MAX))
         };
-        Some(after.min(self.longest))
+        let text = |name: &str| Some(headers.get(name)?.to_str().ok()?.trim());
+        let millis = text("retry-after-ms").and_then(number).map(Duration::from_millis);
+        let after = millis.or_else(|| {
+            let told = text(RETRY_AFTER.as_str())?;
+            number(told)
+                .map(Duration::from_secs)
+                .or_else(|| httpdate::parse_http_date(told).ok()?.duration_since(now_by(headers)).ok())
+        });
+        Some(after?.min(self.longest))
     }
 }
 
@@ -85,6 +88,8 @@ impl<B> BlockOnResponse<Response<B>> for RetryAfter {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
 
     fn observed(status: u16, told: &str) -> Option<Duration> {
@@ -103,5 +108,9 @@ mod tests {
         assert_eq!(observed(429, "Sun, 06 Nov 1994 08:49:37 GMT"), None);
         assert_eq!(observed(429, "soon"), None);
         assert_eq!(observed(200, "7"), None);
+        let response =
+            Response::builder().status(429).header(RETRY_AFTER, "7").header("retry-after-ms", "6100");
+        let read = RetryAfter::default().block_on_response(&response.body(()).unwrap());
+        assert_eq!(read, Some(Duration::from_millis(6100)));
     }
 }

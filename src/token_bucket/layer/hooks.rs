@@ -9,6 +9,7 @@ use super::settings::RateLimitLayer;
 use crate::Key;
 use crate::middleware::Cost;
 use crate::token_bucket::Decision;
+use crate::token_bucket::learn::LearnFromResponse;
 
 /// Reads from a response how long to block its key. Implemented by functions and closures from `&Res` to
 /// `Option<Duration>`.
@@ -42,6 +43,7 @@ pub(super) struct Hooks<Req, Res> {
     pub(super) on_refused: Vec<OnRefused<Req>>,
     pub(super) on_response: Vec<OnResponse<Res>>,
     pub(super) block_on_response: Vec<Arc<dyn BlockOnResponse<Res> + Send + Sync>>,
+    pub(super) learn: Option<Arc<dyn LearnFromResponse<Res> + Send + Sync>>,
     pub(super) cost_of_response: Vec<Arc<dyn Cost<Res> + Send + Sync>>,
 }
 
@@ -52,6 +54,7 @@ impl<Req, Res> Hooks<Req, Res> {
             && self.on_admit.is_empty()
             && self.on_response.is_empty()
             && self.block_on_response.is_empty()
+            && self.learn.is_none()
             && self.cost_of_response.is_empty()
     }
 }
@@ -133,6 +136,47 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     #[must_use]
     pub fn block_on_response(mut self, block: impl BlockOnResponse<Res> + Send + Sync + 'static) -> Self {
         self.hooks.block_on_response.push(Arc::new(block));
+        self
+    }
+
+    /// Learns the limit of an upstream from its responses, around a client. For HTTP, use `response::UpstreamLimits`. The last
+    /// call replaces those before.
+    ///
+    /// * A policy that the upstream tells becomes the quota of the key, in all processes. It replaces the quotas of the bucket
+    ///   and those of [`quotas`](Self::quotas). Until one is told, these apply. It is stored beside the bucket and forgotten
+    ///   7 days after the last request. Other processes use it after their next response, or within 2 s.
+    /// * If less remains at the upstream than the bucket has left, the bucket is charged the difference. Nothing is given
+    ///   back, so requests in flight stay charged.
+    /// * A response that asks to wait blocks the key, as [`block_on_response`](Self::block_on_response).
+    ///
+    /// Responses may arrive in any order. A response to a request that was charged before another does not undo
+    /// what was learned from the other. Only responses to requests that were decided by the store are learned from. With
+    /// [several limits](Self::all_of), the quotas of the first limit are learned. A policy with a partition key (`pk`) is
+    /// taken as the policy of the request's key.
+    ///
+    /// What is learned is sent in the background, only if it is new, and one call per key at a time. The first request of a
+    /// process for a key waits for a call that reads what others learned; in an outage, the configured quotas apply.
+    ///
+    /// ```
+    /// # #[cfg(feature = "http")] {
+    /// use http::{Request, Response};
+    /// use tower_distributed::response::UpstreamLimits;
+    /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let guess = Quota::per_second(10);
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", guess)?;
+    /// let per_host = RateLimitLayer::new(bucket, |request: &Request<String>| request.uri().host().map(str::to_owned))
+    ///     .learn(UpstreamLimits::default());
+    /// # let _: RateLimitLayer<_, Response<String>> = per_host;
+    /// # Ok(()) }
+    /// # main().unwrap();
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn learn(mut self, limits: impl LearnFromResponse<Res> + Send + Sync + 'static) -> Self {
+        self.hooks.learn = Some(Arc::new(limits));
+        self.settings.limiter = self.settings.limiter.learning();
         self
     }
 

@@ -55,7 +55,7 @@ pub enum ChosenQuotas {
 
 impl ChosenQuotas {
     /// Returns these quotas, or others if they are `None`.
-    pub(super) fn or(self, other: impl FnOnce() -> Self) -> Self {
+    pub(crate) fn or(self, other: impl FnOnce() -> Self) -> Self {
         match self {
             Self::Ready(None) => other(),
             Self::Ready(quotas) => Self::Ready(quotas),

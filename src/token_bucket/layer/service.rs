@@ -48,11 +48,24 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
             }
             extracted => extracted,
         };
-        let (key, quotas) = match (extracted, self.quotas_of(&request)) {
+        let (extracted, quotas) = match (extracted, self.quotas_of(&request)) {
+            (Extracted::Ready(Ok(Some(key))), quotas) => {
+                let quotas = settings.limiter.learned_or(&key, quotas);
+                (Extracted::Ready(Ok(Some(key))), quotas)
+            }
+            others => others,
+        };
+        let (key, quotas) = match (extracted, quotas) {
             (Extracted::Ready(Ok(Some(key))), ChosenQuotas::Ready(quotas)) => (key, quotas),
             (key, quotas) => {
+                let is_pending = matches!(key, Extracted::Pending(_));
+                let limiter = is_pending.then(|| settings.limiter.clone());
                 let asked = Box::pin(async move {
                     let Some(key) = key.await? else { return Ok(None) };
+                    let quotas = match limiter {
+                        Some(limiter) => limiter.learned_or(&key, quotas),
+                        None => quotas,
+                    };
                     Ok(Some((key, quotas.get().await)))
                 });
                 let call = Some(Box::new((take_ready(inner), request)));

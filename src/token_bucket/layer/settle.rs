@@ -132,12 +132,17 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
                 decision.key.as_ref()
             }
         };
+        let learned = hooks.learn.as_ref().filter(|_| key.is_some()).map(|hook| hook.learn(response));
+        if let (Some(learned), Passing::Admitted { decision, by_share: false }) = (&learned, passing) {
+            settings.limiter.learn(decision, learned);
+        }
         let blocks = hooks.block_on_response.iter().filter_map(|hook| hook.block_on_response(response));
+        let blocks = blocks.chain(learned.and_then(|learned| learned.retry_after()));
         if let (Some(duration), Some(key)) = (blocks.max(), key) {
             if let Away::LocalShare(local) = &settings.on_store_failure {
-                local.block(key.clone(), duration);
+                local.block(key, duration);
             }
-            settings.limiter.block(key.clone(), duration);
+            settings.limiter.block(key, duration);
         }
     }
 }

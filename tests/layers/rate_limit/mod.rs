@@ -8,6 +8,8 @@ mod dropped;
 mod hooks;
 mod keys;
 mod known_refusals;
+#[cfg(feature = "http")]
+mod learned;
 mod limits;
 mod overloaded;
 mod several;

@@ -13,4 +13,5 @@ mod tonic_client;
 #[cfg(feature = "tonic")]
 mod tonic_server;
 pub(crate) mod tower_layers;
+mod upstream_limits;
 mod upstream_says_stop;

@@ -1,0 +1,107 @@
+//! How long an upstream asks its clients to wait.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use http::{HeaderMap, Response};
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+use crate::token_bucket::layer::BlockOnResponse;
+
+/// Blocks a key when the upstream refuses with a status that has `google.rpc.RetryInfo`: for
+/// [`block_on_response`](crate::RateLimitLayer::block_on_response) around a channel.
+///
+/// It reads the status of trailers-only responses, which refusals without a message are. A longer time counts as 5 min;
+/// [`at_most`](Self::at_most) sets another maximum.
+///
+/// ```
+/// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, grpc};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", Quota::per_second(100))?;
+/// let limit = RateLimitLayer::new(bucket, |_: &http::Request<tonic::body::Body>| "orders")
+///     .block_on_response(grpc::RetryInfo::default());
+/// # let _: RateLimitLayer<_, http::Response<tonic::body::Body>> = limit;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct RetryInfo {
+    longest: Duration,
+}
+
+impl Default for RetryInfo {
+    fn default() -> Self {
+        Self { longest: Duration::from_secs(300) }
+    }
+}
+
+impl RetryInfo {
+    /// Sets the maximum. Default: 5 min.
+    #[must_use]
+    pub fn at_most(longest: Duration) -> Self {
+        Self { longest }
+    }
+
+    /// Returns the time that the status in these header fields asks to wait. `None` if it does not, or if the call
+    /// succeeded.
+    #[must_use]
+    pub fn read(&self, headers: &HeaderMap) -> Option<Duration> {
+        // Most responses have none.
+        let details = headers.get("grpc-status-details-bin")?;
+        if headers.get("grpc-status").is_none_or(|status| status == "0") {
+            return None;
+        }
+        // Not `Status::from_header_map`, which panics on details that are not base64.
+        let details = ENGINE.decode(details).ok()?;
+        let status = Status::with_details(Code::Unknown, "", details.into());
+        let after = status.get_details_retry_info()?.retry_delay?;
+        Some(after.min(self.longest)).filter(|after| !after.is_zero())
+    }
+}
+
+/// The padding may be there or not, by the protocol.
+const ENGINE: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+impl<B> BlockOnResponse<Response<B>> for RetryInfo {
+    fn block_on_response(&self, response: &Response<B>) -> Option<Duration> {
+        self.read(response.headers())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use tonic::Code;
+    use tonic_types::ErrorDetails;
+
+    use super::*;
+
+    fn told(after: Option<Duration>) -> Response<()> {
+        let details = ErrorDetails::with_retry_info(after);
+        Status::with_error_details(Code::ResourceExhausted, "later", details).into_http()
+    }
+
+    #[test]
+    fn the_delay_is_read_and_capped() {
+        let read = |response: &Response<()>| RetryInfo::default().block_on_response(response);
+        assert_eq!(read(&told(Some(Duration::from_millis(1500)))), Some(Duration::from_millis(1500)));
+        assert_eq!(read(&told(Some(Duration::from_secs(1_000_000_000)))), Some(Duration::from_secs(300)));
+        assert_eq!(read(&told(None)).or(read(&told(Some(Duration::ZERO)))), None);
+        assert_eq!(read(&Status::resource_exhausted("later").into_http()), None);
+    }
+
+    #[test]
+    fn broken_details_are_ignored() {
+        for details in ["", "*", "CAgSBWxhdGVyGv", "////////////////", &"A".repeat(60_000)] {
+            let mut response = told(Some(Duration::from_secs(1)));
+            response.headers_mut().insert("grpc-status-details-bin", HeaderValue::from_str(details).unwrap());
+            assert_eq!(RetryInfo::default().block_on_response(&response), None, "{details:.20}");
+        }
+    }
+}

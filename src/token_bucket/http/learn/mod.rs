@@ -1,0 +1,185 @@
+//! Reads an upstream's limits from header fields.
+
+mod draft;
+#[cfg(test)]
+mod tests;
+mod values;
+mod vendors;
+
+use std::time::{Duration, SystemTime};
+
+use http::header::DATE;
+use http::{HeaderMap, Response, StatusCode};
+
+use super::retry_after::RetryAfter;
+use crate::Error;
+use crate::token_bucket::learn::{LearnFromResponse, Learned, Planner};
+
+/// Reads what an upstream says of its limit, for [`learn`](crate::RateLimitLayer::learn) around a client.
+///
+/// | header fields | |
+/// |---|---|
+/// | `RateLimit-Policy`, `RateLimit` | draft-ietf-httpapi-ratelimit-headers-11, with several policies |
+/// | `X-RateLimit-Limit`, `-Remaining`, `-Reset`; also `RateLimit-…` and `X-Rate-Limit-…` | the reset in seconds from now, in seconds or milliseconds since 1970, or as a date |
+/// | the same with `X-RateLimit-Resource` | GitHub: per hour, searches per minute |
+/// | `x-ratelimit-limit-requests`, `-tokens`, and so on | OpenAI: per minute or day, as the reset tells |
+/// | `anthropic-ratelimit-requests-limit`, `-tokens-`, `-input-tokens-`, `-output-tokens-`, and so on | Anthropic: per minute |
+/// | `Retry-After`, `retry-after-ms` of a 429, 503 or 403 | as [`RetryAfter`] reads them |
+///
+/// A 429 or 403 without these, but with a limit of which nothing remains, asks to wait until the reset.
+///
+/// A field that is broken, longer than 64 bytes (4 KiB for the fields of the draft), or has several values, is ignored and
+/// counted in the event `upstream_limit_ignored`.
+///
+/// # From a policy to a quota
+///
+/// An upstream may count in fixed windows, in sliding windows, or by a token bucket, and does not tell which. So the quota of a
+/// policy of `N` requests in a window `W` has a burst of `b` = 1 + `N`/100 and a rate of 0.97·`N` + 1 - `b` in `W`. In each
+/// interval of length `W`, at most `b + rate·W` = 0.97·`N` + 1 requests are sent. They arrive within `W` even if some take
+/// longer than others by 3 % of `W`, so none of them is above the limit, however the upstream counts.
+/// [`burst_percent`](Self::burst_percent) sets another burst. Limits of OpenAI and Anthropic are token buckets: the
+/// quota has the burst `N` and a rate of 0.97·`N`.
+///
+/// For a client whose responses are not of [`http::Response`], such as reqwest, [`read`](Self::read) takes the status and
+/// the header fields:
+///
+/// ```
+/// use reqwest::{Request, Response};
+/// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, response::UpstreamLimits};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", Quota::per_second(10))?;
+/// let per_host = RateLimitLayer::new(bucket, |request: &Request| request.url().host_str().map(str::to_owned))
+///     .learn(|response: &Response| UpstreamLimits::default().read(response.status(), response.headers()));
+/// # let _ = per_host;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct UpstreamLimits {
+    unit: &'static str,
+    window: Option<Duration>,
+    retry_after: RetryAfter,
+    planner: Planner,
+}
+
+impl Default for UpstreamLimits {
+    fn default() -> Self {
+        let retry_after = RetryAfter::default();
+        Self { unit: "requests", window: None, planner: Planner::default(), retry_after }
+    }
+}
+
+impl UpstreamLimits {
+    /// Sets which limits apply: those with this quota unit. Default: `requests`.
+    ///
+    /// The quota unit is `qu` in the draft; of OpenAI `requests` or `tokens`; of Anthropic also `input-tokens` and
+    /// `output-tokens`. It must be what the [`cost`](crate::RateLimitLayer::cost) of a request counts.
+    ///
+    /// ```
+    /// use tower_distributed::response::UpstreamLimits;
+    ///
+    /// let tokens = UpstreamLimits::default().unit("tokens");
+    /// # let _ = tokens;
+    /// ```
+    #[must_use]
+    pub fn unit(self, unit: &'static str) -> Self {
+        Self { unit, ..self }
+    }
+
+    /// Sets the window of `X-RateLimit-Limit`, which does not tell it. Default: the shortest of 1 s, 10 s, 1 min, 5 min,
+    /// 15 min, 1 h, 1 day and 31 days in which the reset is; without a reset, the limit is not learned.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::response::UpstreamLimits;
+    ///
+    /// let per_minute = UpstreamLimits::default().window(Duration::from_secs(60))?;
+    /// assert!(UpstreamLimits::default().window(Duration::ZERO).is_err_and(|error| error.is_invalid()));
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if it is not 1 ms to 366 days.
+    pub fn window(self, window: Duration) -> Result<Self, Error> {
+        if !Planner::WINDOWS.contains(&window) {
+            return Err(Error::invalid(format!("the window must be 1 ms to 366 days, is {window:?}")));
+        }
+        Ok(Self { window: Some(window), ..self })
+    }
+
+    /// Sets the burst of learned quotas, in percent of the limit. Default: 1.
+    ///
+    /// A client that pauses may then send so many requests at once. The rate is lower by as much, so that the limit is
+    /// kept in every window: see [the quota of a policy](Self#from-a-policy-to-a-quota). A request that costs more than the
+    /// burst is refused.
+    ///
+    /// ```
+    /// use tower_distributed::response::UpstreamLimits;
+    ///
+    /// let in_batches = UpstreamLimits::default().burst_percent(50)?;
+    /// assert!(UpstreamLimits::default().burst_percent(91).is_err_and(|error| error.is_invalid()));
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if it is above 90.
+    pub fn burst_percent(self, percent: u8) -> Result<Self, Error> {
+        if percent > 90 {
+            return Err(Error::invalid(format!(
+                "the burst must be 0 to 90 percent of the limit, is {percent}"
+            )));
+        }
+        Ok(Self { planner: Planner { burst_percent: percent, ..self.planner }, ..self })
+    }
+
+    /// Sets the longest time for which an upstream can stop its clients. Default: 5 min.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::response::UpstreamLimits;
+    ///
+    /// let limits = UpstreamLimits::default().at_most(Duration::from_secs(3600));
+    /// # let _ = limits;
+    /// ```
+    #[must_use]
+    pub fn at_most(self, longest: Duration) -> Self {
+        Self {
+            retry_after: RetryAfter::at_most(longest),
+            planner: Planner { longest, ..self.planner },
+            ..self
+        }
+    }
+
+    /// Reads the status and the header fields of a response.
+    #[must_use]
+    pub fn read(&self, status: StatusCode, headers: &HeaderMap) -> Learned {
+        let mut learned = Learned { planner: self.planner, ..Learned::default() };
+        draft::read(headers, &mut learned);
+        vendors::read(headers, now_by(headers), self.window, &mut learned);
+        learned.policies.retain(|policy| policy.unit == self.unit);
+        let is_refusal = status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::FORBIDDEN;
+        // GitHub refuses with 403.
+        let read_as = if is_refusal { StatusCode::TOO_MANY_REQUESTS } else { status };
+        learned.retry_after = self.retry_after.read(read_as, headers).or_else(|| {
+            let used_up =
+                learned.policies.iter().filter(|policy| policy.remaining == Some(0) && !policy.refills);
+            let reset = used_up.filter_map(|policy| policy.reset).max();
+            reset.filter(|reset| is_refusal && !reset.is_zero()).map(|reset| reset.min(self.planner.longest))
+        });
+        learned
+    }
+}
+
+/// The time by the clock of the sender, where it says what that is.
+pub(super) fn now_by(headers: &HeaderMap) -> SystemTime {
+    let date = headers.get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
+    date.unwrap_or_else(SystemTime::now)
+}
+
+impl<B> LearnFromResponse<Response<B>> for UpstreamLimits {
+    fn learn(&self, response: &Response<B>) -> Learned {
+        self.read(response.status(), response.headers())
+    }
+}

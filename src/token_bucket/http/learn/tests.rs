@@ -1,0 +1,307 @@
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::UpstreamLimits;
+use super::values::{number, reset, span};
+use crate::token_bucket::learn::{Learned, Plan};
+
+const DATE: &str = "Fri, 27 Nov 2026 00:00:00 GMT";
+const MIDNIGHT: u64 = 1_795_737_600;
+
+fn headers(fields: &[(&str, &str)]) -> HeaderMap {
+    let pair = |(name, value): &(&str, &str)| {
+        (name.parse::<HeaderName>().unwrap(), HeaderValue::from_str(value).unwrap())
+    };
+    let mut headers: HeaderMap = HeaderMap::new();
+    for (name, value) in fields.iter().map(pair) {
+        headers.append(name, value);
+    }
+    headers
+}
+
+fn read(limits: UpstreamLimits, fields: &[(&str, &str)]) -> Learned {
+    limits.read(StatusCode::OK, &headers(fields))
+}
+
+/// Each policy: name, limit, window, remaining, reset; 0: not told, but for what remains.
+fn told(learned: &Learned) -> Vec<(&str, u64, u64, Option<u64>, u64)> {
+    let seconds = |span: Option<Duration>| span.unwrap_or_default().as_secs();
+    let policies = learned.policies.iter().map(|policy| {
+        let (limit, window, reset) =
+            (policy.limit.unwrap_or(0), seconds(policy.window), seconds(policy.reset));
+        (policy.name.as_deref().unwrap_or(""), limit, window, policy.remaining, reset)
+    });
+    policies.collect()
+}
+
+fn default(fields: &[(&str, &str)]) -> Vec<(String, u64, u64, Option<u64>, u64)> {
+    let learned = read(UpstreamLimits::default(), fields);
+    assert_eq!(learned.ignored(), 0, "{fields:?}");
+    told(&learned).into_iter().map(|(name, a, b, c, d)| (name.to_owned(), a, b, c, d)).collect()
+}
+
+fn policy(
+    name: &str,
+    limit: u64,
+    window: u64,
+    remaining: Option<u64>,
+    reset: u64,
+) -> (String, u64, u64, Option<u64>, u64) {
+    (name.to_owned(), limit, window, remaining, reset)
+}
+
+#[test]
+fn the_fields_of_the_draft() {
+    let both = [("ratelimit-policy", "\"default\";q=100;w=60"), ("ratelimit", "\"default\";r=50;t=30")];
+    assert_eq!(default(&both), [policy("default", 100, 60, Some(50), 30)]);
+    // Several policies, on one line or on two, with a partition key and parameters of others.
+    let several = [
+        ("ratelimit-policy", "\"burst\";q=100;w=60;x=?1, \"daily\";q=1000;w=86400;pk=:YWJj:"),
+        ("ratelimit-policy", "\"total\";q=7"),
+        ("ratelimit", "\"daily\";r=9;t=5;pk=:YWJj:, \"unknown\";r=0"),
+    ];
+    let expected = [
+        policy("burst", 100, 60, None, 0),
+        policy("daily", 1000, 86_400, Some(9), 5),
+        policy("total", 7, 0, None, 0),
+    ];
+    assert_eq!(default(&several), expected);
+    let learned = read(UpstreamLimits::default(), &several);
+    assert_eq!(learned.policies[1].partition.as_deref(), Some(b"abc" as &[u8]));
+    // Policies of another unit are for others.
+    let units = [("ratelimit-policy", "\"a\";q=1;w=1;qu=\"content-bytes\", \"b\";q=2;w=1;qu=\"requests\"")];
+    assert_eq!(default(&units), [policy("b", 2, 1, None, 0)]);
+    assert_eq!(told(&read(UpstreamLimits::default().unit("content-bytes"), &units)), [("a", 1, 1, None, 0)]);
+}
+
+#[test]
+fn the_older_fields() {
+    let at = |seconds: u64| (MIDNIGHT + seconds).to_string();
+    let millis = format!("{}000", at(50));
+    for until in
+        ["50", "50.0", "50s", &at(50), &millis, "2026-11-27T00:00:50Z", "Fri, 27 Nov 2026 00:00:50 GMT"]
+    {
+        for before in ["x-ratelimit", "x-rate-limit", "ratelimit"] {
+            let names = ["limit", "remaining", "reset"].map(|name| format!("{before}-{name}"));
+            let fields = [("date", DATE), (&names[0] as &str, "20"), (&names[1], "7"), (&names[2], until)];
+            assert_eq!(default(&fields), [policy("requests", 20, 60, Some(7), 50)], "{before} {until}");
+        }
+    }
+    let fields = [("x-ratelimit-limit", "20"), ("x-ratelimit-remaining", "7")];
+    assert_eq!(default(&fields), [policy("requests", 20, 0, Some(7), 0)]);
+    let per_minute = UpstreamLimits::default().window(Duration::from_secs(60)).unwrap();
+    assert_eq!(told(&read(per_minute, &fields)), [("requests", 20, 60, Some(7), 0)]);
+}
+
+#[test]
+fn the_fields_of_vendors() {
+    let until = (MIDNIGHT + 1800).to_string();
+    let github = |resource| {
+        default(&[
+            ("date", DATE),
+            ("x-ratelimit-limit", "5000"),
+            ("x-ratelimit-remaining", "4999"),
+            ("x-ratelimit-used", "1"),
+            ("x-ratelimit-resource", resource),
+            ("x-ratelimit-reset", &until),
+        ])
+    };
+    assert_eq!(github("core"), [policy("core", 5000, 3600, Some(4999), 1800)]);
+    assert_eq!(github("search"), [policy("search", 5000, 60, Some(4999), 1800)]);
+
+    let openai = [
+        ("x-ratelimit-limit-requests", "60"),
+        ("x-ratelimit-limit-tokens", "150000"),
+        ("x-ratelimit-remaining-requests", "59"),
+        ("x-ratelimit-remaining-tokens", "149984"),
+        ("x-ratelimit-reset-requests", "1s"),
+        ("x-ratelimit-reset-tokens", "6m0s"),
+    ];
+    assert_eq!(default(&openai), [policy("requests", 60, 60, Some(59), 1)]);
+    let tokens = read(UpstreamLimits::default().unit("tokens"), &openai);
+    assert_eq!(told(&tokens), [("tokens", 150_000, 86_400, Some(149_984), 360)]);
+    let quotas = Plan::of(&tokens).quotas.unwrap();
+    assert_eq!(quotas.max_cost(), 150_000);
+
+    let anthropic = [
+        ("date", DATE),
+        ("anthropic-ratelimit-requests-limit", "50"),
+        ("anthropic-ratelimit-requests-remaining", "49"),
+        ("anthropic-ratelimit-requests-reset", "2026-11-27T00:00:01Z"),
+        ("anthropic-ratelimit-input-tokens-limit", "30000"),
+        ("anthropic-ratelimit-input-tokens-remaining", "29000"),
+        ("anthropic-ratelimit-input-tokens-reset", "2026-11-27T00:00:02Z"),
+    ];
+    assert_eq!(default(&anthropic), [policy("requests", 50, 60, Some(49), 1)]);
+    let tokens = read(UpstreamLimits::default().unit("input-tokens"), &anthropic);
+    assert_eq!(told(&tokens), [("input-tokens", 30_000, 60, Some(29_000), 2)]);
+}
+
+#[test]
+fn refusals_say_how_long_to_wait() {
+    let wait = |status, fields: &[(&str, &str)]| {
+        UpstreamLimits::default().read(StatusCode::from_u16(status).unwrap(), &headers(fields)).retry_after()
+    };
+    let used_up = [("x-ratelimit-limit", "5"), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "40")];
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    assert_eq!(wait(429, &[("retry-after", "7")]), seconds(7));
+    assert_eq!(wait(503, &[("retry-after-ms", "2000"), ("retry-after", "7")]), seconds(2));
+    assert_eq!(
+        (wait(429, &used_up), wait(403, &used_up), wait(200, &used_up)),
+        (seconds(40), seconds(40), None)
+    );
+    assert_eq!(wait(403, &[("retry-after", "86400")]), seconds(300));
+    assert_eq!((wait(429, &[]), wait(403, &[])), (None, None));
+}
+
+#[test]
+fn numbers_spans_and_resets() {
+    assert_eq!(
+        (number("0"), number("15.000"), number("999999999999999")),
+        (Some(0), Some(15), Some(999_999_999_999_999))
+    );
+    for broken in ["", "-1", "+1", "1e3", "NaN", "1.5", "1.", ".", "inf", "1000000000000000", "１"] {
+        assert_eq!(number(broken), None, "{broken}");
+    }
+    let spans = [
+        ("6m0s", 360_000_000),
+        ("1.5s", 1_500_000),
+        ("20ms", 20_000),
+        ("1h2m3s", 3_723_000_000),
+        ("1d", 86_400_000_000),
+    ];
+    for (text, micros) in spans.into_iter().chain([("7us", 7), ("7µs", 7), ("0.000000001s", 0)]) {
+        assert_eq!(span(text).map(|span| span.as_micros() as u64), Some(micros), "{text}");
+    }
+    for broken in ["", "s", "1", "1x", "1.s", "-1s", "1s1", "NaNs", "9999999999999999s", "1 s"] {
+        assert_eq!(span(broken), None, "{broken}");
+    }
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(MIDNIGHT);
+    let millis = |text: &str| reset(text, now).map(|span| span.as_millis());
+    assert_eq!(millis("2026-11-27T00:00:01.250Z"), Some(1250));
+    assert_eq!(millis("2026-11-27T02:00:01+02:00"), Some(1000));
+    assert_eq!(millis("2026-11-26T20:30:01-03:30"), Some(1000));
+    assert_eq!(millis("2028-02-29T00:00:00Z"), Some((365 + 94) * 86_400_000));
+    assert_eq!(millis("1970-01-01T00:00:00Z").or(millis("1000000000")), Some(0), "in the past");
+    assert_eq!(millis("0.25"), Some(250));
+    let broken = [
+        "",
+        "-5",
+        "100000000",
+        "999999999999999",
+        "1e30",
+        "NaN",
+        "2026-13-01T00:00:00Z",
+        "2026-11-27T00:00:00",
+    ];
+    for broken in broken.into_iter().chain([
+        "2026-11-27T00:00:00.Z",
+        "2026-11-27",
+        "2026-11-27T00:00:00+2400",
+        "é026-11-27T",
+    ]) {
+        assert_eq!(reset(broken, now), None, "{broken}");
+    }
+}
+
+/// Each is ignored and counted, and keeps nothing else from being read.
+#[test]
+fn what_is_broken_is_ignored_and_counted() {
+    let long = "9".repeat(60_000);
+    let many = "\"a\";q=1;w=1, ".repeat(4000);
+    for broken in ["-1", "1000000000000000000000000000000", "NaN", "1e30", "", "\"5\"", "5, 6", &long] {
+        let fields = [("x-ratelimit-limit", broken), ("ratelimit-policy", "\"a\";q=5;w=1")];
+        let learned = read(UpstreamLimits::default(), &fields);
+        assert_eq!((told(&learned), learned.ignored()), (vec![("a", 5, 1, None, 0)], 1), "{broken:.20}");
+    }
+    for broken in [
+        "limit=5, w",
+        "\"a\";q=1000000000000000000000;w=1",
+        "\"a\";w=1",
+        "5;q=1",
+        "(\"a\");q=1",
+        "\"a\";q=-1",
+        &many,
+    ] {
+        let fields = [("ratelimit-policy", broken), ("anthropic-ratelimit-requests-limit", "5")];
+        let learned = read(UpstreamLimits::default(), &fields);
+        assert_eq!(told(&learned), [("requests", 5, 60, None, 0)], "{broken:.20}");
+        assert_eq!(learned.ignored(), 1, "{broken:.20}");
+    }
+    let twice = |second| {
+        let fields =
+            [("x-ratelimit-limit", "5"), ("x-ratelimit-limit", second), ("x-ratelimit-remaining", "1")];
+        read(UpstreamLimits::default(), &fields)
+    };
+    assert_eq!((twice("5").policies[0].limit, twice("5").ignored()), (Some(5), 0));
+    assert_eq!((twice("6").policies[0].limit, twice("6").ignored()), (None, 1));
+    let mut bytes = HeaderMap::new();
+    for name in ["x-ratelimit-limit", "ratelimit-policy"] {
+        bytes.insert(name, HeaderValue::from_bytes(b"\xff\xfe5").unwrap());
+    }
+    let learned = UpstreamLimits::default().read(StatusCode::OK, &bytes);
+    assert_eq!((learned.policies.len(), learned.ignored()), (0, 2));
+}
+
+const VALID: [(&str, &str); 14] = [
+    ("ratelimit-policy", "\"burst\";q=100;w=60, \"daily\";q=1000;w=86400;qu=\"requests\";pk=:YWJj:"),
+    ("ratelimit", "\"burst\";r=50;t=30, \"daily\";r=9;t=5;pk=:YWJj:"),
+    ("x-ratelimit-limit", "5000"),
+    ("x-ratelimit-remaining", "4999"),
+    ("x-ratelimit-reset", "1795737650"),
+    ("x-ratelimit-resource", "core"),
+    ("x-ratelimit-limit-requests", "60"),
+    ("x-ratelimit-remaining-requests", "59"),
+    ("x-ratelimit-reset-requests", "6m0.5s"),
+    ("anthropic-ratelimit-requests-limit", "50"),
+    ("anthropic-ratelimit-requests-reset", "2026-11-27T00:00:01.5+02:00"),
+    ("date", DATE),
+    ("retry-after", "7"),
+    ("retry-after-ms", "1500"),
+];
+
+/// Whatever an upstream sends: no panic, and what is learned is in range.
+#[test]
+fn random_and_mutated_fields_do_no_harm() {
+    let seed = rand::random();
+    println!("SEED={seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    for round in 0..20_000 {
+        let mut headers = HeaderMap::new();
+        for (name, value) in VALID {
+            let mut bytes = value.as_bytes().to_vec();
+            for _ in 0..rng.random_range(0..4) {
+                let (at, byte) = (rng.random_range(0..=bytes.len()), rng.random::<u8>());
+                match rng.random_range(0..5) {
+                    0 => bytes.insert(at, byte),
+                    1 if at < bytes.len() => bytes[at] = byte,
+                    2 => bytes.truncate(at),
+                    3 => bytes.extend_from_within(..at),
+                    _ => bytes.insert(at, b"-+.,;\"=0159eTZ:"[rng.random_range(0..15)]),
+                }
+            }
+            if round % 4 == 0 {
+                bytes = (0..rng.random_range(0..40)).map(|_| rng.random()).collect();
+            }
+            if let Ok(value) = HeaderValue::from_bytes(&bytes) {
+                headers.append(HeaderName::from_static(name), value);
+            }
+        }
+        let limits = UpstreamLimits::default().unit(["requests", "tokens"][round % 2]);
+        let status = [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS][round / 2 % 2];
+        let learned = limits.read(status, &headers);
+        assert!(learned.retry_after() <= Some(Duration::from_secs(300)), "{headers:?}");
+        let plan = Plan::of(&learned);
+        let Some(quotas) = plan.quotas else { continue };
+        assert_eq!(quotas.to_string().parse::<crate::Quotas>().unwrap(), quotas, "{headers:?}");
+        assert_eq!(quotas.limits().len(), plan.most_left.len());
+        // No upstream stops its clients for longer than 5 min.
+        for (limit, most) in quotas.limits().iter().zip(plan.most_left) {
+            let owed = -most.unwrap_or(0).min(0) as f64 * limit.interval();
+            assert!(owed <= 301e6 + limit.interval(), "{headers:?}: {owed} µs");
+        }
+    }
+}

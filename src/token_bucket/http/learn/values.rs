@@ -1,0 +1,140 @@
+//! Numbers, spans and times in header fields of upstreams.
+//!
+//! `None`: the text is not one of these, or out of range. The work is bounded by [`LONGEST`] bytes.
+
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, HeaderValue};
+
+/// Longer values are not read.
+const LONGEST: usize = 64;
+
+/// The units of a span, as Go writes them.
+const UNITS: [(&str, u64); 8] = [
+    ("d", 86_400_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("m", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1000),
+    ("µs", 1000),
+    ("ns", 1),
+];
+
+/// The value of a field. `Some(None)`: it is there, but cannot be read, or its copies differ.
+pub(super) fn value<'a>(headers: &'a HeaderMap, name: &str) -> Option<Option<&'a str>> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next()?;
+    let text = |value: &'a HeaderValue| std::str::from_utf8(value.as_bytes()).ok();
+    // Some proxies repeat a field. More copies are not compared.
+    let is_one = values.take(LONGEST).all(|other| other == first);
+    Some(text(first).map(str::trim).filter(|text| is_one && text.len() <= LONGEST))
+}
+
+/// A whole number of at most 15 digits. Some upstreams write a fraction of zeros.
+pub(super) fn number(text: &str) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let is_whole = !fraction.is_empty() && fraction.bytes().all(|byte| byte == b'0');
+    if is_whole { digits(whole) } else { None }
+}
+
+fn digits(text: &str) -> Option<u64> {
+    let fits = (1..=15).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+    if fits { text.parse().ok() } else { None }
+}
+
+/// Decimal digits with or without a fraction, times `unit` nanoseconds.
+fn times(text: &str, unit: u64) -> Option<Duration> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let whole = u128::from(digits(whole)?) * u128::from(unit);
+    // Nobody needs more digits.
+    digits(fraction)?;
+    let digits = &fraction[..fraction.len().min(9)];
+    let part = u128::from(digits.parse::<u64>().ok()?) * u128::from(unit) / 10_u128.pow(digits.len() as u32);
+    let nanos = whole + part;
+    let seconds = u64::try_from(nanos / 1_000_000_000).ok()?;
+    Some(Duration::new(seconds, (nanos % 1_000_000_000) as u32))
+}
+
+/// A span such as `6m0s`, `1.5s` or `20ms`: parts with a unit.
+pub(super) fn span(text: &str) -> Option<Duration> {
+    let mut rest = text;
+    let mut sum = Duration::ZERO;
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (amount, after) = rest.split_at(end);
+        let end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+        let (unit, after) = after.split_at(end);
+        let (_, nanos) = UNITS.iter().find(|(name, _)| *name == unit)?;
+        sum = sum.checked_add(times(amount, *nanos)?)?;
+        rest = after;
+    }
+    (!text.is_empty()).then_some(sum)
+}
+
+/// When a limit resets, from `now` on: seconds from now, seconds or milliseconds since 1970, a span with units, or a
+/// date. A number below 10⁸ (3 years) counts from now; one from 10⁹ (the year 2001) on is in seconds, from 10¹² on in
+/// milliseconds. A time in the past is now.
+pub(super) fn reset(text: &str, now: SystemTime) -> Option<Duration> {
+    let until = |at: SystemTime| at.duration_since(now).unwrap_or(Duration::ZERO);
+    let since_1970 = |span| Some(until(SystemTime::UNIX_EPOCH.checked_add(span)?));
+    if let Some(number) = times(text, 1_000_000_000) {
+        return match number.as_secs() {
+            ..100_000_000 => Some(number),
+            1_000_000_000..100_000_000_000 => since_1970(number),
+            1_000_000_000_000..100_000_000_000_000 => since_1970(number / 1000),
+            _ => None,
+        };
+    }
+    let date = || rfc3339(text).or_else(|| httpdate::parse_http_date(text).ok());
+    span(text).or_else(|| date().map(until))
+}
+
+/// A time such as `2026-01-27T12:34:56.789Z` or `2026-01-27T12:34:56+02:00` (RFC 3339).
+fn rfc3339(text: &str) -> Option<SystemTime> {
+    let number = |at: std::ops::Range<usize>| digits(text.get(at)?);
+    let bytes = text.as_bytes();
+    let is_at = |at: usize, of: &[u8]| bytes.get(at).is_some_and(|byte| of.contains(byte));
+    if ![(4, b"-" as &[u8]), (7, b"-"), (10, b"Tt "), (13, b":"), (16, b":")]
+        .iter()
+        .all(|(at, of)| is_at(*at, of))
+    {
+        return None;
+    }
+    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
+    let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
+    let is_date = year >= 1970 && (1..=12).contains(&month) && (1..=31).contains(&day);
+    // A leap second is second 60.
+    if !is_date || hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    let mut rest = text.get(19..)?;
+    let mut nanos = Duration::ZERO;
+    if rest.starts_with('.') {
+        let end = rest[1..].find(|c: char| !c.is_ascii_digit())? + 1;
+        nanos = times(&format!("0{}", &rest[..end]), 1_000_000_000)?;
+        rest = &rest[end..];
+    }
+    let offset = match rest.as_bytes() {
+        b"Z" | b"z" => 0,
+        [sign @ (b'+' | b'-'), _, _, b':', _, _] => {
+            let (hours, minutes) = (digits(rest.get(1..3)?)?, digits(rest.get(4..6)?)?);
+            let seconds =
+                i64::try_from(hours * 3600 + minutes * 60).ok().filter(|_| hours < 24 && minutes < 60)?;
+            if *sign == b'+' { seconds } else { -seconds }
+        }
+        _ => return None,
+    };
+    let days =
+        days_before(i64::try_from(year).ok()?, i64::try_from(month).ok()?) + i64::try_from(day).ok()? - 1;
+    let clock = i64::try_from(hour * 3600 + minute * 60 + second).ok()?;
+    let seconds = u64::try_from(days * 86_400 + clock - offset).ok()?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds) + nanos)
+}
+
+/// The days from 1970 to the first of a month, in the Gregorian calendar.
+fn days_before(year: i64, month: i64) -> i64 {
+    // Years that begin in March end with the leap day.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 - 719_468
+}

@@ -1,0 +1,111 @@
+//! Remembers what an upstream told: `lua/token_bucket/learn.lua` in Rust.
+
+use std::sync::Arc;
+
+use crate::store::{Arguments, Cell, Field, Fields, Garbled, Operation, Repeat, Script, script};
+use crate::token_bucket::operations::WRONG_TYPE;
+
+/// Remembers quotas, and grants a correction of a level. Returns the quotas that are remembered.
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
+pub(crate) struct Learn {
+    /// When the request was charged whose response told the news, µs, by the clock of the store.
+    pub(crate) order: i64,
+    /// The quotas as text; empty: none were told.
+    pub(crate) quotas: Arc<str>,
+    /// Whether a level is above what the upstream told.
+    pub(crate) corrects: bool,
+}
+
+/// What is remembered after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Remembered {
+    /// Empty: no quotas.
+    pub(crate) quotas: Arc<str>,
+    /// Whether the caller may correct the level.
+    pub(crate) corrects: bool,
+}
+
+/// How long it is remembered after the last use, µs.
+const REMEMBERED: i64 = 7 * 86_400_000_000;
+
+/// The answers to requests that are charged within this time after a correction was granted, µs, do not correct the level
+/// again: the first correction may not have arrived when they were charged.
+const SETTLING: i64 = 100_000;
+
+/// What is remembered of one key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// The order of the news that the quotas are from.
+    order: i64,
+    /// Only news later than this corrects a level.
+    corrected: i64,
+    quotas: Arc<str>,
+    /// From when on it is forgotten.
+    end: i64,
+}
+
+impl Cell for Memory {
+    fn is_idle(&self, now: i64) -> bool {
+        self.end <= now
+    }
+}
+
+impl Learn {
+    /// Only reads what is remembered.
+    pub(crate) fn read() -> Self {
+        Self { order: 0, quotas: Arc::default(), corrects: false }
+    }
+}
+
+impl Operation for Learn {
+    type Cell = Memory;
+    type Reply = Remembered;
+    type Undo = Self;
+    const SCRIPT: Script = script!("token_bucket/learn", "lib/refused");
+    const PARTS: &'static [&'static str] = &["learned"];
+    // A second copy remembers the same. It is not granted a correction, which the next answer then makes up for.
+    const REPEAT: Repeat = Repeat::Safe;
+
+    fn payload(&self) -> usize {
+        self.quotas.len()
+    }
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.integer(self.order);
+        call.text(Arc::clone(&self.quotas));
+        call.integer(self.corrects.into());
+    }
+
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Remembered, Garbled> {
+        let corrects = match fields.integer()? {
+            ..0 => return Err(WRONG_TYPE),
+            corrects => corrects == 1,
+        };
+        let Field::Text(quotas) = fields.next()? else { return Err(Garbled("a script returned no text")) };
+        // A text that is none was forged, and is not a quota.
+        let quotas = std::str::from_utf8(quotas).unwrap_or_default().into();
+        Ok(Remembered { quotas, corrects })
+    }
+
+    fn apply(self, memory: &mut Memory, now: i64) -> Remembered {
+        if memory.is_idle(now) {
+            *memory = Memory::default();
+        }
+        // The clock may have been set back.
+        let order = self.order.min(now);
+        memory.order = memory.order.min(now);
+        memory.corrected = memory.corrected.min(now + SETTLING);
+        if !self.quotas.is_empty() && order > memory.order {
+            (memory.order, memory.quotas) = (order, self.quotas);
+        }
+        let corrects = self.corrects && order > memory.corrected;
+        if corrects {
+            memory.corrected = now + SETTLING;
+        }
+        if memory.order > 0 || memory.corrected > 0 {
+            memory.end = now + REMEMBERED;
+        }
+        Remembered { quotas: Arc::clone(&memory.quotas), corrects }
+    }
+}

@@ -1,0 +1,203 @@
+//! The learned quotas that this process knows.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use super::step::{Learn, Memory, Remembered};
+use super::{Learned, Plan};
+use crate::store::{Client, Namespace};
+use crate::sync::lock;
+use crate::telemetry::{Event, Often};
+use crate::token_bucket::Decision;
+use crate::token_bucket::TokenBucket;
+use crate::token_bucket::layer::ChosenQuotas;
+use crate::{Error, Key, Quotas, Store, clock};
+
+/// The learned quotas of a namespace. Cloning is cheap.
+#[derive(Clone)]
+pub(crate) struct LearnedQuotas(Arc<Inner>);
+
+struct Inner {
+    client: Client<Learn>,
+    known: Mutex<HashMap<Key, Known>>,
+    ignored: Often,
+    clamped: Often,
+}
+
+/// What this process knows of one key. Times are those of [`clock::micros`].
+#[derive(Clone, Default)]
+struct Known {
+    quotas: Option<Quotas>,
+    read_at: i64,
+    /// When a call that reads or learns was sent, if it has not been answered.
+    asked_at: Option<i64>,
+    /// When this process last sent other quotas than it knew.
+    changed_at: i64,
+    /// When the latest request was charged whose response told `quotas`, by the clock of the store.
+    confirmed: i64,
+}
+
+/// What other processes learned is read after this time, µs.
+const READ_AFTER: i64 = 2_000_000;
+
+/// A call that is not answered within this time, µs, is given up.
+const GIVEN_UP: i64 = 10_000_000;
+
+/// An upstream that tells other quotas in each response is written down once in this time, µs.
+const CHANGE_AFTER: i64 = 1_000_000;
+
+/// The maximum number of keys. Beyond that, those that were not read for a minute are removed, and further keys are read
+/// from the store for each request.
+const MOST: usize = 4096;
+const UNUSED: i64 = 60_000_000;
+
+impl LearnedQuotas {
+    /// Those of the buckets of the namespace `name`.
+    pub(crate) fn new(store: &Store, name: &str) -> Self {
+        let namespace: Namespace<Memory> = Namespace::open(store, &format!("{name}.learned"));
+        Self(Arc::new(Inner {
+            client: namespace.client(),
+            known: Mutex::default(),
+            ignored: Often::new(name, Event::UpstreamLimitIgnored),
+            clamped: Often::new(name, Event::UpstreamLimitClamped),
+        }))
+    }
+
+    /// The learned quotas of a key. They are read from the store for the first request, and then now and then in the
+    /// background. If the store cannot say, there are none.
+    pub(crate) fn of(&self, key: &Key) -> ChosenQuotas {
+        if let Some(remembered) = self.0.client.step(key, Learn::read) {
+            return ChosenQuotas::Ready(remembered.ok().and_then(|remembered| parsed(&remembered)));
+        }
+        let now = clock::micros();
+        let found = lock(&self.0.known).get_mut(key).map(|known| {
+            let is_due = now - known.read_at > READ_AFTER && known.ask(now);
+            (known.quotas.clone(), is_due.then_some(known.confirmed))
+        });
+        let Some((quotas, due)) = found else {
+            let this = self.clone();
+            let (reading, key) = (self.0.client.run(key.clone(), Learn::read()), key.clone());
+            return ChosenQuotas::Pending(Box::pin(async move { this.0.read(&key, reading.await) }));
+        };
+        if let Some(order) = due {
+            // What was told all the time is not undone by an older response that another process got late.
+            let confirmed = quotas.as_ref().filter(|_| order > 0).map(|quotas| quotas.to_string().into());
+            let learn = Learn { order, quotas: confirmed.unwrap_or_default(), corrects: false };
+            self.send(key.clone(), learn, |_| {});
+        }
+        ChosenQuotas::Ready(quotas)
+    }
+
+    /// The learned quotas of a key, as far as this process knows.
+    pub(crate) fn known(&self, key: &Key) -> Option<Quotas> {
+        match self.0.client.step(key, Learn::read) {
+            Some(remembered) => parsed(&remembered.ok()?),
+            None => lock(&self.0.known).get(key)?.quotas.clone(),
+        }
+    }
+
+    /// Learns from the response to a request for `key`, which `bucket` has admitted by a decision.
+    pub(crate) fn learn(&self, bucket: &TokenBucket, key: &Key, decision: &Decision, learned: &Learned) {
+        if learned.ignored > 0 {
+            self.0.ignored.tell(format_args!("{} fields of a response cannot be read", learned.ignored));
+        }
+        let plan = Plan::of(learned);
+        if plan.clamped > 0 {
+            self.0.clamped.tell(format_args!("{} limits of a response are out of range", plan.clamped));
+        }
+        let Some(quotas) = plan.quotas.clone() else { return };
+        let (missing, order) = (plan.missing(decision), decision.state.now);
+        let (corrects, now) = (missing.iter().any(|missing| *missing > 0), clock::micros());
+        let changes = self.known(key).as_ref() != Some(&quotas);
+        {
+            let mut all = lock(&self.0.known);
+            let Some(known) = slot(&mut all, key, now) else { return };
+            if !changes {
+                known.confirmed = order.max(known.confirmed);
+            }
+            let may_change = changes && (known.changed_at == 0 || now - known.changed_at > CHANGE_AFTER);
+            if !(may_change || corrects) || !known.ask(now) {
+                return;
+            }
+            if changes {
+                known.changed_at = now;
+            }
+        }
+        let learn = Learn { order, quotas: quotas.to_string().into(), corrects };
+        let (bucket, corrected) = (bucket.clone(), key.clone());
+        self.send(key.clone(), learn, move |may_correct| {
+            for (position, tokens) in missing.into_iter().enumerate().filter(|_| may_correct) {
+                let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+                if tokens > 0 {
+                    let quota = bucket.with_quotas(&quotas.part(position..position + 1));
+                    quota.charge_detached(corrected.clone(), tokens);
+                }
+            }
+        });
+    }
+
+    /// Sends a call in the background. `then` is told whether a correction is granted.
+    fn send(&self, key: Key, learn: Learn, then: impl FnOnce(bool) + Send + 'static) {
+        let (this, of) = (self.clone(), key.clone());
+        self.0.client.send(None, key, learn, move |remembered| {
+            let may_correct = remembered.as_ref().is_ok_and(|remembered| remembered.corrects);
+            this.0.read(&of, remembered);
+            then(may_correct);
+        });
+    }
+}
+
+impl Inner {
+    /// Notes what is remembered of a key. In an outage, what this process knows stays.
+    fn read(&self, key: &Key, remembered: Result<Remembered, Error>) -> Option<Quotas> {
+        let (now, mut all) = (clock::micros(), lock(&self.known));
+        let known = slot(&mut all, key, now);
+        match (remembered, known) {
+            (Ok(remembered), known) => {
+                let quotas = parsed(&remembered);
+                if let Some(known) = known {
+                    if known.quotas != quotas {
+                        known.confirmed = 0;
+                    }
+                    *known = Known { quotas: quotas.clone(), read_at: now, asked_at: None, ..known.clone() };
+                }
+                quotas
+            }
+            (Err(_), Some(known)) => {
+                // Not again at once.
+                (known.asked_at, known.read_at) = (None, now);
+                known.quotas.clone()
+            }
+            (Err(_), None) => None,
+        }
+    }
+}
+
+impl Known {
+    /// Whether a call may be sent. One is in flight at a time.
+    fn ask(&mut self, now: i64) -> bool {
+        let is_free = self.asked_at.is_none_or(|asked| now - asked > GIVEN_UP);
+        if is_free {
+            self.asked_at = Some(now);
+        }
+        is_free
+    }
+}
+
+/// What is known of a key. `None`: there are too many.
+fn slot<'a>(all: &'a mut HashMap<Key, Known>, key: &Key, now: i64) -> Option<&'a mut Known> {
+    if all.len() >= MOST && !all.contains_key(key) {
+        all.retain(|_, known| now - known.read_at < UNUSED);
+    }
+    if all.len() >= MOST && !all.contains_key(key) {
+        return None;
+    }
+    Some(all.entry(key.clone()).or_default())
+}
+
+/// The quotas of a text. One that another version has written is not understood: then the configured quotas hold.
+fn parsed(remembered: &Remembered) -> Option<Quotas> {
+    if remembered.quotas.is_empty() { None } else { remembered.quotas.parse().ok() }
+}
+
+debug!(LearnedQuotas);

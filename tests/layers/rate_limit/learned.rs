@@ -1,0 +1,196 @@
+//! What a layer learns from the responses of its upstream holds for the fleet.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http::{Request, Response, StatusCode};
+use tokio::sync::Notify;
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, Layer as _, ServiceExt as _, service_fn};
+use tower_distributed::response::UpstreamLimits;
+use tower_distributed::token_bucket::Decision;
+use tower_distributed::{Quota, RateLimitLayer, StoreFailure, TokenBucket, TokenBuckets};
+
+use crate::stores::{HOUR, SOON, Stores, at_most, away, on_each_store};
+use support::eventually;
+
+on_each_store!(
+    a_policy_is_the_quota_of_its_key_everywhere,
+    what_remains_lowers_the_level_and_never_raises_it,
+    an_older_response_undoes_nothing,
+    a_refusal_stops_the_fleet,
+    what_is_broken_changes_nothing,
+    the_first_of_several_limits_is_learned,
+);
+
+/// The header fields that the upstream sends back.
+type Fields = &'static [(&'static str, &'static str)];
+type Client = BoxCloneSyncService<Request<Fields>, Response<()>, BoxError>;
+type Layer = RateLimitLayer<Request<Fields>, Response<()>>;
+
+const TWENTY: Fields = &[("ratelimit-policy", "\"default\";q=20;w=1")];
+const THOUSAND: Fields = &[("ratelimit-policy", "\"default\";q=1000;w=1000")];
+const TWO_THOUSAND: Fields = &[("ratelimit-policy", "\"default\";q=2000;w=1000")];
+
+fn path(request: &Request<Fields>) -> String {
+    request.uri().path().to_owned()
+}
+
+fn client(layer: Layer, limits: UpstreamLimits) -> Client {
+    let layer = layer.max_wait(SOON).learn(limits).on_response(|decision, response: &mut Response<()>| {
+        response.extensions_mut().insert(decision.clone());
+    });
+    let upstream = service_fn(async |request: Request<Fields>| {
+        if let Some(gate) = request.extensions().get::<Arc<Notify>>() {
+            gate.notified().await;
+        }
+        let status = *request.extensions().get::<StatusCode>().unwrap_or(&StatusCode::OK);
+        let response =
+            request.into_body().iter().fold(Response::builder().status(status), |response, (name, value)| {
+                response.header(*name, *value)
+            });
+        Ok::<_, Infallible>(response.body(()).unwrap())
+    });
+    BoxCloneSyncService::new(layer.layer(upstream))
+}
+
+/// A client of a process of its own.
+fn process(stores: &Stores, limits: UpstreamLimits) -> Client {
+    client(RateLimitLayer::new(at_most(100, &stores.open()), path), limits)
+}
+
+fn half() -> UpstreamLimits {
+    UpstreamLimits::default().burst_percent(50).unwrap()
+}
+
+fn request(path: &str, fields: Fields) -> Request<Fields> {
+    Request::get(path).body(fields).unwrap()
+}
+
+/// The decision on a request that the upstream answers with these fields.
+async fn ask(client: &Client, path: &str, fields: Fields) -> Decision {
+    let response = client.clone().oneshot(request(path, fields)).await.unwrap();
+    response.extensions().get::<Decision>().unwrap().clone()
+}
+
+async fn limit(client: &Client, path: &str) -> u32 {
+    ask(client, path, &[]).await.state.tightest().limit
+}
+
+async fn learns(client: &Client, expected: u32) {
+    eventually("the quota to be learned", SOON, async || limit(client, "/a").await == expected).await;
+}
+
+async fn a_policy_is_the_quota_of_its_key_everywhere(stores: Stores) {
+    let limits = UpstreamLimits::default();
+    let [here, there, early] = [(); 3].map(|()| process(&stores, limits));
+    assert_eq!(limit(&early, "/a").await, 100, "the configured quota");
+    assert_eq!(ask(&here, "/a", TWENTY).await.state.tightest().limit, 100);
+    learns(&here, 1).await;
+    assert_eq!((limit(&there, "/a").await, limit(&there, "/b").await), (1, 100));
+    // Without a response that tells it again.
+    learns(&early, 1).await;
+    // It is news for all.
+    ask(&there, "/a", THOUSAND).await;
+    for client in [&there, &here, &early] {
+        learns(client, 11).await;
+    }
+}
+
+async fn what_remains_lowers_the_level_and_never_raises_it(stores: Stores) {
+    let client = process(&stores, half());
+    ask(&client, "/a", THOUSAND).await;
+    learns(&client, 501).await;
+    assert!(limit(&client, "/a").await > 400);
+    let three: Fields = &[THOUSAND[0], ("ratelimit", "\"default\";r=3")];
+    ask(&client, "/a", three).await;
+    eventually("the level to be lowered", SOON, async || ask(&client, "/a", &[]).await.remaining() <= 3)
+        .await;
+    let more: Fields = &[THOUSAND[0], ("ratelimit", "\"default\";r=900")];
+    for _ in 0..2 {
+        assert!(ask(&client, "/a", more).await.remaining() <= 3);
+    }
+}
+
+async fn an_older_response_undoes_nothing(stores: Stores) {
+    let bucket = at_most(100, &stores.open());
+    let client = client(RateLimitLayer::new(bucket.clone(), path), half());
+    ask(&client, "/a", THOUSAND).await;
+    learns(&client, 501).await;
+    let gate = Arc::new(Notify::new());
+    let mut late = request("/a", &[THOUSAND[0], ("ratelimit", "\"default\";r=0")]);
+    late.extensions_mut().insert(Arc::clone(&gate));
+    let late = tokio::spawn(client.clone().oneshot(late));
+    // The request is charged before the others, which is to be seen by what is left.
+    let left = ask(&client, "/a", &[]).await.remaining();
+    eventually("the request to be charged", SOON, async || {
+        bucket.with_quotas(&"960/1000s, burst 501".parse().unwrap()).peek("/a").await.unwrap().remaining()
+            < left
+    })
+    .await;
+    eventually("the newer quota", SOON, async || {
+        ask(&client, "/a", TWO_THOUSAND).await.state.tightest().limit == 1001
+    })
+    .await;
+    gate.notify_one();
+    late.await.unwrap().unwrap();
+    // What it told would have left before this.
+    bucket.block_for("marker", SOON).await.unwrap();
+    let decision = ask(&client, "/a", &[]).await;
+    assert_eq!(decision.state.tightest().limit, 1001);
+    assert!(decision.remaining() > 900, "{decision:?}");
+}
+
+async fn a_refusal_stops_the_fleet(stores: Stores) {
+    let [here, there] = [(); 2].map(|()| at_most(100, &stores.open()));
+    let mut refused = request("/a", &[TWENTY[0], ("retry-after", "30")]);
+    refused.extensions_mut().insert(StatusCode::TOO_MANY_REQUESTS);
+    client(RateLimitLayer::new(here, path), half()).oneshot(refused).await.unwrap();
+    eventually("the block", SOON, async || !there.peek("/a").await.unwrap().blocked_for().is_zero()).await;
+    assert!(there.peek("/b").await.unwrap().blocked_for().is_zero());
+}
+
+async fn what_is_broken_changes_nothing(stores: Stores) {
+    let bucket = at_most(100, &stores.open());
+    let client = client(RateLimitLayer::new(bucket.clone(), path), half());
+    let broken: [Fields; 5] = [
+        &[("ratelimit-policy", "\"default\";q=-20;w=1"), ("ratelimit", "\"default\";r=0")],
+        &[("ratelimit-policy", "q=20, w")],
+        &[("x-ratelimit-limit", "1e30"), ("x-ratelimit-remaining", "NaN"), ("x-ratelimit-reset", "-1")],
+        &[("x-ratelimit-limit", "20"), ("x-ratelimit-limit", "30"), ("x-ratelimit-reset", "1")],
+        &[("retry-after", "-5"), ("retry-after-ms", "soon")],
+    ];
+    for fields in broken {
+        ask(&client, "/a", fields).await;
+    }
+    bucket.block_for("marker", SOON).await.unwrap();
+    let decision = ask(&client, "/a", &[]).await;
+    assert_eq!((decision.state.tightest().limit, decision.remaining()), (100, 94));
+}
+
+async fn the_first_of_several_limits_is_learned(stores: Stores) {
+    let store = stores.open();
+    let bucket = |name| TokenBucket::new(&store, name, Quota::new(1, HOUR).burst(100)).unwrap();
+    let limits = TokenBuckets::new([bucket("keys"), bucket("all")]).unwrap();
+    let layer = RateLimitLayer::all_of(limits, (path, |_: &Request<Fields>| "all"));
+    let client = client(layer, UpstreamLimits::default());
+    let limits = async |path| {
+        let decision = ask(&client, path, &[]).await;
+        decision.state.balances().map(|balance| balance.limit).collect::<Vec<_>>()
+    };
+    assert_eq!(limits("/a").await, [100, 100]);
+    ask(&client, "/a", TWENTY).await;
+    eventually("the quota to be learned", SOON, async || limits("/a").await == [1, 100]).await;
+    assert_eq!(limits("/b").await, [100, 100]);
+}
+
+#[tokio::test]
+async fn in_an_outage_nothing_is_learned() {
+    let bucket = at_most(100, &away());
+    let layer = RateLimitLayer::new(bucket, path).on_store_failure(StoreFailure::FailOpen);
+    let client = client(layer, UpstreamLimits::default());
+    for _ in 0..2 {
+        let response = client.clone().oneshot(request("/a", TWENTY)).await.unwrap();
+        assert!(response.extensions().get::<Decision>().is_none(), "it passed without a decision");
+    }
+}

@@ -1,0 +1,173 @@
+//! A fleet with a wrong guess learns the limit of an upstream that nobody configured: it gets hardly a refusal, and uses
+//! nearly all that the upstream allows.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request as Incoming;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get as on_get;
+use http::{Request, StatusCode};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use tower::{ServiceBuilder, ServiceExt as _};
+use tower_distributed::response::{RateLimitFields, UpstreamLimits};
+use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, web};
+use tower_governor::GovernorLayer;
+use tower_governor::governor::GovernorConfigBuilder;
+use tower_governor::key_extractor::GlobalKeyExtractor;
+
+use crate::net::serve;
+use crate::stores::{Stores, on_each_store};
+use crate::upstream::hyper_client;
+
+on_each_store!(
+    of_fixed_windows,
+    of_a_sliding_window,
+    of_a_token_bucket_with_the_fields_of_the_draft,
+    of_a_token_bucket_with_older_fields,
+);
+
+const LIMIT: usize = 20;
+const WINDOW: Duration = Duration::from_secs(1);
+const PROCESSES: usize = 4;
+const CALLERS: usize = 4;
+/// The windows that count, after the first one.
+const WINDOWS: usize = 6;
+
+/// How many requests an upstream has admitted and refused in each window since its first request.
+#[derive(Clone, Default)]
+struct Seen(watch::Sender<(Option<Instant>, Vec<[usize; 2]>)>);
+
+impl Seen {
+    fn note(&self, at: Instant, is_admitted: bool) {
+        self.0.send_modify(|(began, windows)| {
+            let window = (at - *began.get_or_insert(at)).as_millis() / WINDOW.as_millis();
+            windows.resize(windows.len().max(window as usize + 1), [0, 0]);
+            windows[window as usize][usize::from(!is_admitted)] += 1;
+        });
+    }
+
+    /// Serves an upstream whose responses are counted.
+    async fn serve(&self, app: Router) -> String {
+        let seen = self.clone();
+        let counted = from_fn(move |request: Incoming, next: Next| {
+            let seen = seen.clone();
+            async move {
+                let at = Instant::now();
+                let response = next.run(request).await;
+                seen.note(at, response.status() == StatusCode::OK);
+                response
+            }
+        });
+        serve(app.layer(counted)).await
+    }
+}
+
+/// Several processes with several callers each send as much as they may.
+async fn keeps_to_the_limit(stores: Stores, app: Router, limits: UpstreamLimits) {
+    let seen = Seen::default();
+    let url = seen.serve(app).await;
+    let mut callers = JoinSet::new();
+    for _ in 0..PROCESSES {
+        let guess = TokenBucket::new(&stores.open(), "upstreams", Quota::per_second(100)).unwrap();
+        let layer =
+            RateLimitLayer::new(guess, |request: &Request<String>| request.uri().host().map(str::to_owned))
+                .max_wait(Duration::from_secs(60))
+                .learn(limits);
+        let client = ServiceBuilder::new().layer(layer).service(hyper_client());
+        for _ in 0..CALLERS {
+            let (client, url) = (client.clone(), url.clone());
+            callers.spawn(async move {
+                loop {
+                    let request = Request::get(&url).body(String::new()).unwrap();
+                    client.clone().oneshot(request).await.unwrap();
+                }
+            });
+        }
+    }
+    let mut windows = seen.0.subscribe();
+    let all = windows.wait_for(|(_, windows)| windows.len() > WINDOWS + 1);
+    let all = timeout(Duration::from_secs(60), all).await.expect("the windows").unwrap().1.clone();
+    callers.abort_all();
+    let learned = &all[1..=WINDOWS];
+    assert!(learned.iter().all(|[_, refused]| *refused <= 1), "refused: {all:?}");
+    let admitted: usize = learned.iter().map(|[admitted, _]| admitted).sum();
+    assert!(admitted * 100 >= 95 * LIMIT * WINDOWS, "{admitted} of {}: {all:?}", LIMIT * WINDOWS);
+}
+
+/// An upstream that admits requests by a rule. The rule returns what remains and when more is admitted, or `Err` with that
+/// time if it refuses.
+fn upstream(rule: impl FnMut(Instant) -> Result<(usize, Duration), Duration> + Send + 'static) -> Router {
+    let rule = Arc::new(Mutex::new(rule));
+    let answer = move || {
+        let decided = (rule.lock().unwrap())(Instant::now());
+        let (status, remaining, after) = match decided {
+            Ok((remaining, after)) => (StatusCode::OK, remaining, after),
+            Err(after) => (StatusCode::TOO_MANY_REQUESTS, 0, after),
+        };
+        let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+        let mut response: Response = status.into_response();
+        let mut add = |name: &'static str, value: String| {
+            response.headers_mut().insert(name, value.parse().unwrap());
+        };
+        add("ratelimit-policy", format!("\"default\";q={LIMIT};w={}", WINDOW.as_secs()));
+        add("ratelimit", format!("\"default\";r={remaining};t={seconds}"));
+        if status != StatusCode::OK {
+            add("retry-after-ms", (after.as_millis() + 1).to_string());
+        }
+        std::future::ready(Ok::<_, Infallible>(response))
+    };
+    Router::new().route("/", on_get(answer))
+}
+
+async fn of_fixed_windows(stores: Stores) {
+    let mut current: Option<(Instant, usize)> = None;
+    let app = upstream(move |now| {
+        let (mut start, mut used) = current.unwrap_or((now, 0));
+        while now >= start + WINDOW {
+            (start, used) = (start + WINDOW, 0);
+        }
+        let left = start + WINDOW - now;
+        current = Some((start, (used + 1).min(LIMIT)));
+        if used < LIMIT { Ok((LIMIT - used - 1, left)) } else { Err(left) }
+    });
+    keeps_to_the_limit(stores, app, UpstreamLimits::default()).await;
+}
+
+async fn of_a_sliding_window(stores: Stores) {
+    let mut admitted = VecDeque::new();
+    let app = upstream(move |now| {
+        while admitted.front().is_some_and(|first| now >= *first + WINDOW) {
+            admitted.pop_front();
+        }
+        let left = admitted.front().map_or(WINDOW, |first| *first + WINDOW - now);
+        if admitted.len() < LIMIT {
+            admitted.push_back(now);
+            Ok((LIMIT - admitted.len(), left))
+        } else {
+            Err(left)
+        }
+    });
+    keeps_to_the_limit(stores, app, UpstreamLimits::default()).await;
+}
+
+async fn of_a_token_bucket_with_the_fields_of_the_draft(stores: Stores) {
+    let bucket = TokenBucket::new(&Store::in_memory(), "all", Quota::per_second(LIMIT as u32)).unwrap();
+    let layer = web::rate_limit(bucket, |_: &Incoming| "all").fields(RateLimitFields::default());
+    let app = Router::new().route("/", on_get(async || "hello")).layer(layer);
+    keeps_to_the_limit(stores, app, UpstreamLimits::default()).await;
+}
+
+/// They tell the burst, and neither the rate nor a reset.
+async fn of_a_token_bucket_with_older_fields(stores: Stores) {
+    let mut builder = GovernorConfigBuilder::default().key_extractor(GlobalKeyExtractor);
+    let config = builder.per_millisecond(1000 / LIMIT as u64).burst_size(LIMIT as u32).use_headers().finish();
+    let app = Router::new().route("/", on_get(async || "hello")).layer(GovernorLayer::new(config.unwrap()));
+    keeps_to_the_limit(stores, app, UpstreamLimits::default().window(WINDOW).unwrap()).await;
+}
