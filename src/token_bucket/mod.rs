@@ -22,6 +22,7 @@ mod returning;
 mod settings;
 mod several;
 mod state;
+mod windows;
 
 #[cfg(test)]
 mod agreement;

@@ -151,13 +151,15 @@ impl Operation for Reserve {
     under_its_quotas!();
     type Reply = Decision;
     type Undo = Cancel;
-    const SCRIPT: Script = script!("token_bucket/reserve", "lib/quick", "lib/bucket", "lib/bare");
+    const SCRIPT: Script =
+        script!("token_bucket/reserve", "lib/quick", "lib/calendar", "lib/bucket", "lib/bare");
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
 
     fn repeats(&self, other: &Self) -> bool {
-        self.ask == other.ask
+        // Of equal requests that wait, some may act in another window of a calendar quota.
+        self.ask == other.ask && (self.ask.wait == 0 || !self.quotas.have_windows())
     }
 
     fn own(&self, count: usize, call: &mut Arguments<'_>) {
