@@ -176,7 +176,7 @@ local function calendar()
       at = max(now, start(rules(s[from + 5]), s[from + 2]))
     end
     local number = window(of, at)
-    return number, min(used, most_used(of, number, at, burst))
+    return min(number, window(of, now) + 1), min(used, most_used(of, number, at, burst))
   end
 
   return windows

@@ -33,6 +33,13 @@ impl Bucket {
             && self.pairs(quotas).all(|(level, limit)| level.quota == limit.tokens)
     }
 
+    /// Whether the first levels are those of the quotas, and a request can be charged without a copy. If there are also
+    /// levels of other quotas, and one of a calendar, a copy shows whether a new window makes them all full.
+    pub(crate) fn fits_in_place(&self, quotas: &Quotas) -> bool {
+        let has_others = || self.levels.len() > quotas.limits().len();
+        self.fits(quotas) && !(has_others() && self.levels.iter().any(|level| level.calendar().is_some()))
+    }
+
     /// An unused bucket.
     pub(crate) fn full(quotas: &Quotas) -> Self {
         Self::new(0, quotas.limits().iter().map(|limit| Level::full(limit.tokens)).collect())
@@ -50,7 +57,8 @@ impl Bucket {
     /// As [`fitted`](Self::fitted), for times that were moved already if the clock was set back.
     pub(super) fn fit(self, quotas: &Quotas, now: i64) -> (Self, bool) {
         let this = self.to_windows_of(now);
-        if this.fits(quotas) {
+        let has_others = this.levels.len() > quotas.limits().len();
+        if this.fits(quotas) && !(has_others && this.is_idle(now)) {
             return (this.told(), false);
         }
         if this.is_idle(now) {
@@ -97,8 +105,10 @@ impl Bucket {
         let tat = convert(from, from.tat, limit, now);
         if limit.num == 0 {
             // After the clock was set back, the used tokens may be those of a later window.
-            let window = from.calendar().map_or(now, |calendar| calendar.start(from.last.whole).max(now));
-            return Level::with_used(limit.tokens, tat.whole, window);
+            let at = from.calendar().map_or(now, |calendar| calendar.start(from.last.whole).max(now));
+            let mut level = Level::with_used(limit.tokens, tat.whole, at);
+            level.limit_window(now);
+            return level;
         }
         let counts_used = from.quota.num == 0;
         let last = if counts_used { tat } else { convert(from, from.last.max(from.tat), limit, now) };

@@ -176,7 +176,7 @@ impl Operation for Reserve {
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> Decision {
         let was_set_back = bucket.set_back(now);
-        if bucket.fits(&self.quotas) {
+        if bucket.fits_in_place(&self.quotas) {
             let admitted = bucket.take(&self.quotas, now, self.ask);
             let after = bucket.clone().told();
             if admitted {
@@ -204,7 +204,7 @@ impl Operation for Reserve {
 impl Reserve {
     /// Like [`apply`](Operation::apply), where nobody reads an admission. `None`: the request is admitted.
     pub(super) fn admit(quotas: &Quotas, ask: Ask, bucket: &mut Bucket, now: i64) -> Option<Decision> {
-        if bucket.fits(quotas) {
+        if bucket.fits_in_place(quotas) {
             bucket.set_back(now);
             if bucket.take(quotas, now, ask) {
                 bucket.written(now);

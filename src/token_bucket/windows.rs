@@ -111,11 +111,11 @@ impl Level {
         (1 + calendar.window(now + MAX_SPAN) - self.last.whole) * self.quota.burst
     }
 
-    /// The level of a quota that counts used tokens, if `used` tokens are used.
-    pub(super) fn with_used(quota: Tokens, used: i64, now: i64) -> Self {
-        let mut level = Self::full(quota).to_window_of(now);
+    /// The level of a quota that counts used tokens, if `used` tokens are used in the window at `at`.
+    pub(super) fn with_used(quota: Tokens, used: i64, at: i64) -> Self {
+        let mut level = Self::full(quota).to_window_of(at);
         level.tat = Moment::used(match level.calendar() {
-            Some(calendar) => used.min(level.most_used(&calendar, now)),
+            Some(calendar) => used.min(level.most_used(&calendar, at)),
             None => used,
         });
         level
