@@ -1,6 +1,6 @@
 -- bucket: reads, charges and writes the state of a token bucket (GCRA, in exact integers).
 -- ARGV[1] is the number of quotas; then per quota burst (tokens), num, den: one token every num/den microseconds
--- (num = 0: tokens never come back). `first` is the position of the script's own first argument.
+-- (num = 0: tokens never come back if den is 1, else at the start of a window; see lib/calendar). `first` is the position of the script's own first argument.
 -- A state is a flat table: [1] blocked until (µs, 0: not blocked), then seven numbers per level, first the levels of the
 -- quotas, then those of the quotas of other calls:
 --   whole, part       TAT: µs and den-ths of a µs; or if tokens never come back: used tokens, -1
@@ -115,7 +115,8 @@ local function on_tables()
       if s[o + 4] > 0 then
         idle = max(idle, s[o] + (s[o + 1] > 0 and 1 or 0), s[o + 2] + (s[o + 3] > 0 and 1 or 0))
       elseif s[o] > 0 then
-        return nil
+        if s[o + 5] == 1 then return nil end
+        idle = max(idle, calendar().idle_from(s, o))
       end
     end
     return idle
@@ -145,12 +146,17 @@ local function on_tables()
     return whole + carry, part - carry * den[q]
   end
 
+  -- The time from one token to the next, on average.
+  local function interval_of(n, d, tokens)
+    if n > 0 then return n / d end
+    return d == 1 and math.huge or calendar().interval(d, tokens)
+  end
+
   -- The level of a quota that is new to a state; see src/token_bucket/change.rs.
   local function take_over(s, q)
-    local interval, from, best = num[q] / den[q], nil, nil
-    if num[q] == 0 then interval = math.huge end
+    local interval, from, best = interval_of(num[q], den[q], burst[q]), nil, nil
     for o = 2, #s, 7 do
-      local this = s[o + 4] == 0 and math.huge or s[o + 4] / s[o + 5]
+      local this = interval_of(s[o + 4], s[o + 5], s[o + 6])
       local nearer = not from
       if from and this == best then
         nearer = later(s[o], s[o + 1], s[from], s[from + 1])
@@ -161,10 +167,14 @@ local function on_tables()
       end
       if nearer then from, best = o, this end
     end
-    if not from then return 0, num[q] == 0 and -1 or 0, 0, 0 end
-    local whole, part = convert(s, from, s[from], s[from + 1], q)
-    if num[q] == 0 then return whole, part, 0, 0 end
-    if not later(s[from + 2], s[from + 3], s[from], s[from + 1]) then return whole, part, whole, part end
+    local whole, part = 0, num[q] == 0 and -1 or 0
+    if from then whole, part = convert(s, from, s[from], s[from + 1], q) end
+    if num[q] == 0 and den[q] > 1 then
+      local number, used = calendar().taken_over(den[q], burst[q], whole, s, from)
+      return used, -1, number, 0
+    end
+    if num[q] == 0 or not from then return whole, part, 0, 0 end
+    if s[from + 4] == 0 or not later(s[from + 2], s[from + 3], s[from], s[from + 1]) then return whole, part, whole, part end
     return whole, part, convert(s, from, s[from + 2], s[from + 3], q)
   end
 
@@ -233,6 +243,13 @@ local function on_tables()
       if s[o + 4] < 0 or s[o + 5] < 1 or s[o + 6] < 1 or (s[o + 1] < 0) ~= (s[o + 4] == 0) then return nil end
     end
     local moved = set_back(s, seen)
+    for o = 2, #s, 7 do
+      if s[o + 4] == 0 and s[o + 5] > 1 then
+        local limited = calendar().read(s, o)
+        if limited == nil then return nil end
+        moved = moved or limited
+      end
+    end
     local fitted, is_new = rested(s)
     return fitted, moved or is_new
   end
@@ -244,7 +261,7 @@ local function on_tables()
     if s[1] <= now then s[1] = 0 end
     if idle and idle <= now then return call('DEL', key) end
     local value
-    if s[1] == 0 and #s == 8 and not later(s[4], s[5], s[2], s[3]) then
+    if s[1] == 0 and #s == 8 and not later(s[4], s[5], s[2], s[3]) and (s[6] > 0 or s[7] == 1) then
       value = format('%d %d %d %d %d', s[2], s[3], s[6], s[7], s[8])
     else
       value = format(sub(string.rep(' %d', #s), 2), unpack(s))
@@ -258,13 +275,41 @@ local function on_tables()
     return call('SET', key, value, 'PXAT', pxat(idle))
   end
 
-  -- Charges an amount of tokens, from `at` on.
-  local function charge(s, at, amount)
+  -- When a request acts that is charged from `at` on, if there are calendar quotas, otherwise `at`. See
+  -- src/token_bucket/windows.rs.
+  local function acts_in_windows(s, at, amount)
+    local acts, has_window = at, false
+    for q = 1, quotas do
+      local o = 7 * q - 5
+      if num[q] > 0 then
+        local whole, part = s[o], s[o + 1]
+        if whole < at then whole, part = at, 0 end
+        whole, part = advance(q, whole, part, amount)
+        local full, rest = advance(q, 0, 0, burst[q])
+        whole, part = minus(q, whole, part, full, rest)
+        acts = max(acts, whole + (part > 0 and 1 or 0))
+      else
+        has_window = has_window or den[q] > 1
+      end
+    end
+    if not has_window then return at end
+    for _ = 1, quotas do
+      for q = 1, quotas do
+        if num[q] == 0 and den[q] > 1 then acts = calendar().act(s, 7 * q - 5, acts, amount) end
+      end
+    end
+    return acts
+  end
+
+  -- Charges an amount of tokens, from `at` on; calendar quotas from `acts` on, if it is later.
+  local function charge(s, at, amount, acts)
     for q = 1, (#s - 1) / 7 do
       local o, tokens, ours = 7 * q - 5, amount, q <= quotas
       -- Quotas of other calls are charged at most until they are used up.
       if not ours then tokens = min(tokens, burst[q]) end
-      if num[q] == 0 then
+      if num[q] == 0 and den[q] > 1 then
+        calendar().charge(s, o, ours and acts or at, tokens, ours)
+      elseif num[q] == 0 then
         s[o] = ours and s[o] + tokens or max(s[o], min(s[o] + tokens, burst[q]))
       else
         local pending = not ours or s[o + 2] - span(q) > now
@@ -292,12 +337,14 @@ local function on_tables()
   end
 
   -- The number of tokens available from `at` on for a request that may wait for `wait` µs; negative if tokens are
-  -- already reserved ahead of time.
-  local function free(s, at, wait)
+  -- already reserved ahead of time. For calendar quotas, the request acts at `acts`, if it is later.
+  local function free(s, at, wait, acts)
     local least = math.huge
     for q = 1, quotas do
       local o, tokens = 7 * q - 5, burst[q]
-      if num[q] == 0 then
+      if num[q] == 0 and den[q] > 1 then
+        tokens = calendar().free(s, o, acts or at, wait)
+      elseif num[q] == 0 then
         tokens = tokens - s[o]
       else
         local early = s[o] < at
@@ -308,6 +355,6 @@ local function on_tables()
     return least
   end
 
-  return {load = load, rested = rested, save = save, told = told, free = free, charge = charge,
+  return {load = load, rested = rested, save = save, told = told, free = free, charge = charge, acts_in_windows = acts_in_windows,
     advance = advance, minus = minus, later = later, span = span}
 end

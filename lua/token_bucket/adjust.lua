@@ -8,8 +8,10 @@
 local function charge(s, at, tokens)
   for q = 1, quotas do
     local o = 7 * q - 5
-    if num[q] == 0 then
-      s[o] = min(s[o] + tokens, longest)
+    if num[q] == 0 and den[q] > 1 then
+      calendar().overuse(s, o, at, tokens)
+    elseif num[q] == 0 then
+      s[o] = max(s[o], min(s[o] + tokens, longest))
     else
       local pending = s[o + 2] - on.span(q) > now
       local whole, part = s[o], s[o + 1]

@@ -40,7 +40,8 @@ return each_run(function(s, _, is_new)
     local back, over = 0, 0
     if num[q] == 0 then
       local left = max(0, s[o] - cost)
-      if left < s[o] and mine >= 0 then s[o], given = left, 1 end
+      local can = mine >= 0 and (den[q] == 1 or calendar().can_give_back(s, o, mine, last))
+      if left < s[o] and can then s[o], given = left, 1 end
     elseif unused then
       if not on.later(mine, part, s[o], s[o + 1]) and max(s[o], s[o + 2]) <= now + on.span(q) then
         -- The bucket was not reset since, and no reservation is pending.

@@ -17,7 +17,10 @@ local function take(s, cost, wait, count)
   local at = max(now, s[1])
   if at > now + wait then return 0 end
   count = max(0, min(count, floor(on.free(s, at, wait) / cost)))
-  if count > 0 then on.charge(s, at, count * cost) end
+  if count == 0 then return 0 end
+  local acts = wait > 0 and on.acts_in_windows(s, at, count * cost) or at
+  if acts > at and (acts > now + wait or on.free(s, at, wait, acts) < cost) then return 0 end
+  on.charge(s, at, count * cost, acts)
   return count
 end
 

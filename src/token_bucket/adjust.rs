@@ -21,7 +21,7 @@ impl Level {
     /// Charges at most as much as comes back within 35 years from now.
     fn overdraw(&mut self, pace: &Pace, now: i64, at: i64, tokens: i64) {
         if pace.num == 0 {
-            self.tat.whole = (self.tat.whole + tokens).min(MAX_SPAN);
+            self.overuse(now, at, tokens);
             return;
         }
         let pending = self.last.whole - pace.span > now;
@@ -58,7 +58,7 @@ impl Operation for Adjust {
     under_its_quotas!();
     type Reply = BucketState;
     type Undo = Self;
-    const SCRIPT: Script = script!("token_bucket/adjust", "lib/bucket", "lib/runs");
+    const SCRIPT: Script = script!("token_bucket/adjust", "lib/calendar", "lib/bucket", "lib/runs");
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;

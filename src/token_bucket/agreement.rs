@@ -4,6 +4,7 @@
 //! clock, which is set back at times. Keys expire by that clock, and each expiry is checked when it is written. Many
 //! sequences run concurrently, so that their operations share calls, as runs.
 
+mod calendar;
 mod exact;
 mod learned;
 mod published;
@@ -12,6 +13,7 @@ mod runs;
 mod set_back;
 mod several;
 mod virtual_time;
+mod windows;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -74,7 +76,9 @@ pub(super) fn seed() -> u64 {
 }
 
 fn quota_sets() -> Vec<Quotas> {
-    let sets: [&[Quota]; 10] = [
+    // Midnight at this offset from UTC comes 40 s after the time at which the sequences begin, a Thursday.
+    const OFFSET: i16 = -(8 * 60 + 54);
+    let sets: [&[Quota]; 14] = [
         &[Quota::per_second(10).burst(5)],
         &[Quota::per_second(7).burst(3)],
         &[Quota::per_second(7).burst(9).named("a"), Quota::per_second(7).burst(3).named("b")],
@@ -86,6 +90,13 @@ fn quota_sets() -> Vec<Quotas> {
         &[Quota::new(u32::MAX, std::time::Duration::from_secs(7))],
         // The time of the burst is more than 2^53 parts of a µs.
         &[Quota::new(999_983, std::time::Duration::from_secs(3600)).burst(4_000_000)],
+        &[Quota::per_calendar_day(9).at_offset(OFFSET)],
+        &[Quota::per_calendar_day(7).at_offset(OFFSET).reserve_ahead(true)],
+        &[Quota::per_second(10).burst(4), Quota::per_calendar_week(20).starting(4).at_offset(OFFSET)],
+        &[
+            Quota::per_calendar_month(30).starting(9).at_offset(OFFSET).named("m"),
+            Quota::per_calendar_year(90),
+        ],
     ];
     sets.iter().map(|set| Quotas::new(set.iter().cloned()).unwrap()).collect()
 }

@@ -67,7 +67,7 @@ impl BucketState {
         let mut after = self.bucket.clone();
         after.charge(&self.quotas, self.now, cost.into());
         let never = |(level, limit): (&Level, &Limit)| {
-            i64::from(cost) > limit.burst || (limit.num == 0 && level.tokens(limit, self.now) < 0)
+            i64::from(cost) > limit.burst || (limit.never_refill() && level.tokens(limit, self.now) < 0)
         };
         if after.pairs(&self.quotas).any(never) {
             return None;
@@ -103,19 +103,22 @@ impl BucketState {
 
     fn balance<'a>(&self, level: &Level, limit: &'a Limit) -> Balance<'a> {
         let (remaining, refills) = (self.tokens(level, limit), limit.num != 0);
-        let effective_window = || match i64::from(remaining) {
-            0 => level.next(limit, self.now) - self.now,
-            left => Moment::default().advance(limit, left).ceil(),
+        let window = level.window(self.now);
+        let effective_window = || match (i64::from(remaining), window) {
+            (0, _) => level.next(limit, self.now).max(self.now) - self.now,
+            (_, Some((_, next))) => next - self.now,
+            (left, None) => Moment::default().advance(limit, left).ceil(),
         };
+        let has_window = refills || window.is_some();
         Balance {
             name: &limit.name,
             limit: u32::try_from(limit.burst).unwrap_or(u32::MAX),
             remaining,
-            window: refills.then(|| micros(limit.span)),
-            effective_window: refills.then(|| micros(effective_window().max(self.blocked()))),
+            window: has_window.then(|| micros(window.map_or(limit.span, |(length, _)| length))),
+            effective_window: has_window.then(|| micros(effective_window().max(self.blocked()))),
             reset_after: match refills {
                 true => Some(micros(level.tat.ceil() - self.now)),
-                false => (level.tat.whole == 0).then_some(Duration::ZERO),
+                false => level.unused_from().map(|from| micros(from - self.now)),
             },
         }
     }
@@ -156,11 +159,12 @@ pub struct Balance<'a> {
     pub limit: u32,
     /// The number of tokens available now.
     pub remaining: u32,
-    /// How long an empty bucket takes to fill; `None` if it never does.
+    /// How long an empty bucket takes to fill; `None` if it never does. For a calendar quota: the length of the current
+    /// window.
     pub window: Option<Duration>,
     /// The time in which as many tokens come back as are [left](Self::remaining). A client that spreads the remaining
-    /// tokens over this time is not refused. If no tokens are left: when the next token is available. `None` if tokens
-    /// never come back.
+    /// tokens over this time is not refused. If no tokens are left: when the next token is available. For a calendar
+    /// quota: when the next window starts. `None` if tokens never come back.
     pub effective_window: Option<Duration>,
     /// When the quota is full again; `None` if never.
     pub reset_after: Option<Duration>,

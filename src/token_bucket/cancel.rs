@@ -43,9 +43,10 @@ pub(crate) enum Rule {
 /// What a charge did to one level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trace {
-    /// The TAT after the charge. For a quota that never refills: the used tokens, or [`KEPT`](Self::KEPT).
+    /// The TAT after the charge. For a quota that counts used tokens: these, or [`KEPT`](Self::KEPT).
     tat: Moment,
-    /// The latest TAT of the reservations that had not acted yet before the charge.
+    /// The latest TAT of the reservations that had not acted yet before the charge. For a calendar quota: the window in
+    /// which the charge was made.
     before: Moment,
 }
 
@@ -60,7 +61,7 @@ impl Level {
         let mine = trace.tat;
         if pace.num == 0 {
             let used = self.tat.whole;
-            if mine.whole >= 0 {
+            if mine.whole >= 0 && self.can_give_back(mine, trace.before) {
                 self.tat.whole = (used - cost).max(0);
             }
             return self.tat.whole < used;
@@ -140,7 +141,8 @@ impl Operation for Cancel {
     type Cell = Bucket;
     type Reply = bool;
     type Undo = Self;
-    const SCRIPT: Script = script!("token_bucket/cancel", "lib/bucket", "lib/several", "lib/runs");
+    const SCRIPT: Script =
+        script!("token_bucket/cancel", "lib/calendar", "lib/bucket", "lib/several", "lib/runs");
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Never;
     // In order, so that no charge that is given back later depends on one given back earlier.

@@ -7,7 +7,8 @@
 //! A quota that is new to a used bucket takes over the level of the next slower quota. That level is missing at
 //! least as many tokens as the level of the new quota would, had it existed before. If there is no slower quota,
 //! the new quota takes over the level of the slowest. The missing tokens stay missing, counted *in tokens*. But if
-//! the burst is smaller, as many tokens are left as before, up to the new burst.
+//! the burst is smaller, as many tokens are left as before, up to the new burst. For a calendar quota, the used tokens
+//! are the missing ones.
 
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,13 @@ impl Bucket {
             && self.pairs(quotas).all(|(level, limit)| level.quota == limit.tokens)
     }
 
+    /// Whether the first levels are those of the quotas, and a request can be charged without a copy. If there are also
+    /// levels of other quotas, and one of a calendar, a copy shows whether a new window makes them all full.
+    pub(crate) fn fits_in_place(&self, quotas: &Quotas) -> bool {
+        let has_others = || self.levels.len() > quotas.limits().len();
+        self.fits(quotas) && !(has_others() && self.levels.iter().any(|level| level.calendar().is_some()))
+    }
+
     /// An unused bucket.
     pub(crate) fn full(quotas: &Quotas) -> Self {
         Self::new(0, quotas.limits().iter().map(|limit| Level::full(limit.tokens)).collect())
@@ -48,12 +56,26 @@ impl Bucket {
 
     /// As [`fitted`](Self::fitted), for times that were moved already if the clock was set back.
     pub(super) fn fit(self, quotas: &Quotas, now: i64) -> (Self, bool) {
-        if self.fits(quotas) {
-            return (self.told(), false);
+        let this = self.to_windows_of(now);
+        let has_others = this.levels.len() > quotas.limits().len();
+        if this.fits(quotas) && !(has_others && this.is_idle(now)) {
+            return (this.told(), false);
         }
-        if self.is_idle(now) {
-            return (Self::full(quotas), false);
+        if this.is_idle(now) {
+            return (Self::full(quotas).to_windows_of(now), false);
         }
+        this.with_levels_of(quotas, now)
+    }
+
+    /// Moves calendar quotas on to their current windows.
+    fn to_windows_of(mut self, now: i64) -> Self {
+        for level in self.levels.iter_mut().filter(|level| level.quota.num == 0) {
+            *level = level.to_window_of(now);
+        }
+        self
+    }
+
+    fn with_levels_of(self, quotas: &Quotas, now: i64) -> (Self, bool) {
         let find = |limit: &Limit| self.levels.iter().find(|level| level.quota == limit.tokens);
         let (mut levels, mut is_new) = (SmallVec::new(), false);
         for limit in quotas.limits() {
@@ -79,13 +101,17 @@ impl Bucket {
             let order = rank(one).partial_cmp(&rank(other)).unwrap_or(Ordering::Equal);
             order.then(other.tat.cmp(&one.tat))
         });
-        let Some(from) = nearest else { return Level::full(limit.tokens) };
+        let Some(from) = nearest else { return Level::full(limit.tokens).to_window_of(now) };
         let tat = convert(from, from.tat, limit, now);
-        let last = if limit.num == 0 {
-            Moment::default()
-        } else {
-            convert(from, from.last.max(from.tat), limit, now)
-        };
+        if limit.num == 0 {
+            // After the clock was set back, the used tokens may be those of a later window.
+            let at = from.calendar().map_or(now, |calendar| calendar.start(from.last.whole).max(now));
+            let mut level = Level::with_used(limit.tokens, tat.whole, at);
+            level.limit_window(now);
+            return level;
+        }
+        let counts_used = from.quota.num == 0;
+        let last = if counts_used { tat } else { convert(from, from.last.max(from.tat), limit, now) };
         Level { tat, last, quota: limit.tokens, ..Level::default() }
     }
 }

@@ -24,6 +24,7 @@ mod returning;
 mod settings;
 mod several;
 mod state;
+mod windows;
 
 #[cfg(test)]
 mod agreement;

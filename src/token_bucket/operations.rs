@@ -151,13 +151,15 @@ impl Operation for Reserve {
     under_its_quotas!();
     type Reply = Decision;
     type Undo = Cancel;
-    const SCRIPT: Script = script!("token_bucket/reserve", "lib/quick", "lib/bucket", "lib/bare");
+    const SCRIPT: Script =
+        script!("token_bucket/reserve", "lib/quick", "lib/calendar", "lib/bucket", "lib/bare");
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
 
     fn repeats(&self, other: &Self) -> bool {
-        self.ask == other.ask
+        // Of equal requests that wait, some may act in another window of a calendar quota.
+        self.ask == other.ask && (self.ask.wait == 0 || !self.quotas.have_windows())
     }
 
     fn own(&self, count: usize, call: &mut Arguments<'_>) {
@@ -174,7 +176,7 @@ impl Operation for Reserve {
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> Decision {
         let was_set_back = bucket.set_back(now);
-        if bucket.fits(&self.quotas) {
+        if bucket.fits_in_place(&self.quotas) {
             let admitted = bucket.take(&self.quotas, now, self.ask);
             let after = bucket.clone().told();
             if admitted {
@@ -202,7 +204,7 @@ impl Operation for Reserve {
 impl Reserve {
     /// Like [`apply`](Operation::apply), where nobody reads an admission. `None`: the request is admitted.
     pub(super) fn admit(quotas: &Quotas, ask: Ask, bucket: &mut Bucket, now: i64) -> Option<Decision> {
-        if bucket.fits(quotas) {
+        if bucket.fits_in_place(quotas) {
             bucket.set_back(now);
             if bucket.take(quotas, now, ask) {
                 bucket.written(now);

@@ -39,7 +39,7 @@ impl Operation for Peek {
     type Cell = Bucket;
     type Reply = Stored;
     type Undo = Self;
-    const SCRIPT: Script = script!("token_bucket/peek", "lib/bucket", "lib/runs");
+    const SCRIPT: Script = script!("token_bucket/peek", "lib/calendar", "lib/bucket", "lib/runs");
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Safe;
     const MOST_RUNS: usize = MOST_RUNS;

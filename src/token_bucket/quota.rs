@@ -1,5 +1,6 @@
 //! Rate limits: [`Quota`] describes one limit, [`Quotas`] is a checked set of one to eight quotas.
 
+pub(crate) mod calendar;
 mod equal;
 mod quotas;
 #[cfg(test)]
@@ -11,6 +12,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use self::calendar::Calendar;
+use self::calendar::{Settings, Unit};
 pub use self::quotas::Quotas;
 pub(crate) use self::quotas::repeated;
 use crate::Error;
@@ -29,12 +32,14 @@ use crate::Error;
 /// Quota::per_day(10_000).named("day");               // `"day"` in the RateLimit header fields
 /// Quota::per_second_f64(0.5);                        // one every 2 seconds
 /// Quota::non_refilling(50);                          // 50 in total, no refill
+/// Quota::per_calendar_month(10_000);                 // 10 000 from the first of each month on
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quota {
     rate: Rate,
     period: Duration,
     burst: Option<u32>,
+    calendar: Settings,
     name: Option<Arc<str>>,
 }
 
@@ -44,13 +49,19 @@ enum Rate {
     Never,
     Whole(u32),
     Fraction(f64),
+    /// Tokens per window of a calendar.
+    Calendar(u32, Unit),
 }
 
 impl Quota {
     /// `rate` tokens per `period`, spread evenly. The default burst is `rate`.
     #[must_use]
     pub const fn new(rate: u32, period: Duration) -> Self {
-        Self { rate: Rate::Whole(rate), period, burst: None, name: None }
+        Self::at(Rate::Whole(rate), period, None)
+    }
+
+    const fn at(rate: Rate, period: Duration, burst: Option<u32>) -> Self {
+        Self { rate, period, burst, calendar: Settings::NONE, name: None }
     }
 
     /// `rate` tokens per second.
@@ -71,7 +82,8 @@ impl Quota {
         Self::new(rate, Duration::from_secs(3600))
     }
 
-    /// `rate` tokens per day of 24 hours.
+    /// `rate` tokens per day of 24 hours, which refill evenly. For a number per calendar day, see
+    /// [`per_calendar_day`](Self::per_calendar_day).
     #[must_use]
     pub const fn per_day(rate: u32) -> Self {
         Self::new(rate, Duration::from_secs(86_400))
@@ -81,7 +93,7 @@ impl Quota {
     /// up.
     #[must_use]
     pub const fn per_second_f64(rate: f64) -> Self {
-        Self { rate: Rate::Fraction(rate), period: Duration::from_secs(1), burst: None, name: None }
+        Self::at(Rate::Fraction(rate), Duration::from_secs(1), None)
     }
 
     /// `tokens` in total. Used tokens do not come back until the bucket is [reset](crate::TokenBucket::reset).
@@ -90,10 +102,12 @@ impl Quota {
     /// without a TTL when later calls use other quotas, until the bucket is reset.
     #[must_use]
     pub const fn non_refilling(tokens: u32) -> Self {
-        Self { rate: Rate::Never, period: Duration::ZERO, burst: Some(tokens), name: None }
+        Self::at(Rate::Never, Duration::ZERO, Some(tokens))
     }
 
     /// Sets how many tokens can be taken at once after a pause: at least 1. Default: the rate.
+    ///
+    /// A calendar quota has no burst: all its tokens can be taken at once.
     #[must_use]
     pub fn burst(mut self, tokens: u32) -> Self {
         self.burst = Some(tokens);
@@ -121,9 +135,13 @@ impl Quota {
             (None, Rate::Whole(rate)) => rate,
             // The conversion saturates. `interval` below rejects NaN and rates out of range.
             (None, Rate::Fraction(rate)) => (rate.ceil() as u32).max(1),
+            (None, Rate::Calendar(tokens, _)) => tokens,
             (None, Rate::Never) => 0,
         };
-        let (num, den) = self.interval(burst.max(1)).map_err(|why| invalid(format_args!("{why}")))?;
+        let (num, den) = match self.calendar_code().map_err(|why| invalid(format_args!("{why}")))? {
+            Some(code) => (0, code),
+            None => self.interval(burst.max(1)).map_err(|why| invalid(format_args!("{why}")))?,
+        };
         if burst == 0 {
             return Err(invalid(format_args!("the burst must be at least 1, is 0")));
         }
@@ -149,7 +167,7 @@ impl Quota {
         let micros = i128::from(i64::try_from(self.period.as_micros()).unwrap_or(i64::MAX));
         // period / rate, as integers
         let (period, rate) = match self.rate {
-            Rate::Never => return Ok((0, 1)),
+            Rate::Never | Rate::Calendar(..) => return Ok((0, 1)),
             Rate::Whole(0) => return Err("the rate must be at least 1 per period, is 0"),
             Rate::Whole(rate) => (micros, i128::from(rate)),
             Rate::Fraction(rate) if (1e-9..=1e9).contains(&rate) => {
@@ -226,8 +244,8 @@ impl Deref for Limit {
     }
 }
 
-/// The numbers of a quota: at most `burst` tokens, one more every `num / den` µs. If `num` is 0, no token comes
-/// back.
+/// The numbers of a quota: at most `burst` tokens, one more every `num / den` µs. If `num` is 0, tokens do not come back
+/// one by one: never if `den` is 1, otherwise all at the start of a window of the [`Calendar`] with the code `den`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tokens {
     pub(crate) burst: i64,
@@ -242,12 +260,22 @@ impl Tokens {
         (1..=u32::MAX.into()).contains(&self.burst)
             && self.num >= 0
             && (1..=1 << 20).contains(&self.den)
+            && (self.num > 0 || self.den == 1 || Calendar::of(self).is_some())
             && span <= i128::from(MAX_SPAN) * i128::from(self.den)
     }
 
-    /// The time from one token to the next in µs; infinite if no token comes back.
+    /// Whether used tokens never come back.
+    pub(crate) fn never_refill(&self) -> bool {
+        self.num == 0 && self.den == 1
+    }
+
+    /// The time from one token to the next in µs, on average; infinite if no token comes back.
     pub(crate) fn interval(&self) -> f64 {
-        if self.num == 0 { f64::INFINITY } else { self.num as f64 / self.den as f64 }
+        match Calendar::of(self) {
+            Some(calendar) => calendar.average() / self.burst as f64,
+            None if self.num == 0 => f64::INFINITY,
+            None => self.num as f64 / self.den as f64,
+        }
     }
 
     /// Whether `tokens` take longer than [`MAX_SPAN`] to come back.

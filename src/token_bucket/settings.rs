@@ -108,7 +108,8 @@ impl TokenBucket {
     /// * A [block](Self::block_for) immediately stops the tokens of the process that blocks; tokens of other
     ///   processes stop after at most `hold`.
     /// * On a Redis Cluster no tokens are given back, because its client may repeat calls.
-    /// * Quotas that [never refill](crate::Quota::non_refilling) are not prefetched.
+    /// * Quotas that [never refill](crate::Quota::non_refilling) and
+    ///   [calendar quotas](crate::token_bucket#calendar-quotas) are not prefetched.
     ///
     /// # Errors
     ///

@@ -58,9 +58,10 @@ impl Moment {
 /// The state of a bucket under one quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Level {
-    /// The TAT. For a quota that never refills: the used tokens, with the part [`Moment::USED`].
+    /// The TAT. For a quota that never refills or is of a calendar: the used tokens, with the part [`Moment::USED`].
     pub(crate) tat: Moment,
-    /// The latest TAT of the reservations that have not acted yet. It is above `tat` only after a cancellation.
+    /// The latest TAT of the reservations that have not acted yet. It is above `tat` only after a cancellation. For a
+    /// calendar quota: the window, see [`windows`](super::windows).
     pub(crate) last: Moment,
     /// `last` before the most recent charge; not stored.
     pub(crate) before: Moment,
@@ -78,23 +79,23 @@ impl Level {
     /// The number of whole tokens available at `when`; negative if tokens are already reserved ahead of time.
     #[inline]
     pub(crate) fn tokens(&self, pace: &Pace, when: i64) -> i64 {
-        self.free(pace, when, when)
+        self.free(pace, when, when, when)
     }
 
     /// The number of whole tokens available by `until`, counted from the TAT or from `start`, whichever is later.
     #[inline]
-    fn free(&self, pace: &Pace, start: i64, until: i64) -> i64 {
+    fn free(&self, pace: &Pace, now: i64, start: i64, until: i64) -> i64 {
         if pace.num == 0 {
-            return pace.burst - self.tat.whole;
+            return self.unused(now, start, until);
         }
         let base = self.tat.max(Moment::at(start));
         pace.burst + tokens_in(pace, until - base.whole, base.part)
     }
 
     /// The time at which the last charge may act: `TAT − burst·T`, in whole µs, rounded up.
-    fn act(&self, pace: &Pace) -> i64 {
+    pub(super) fn act(&self, pace: &Pace) -> i64 {
         if pace.num == 0 {
-            return i64::MIN;
+            return self.acts_in_window();
         }
         self.tat.minus(pace, Moment::default().advance(pace, pace.burst)).ceil()
     }
@@ -107,9 +108,9 @@ impl Level {
     }
 
     #[inline]
-    fn charge(&mut self, pace: &Pace, now: i64, at: i64, tokens: i64) {
+    pub(super) fn charge(&mut self, pace: &Pace, now: i64, at: i64, tokens: i64) {
         if pace.num == 0 {
-            self.tat.whole += tokens;
+            self.use_tokens(now, at, tokens);
             return;
         }
         let pending = self.last.whole - pace.span > now;
@@ -119,11 +120,11 @@ impl Level {
     }
 
     /// Charges for a request to which the quota does not apply: at most until the level is empty.
-    fn charge_up_to_burst(&mut self, at: i64, tokens: i64) {
+    fn charge_up_to_burst(&mut self, now: i64, at: i64, tokens: i64) {
         let pace = Pace::of(self.quota);
         let tokens = tokens.min(pace.burst);
         if pace.num == 0 {
-            self.tat.whole = (self.tat.whole + tokens).min(pace.burst).max(self.tat.whole);
+            self.use_up_to_burst(now, at, tokens);
             return;
         }
         let empty = Moment::at(at).advance(&pace, pace.burst);
@@ -236,8 +237,10 @@ impl Bucket {
             self.seen = now;
         }
         let mut is_moved = seen > now;
-        for level in self.levels.iter_mut().filter(|_| seen == 0) {
-            if level.owes(level.tat.max(level.last), now) {
+        for level in &mut self.levels {
+            if level.quota.num == 0 {
+                is_moved |= level.limit_window(now);
+            } else if seen == 0 && level.owes(level.tat.max(level.last), now) {
                 let empty = Moment::at(now).advance(&Pace::of(level.quota), level.quota.burst);
                 (level.tat, level.last) = (level.tat.min(empty), level.last.min(empty));
                 is_moved = true;
@@ -249,7 +252,9 @@ impl Bucket {
     /// Whether the request fits.
     #[inline]
     pub(crate) fn has(&self, quotas: &Quotas, now: i64, ask: Ask) -> bool {
-        self.start(now) <= now + ask.wait && ask.cost <= self.free(quotas, now, ask.wait)
+        self.start(now) <= now + ask.wait
+            && ask.cost <= self.free(quotas, now, ask.wait)
+            && (ask.wait == 0 || !quotas.have_windows() || self.has_in_windows(quotas, now, ask))
     }
 
     /// Charges the request if it fits. Returns whether it does.
@@ -267,7 +272,7 @@ impl Bucket {
     #[inline]
     pub(crate) fn free(&self, quotas: &Quotas, now: i64, wait: i64) -> i64 {
         let start = self.start(now);
-        let tokens = self.pairs(quotas).map(|(level, limit)| level.free(limit, start, now + wait));
+        let tokens = self.pairs(quotas).map(|(level, limit)| level.free(limit, now, start, now + wait));
         tokens.fold(i64::MAX, i64::min)
     }
 
@@ -275,13 +280,14 @@ impl Bucket {
     #[inline]
     pub(crate) fn charge(&mut self, quotas: &Quotas, now: i64, tokens: i64) {
         let at = self.start(now);
+        let acts = if quotas.have_windows() { self.acts_in_windows(quotas, now, tokens) } else { at };
         let ours = quotas.limits().len().min(self.levels.len());
         let (ours, others) = self.levels.split_at_mut(ours);
         for (level, limit) in ours.iter_mut().zip(quotas.limits()) {
-            level.charge(limit, now, at, tokens);
+            level.charge(limit, now, if limit.num == 0 { acts } else { at }, tokens);
         }
         for level in others {
-            level.charge_up_to_burst(at, tokens);
+            level.charge_up_to_burst(now, at, tokens);
         }
     }
 
@@ -299,7 +305,7 @@ impl Bucket {
     /// have acted. `None` if a quota never refills and has used tokens.
     pub(crate) fn idle_from(&self) -> Option<i64> {
         self.levels.iter().try_fold(self.blocked_until, |idle, level| match level.quota.num == 0 {
-            true => (level.tat.whole == 0).then_some(idle),
+            true => level.window_idle_from().map(|from| idle.max(from)),
             false => Some(idle.max(level.tat.max(level.last).ceil())),
         })
     }

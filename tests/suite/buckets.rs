@@ -1,6 +1,6 @@
 //! One caller at a time.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::time::timeout;
 use tower_distributed::{Quota, Quotas, Store, TokenBucket};
@@ -49,6 +49,33 @@ pub(crate) async fn what_never_refills_stays_used_up(store: &Store, name: &str) 
     assert!(bucket.reserve("k").await.unwrap_err().is_refused());
     bucket.reset("k").await.unwrap();
     assert!(bucket.allow_n("k", 2).await.unwrap().is_admitted());
+}
+
+/// The window begins and ends at noon, as it were, so the test does not run over its end.
+pub(crate) async fn a_day_of_the_calendar_ends_at_midnight(store: &Store, name: &str) {
+    let minute = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 60 % 1440;
+    let offset = 720 - i16::try_from(minute).unwrap();
+    let quotas = [Quota::per_second(1000), Quota::per_calendar_day(3).at_offset(offset).named("day")];
+    let bucket = TokenBucket::new(store, name, quotas).unwrap();
+    assert!(bucket.allow_n("k", 2).await.unwrap().is_admitted());
+    let refused = bucket.allow_n("k", 2).await.unwrap();
+    assert_eq!(refused.refused_by(), Some("day"));
+    let near = |after: Duration| {
+        let noon = Duration::from_secs(12 * 3600);
+        assert!(after <= noon && after > noon - Duration::from_secs(600), "{after:?}");
+    };
+    near(refused.retry_after().unwrap());
+    let state = bucket.peek("k").await.unwrap();
+    let day = state.tightest();
+    assert_eq!((day.name, day.limit, day.remaining), ("day", 3, 1));
+    assert_eq!(day.window, Some(Duration::from_secs(86_400)));
+    near(day.reset_after.unwrap());
+    near(day.effective_window.unwrap());
+    assert!(bucket.reserve_n("k", 2).await.unwrap_err().is_refused());
+    assert_eq!(bucket.charge("k", 4).await.unwrap().remaining(), 0);
+    assert_eq!(bucket.give_back("k", 5).await.unwrap().remaining(), 2);
+    bucket.reset("k").await.unwrap();
+    assert!(bucket.allow_n("k", 3).await.unwrap().is_admitted());
 }
 
 pub(crate) async fn a_reservation_is_given_back(store: &Store, name: &str) {

@@ -57,6 +57,7 @@ on_every_store! {
     crate::buckets::a_burst_is_admitted_and_the_rest_refused as a_burst_is_admitted_and_the_rest_refused,
     crate::buckets::all_quotas_are_charged_or_none as all_quotas_are_charged_or_none,
     crate::buckets::what_never_refills_stays_used_up as never_refilled_stays_used_up,
+    crate::buckets::a_day_of_the_calendar_ends_at_midnight as calendar_days_end_at_midnight,
     crate::buckets::a_reservation_is_given_back as a_reservation_is_given_back,
     crate::buckets::waiting_takes_its_time as waiting_takes_its_time,
     crate::buckets::a_wait_that_is_dropped_is_given_back_before_the_next as a_wait_that_is_dropped_is_given_back_first,

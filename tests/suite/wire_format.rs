@@ -438,6 +438,19 @@ async fn buckets() {
     assert_eq!(left(&total, "k").await, 7);
     assert!(total.allow_n("k", 7).await.unwrap().is_admitted());
     assert_eq!((scene.get("td:{total:k}:tat"), scene.ttl("td:{total:k}:tat")), ("10 -1 0 1 10".into(), -1));
+
+    // A month from the 17th on: (20 + 17) · 2880 + 1440 + 120.
+    let month = Quota::per_calendar_month(10).starting(17).at_offset(120);
+    let month = TokenBucket::new(&scene.store, "month", month).unwrap();
+    assert!(month.allow_n("k", 3).await.unwrap().is_admitted());
+    let stored = scene.get("td:{month:k}:tat");
+    assert_form(&stored, "0 3 -1 # 0 0 108120 10");
+    scene.run(&format!("SET td:{{month:k}}:tat \"{}\" PX 60000", stored.replacen(" 3 ", " 9 ", 1)));
+    assert_eq!(left(&month, "k").await, 1);
+    assert!(month.allow("k").await.unwrap().is_admitted() && !month.allow("k").await.unwrap().is_admitted());
+    let kept = month.peek("k").await.unwrap().reset_after().unwrap() + Duration::from_secs(86_400);
+    let ttl = scene.ttl("td:{month:k}:tat");
+    assert!(ttl.abs_diff(i64::try_from(kept.as_millis()).unwrap()) < 10_000, "{ttl}, not {kept:?}");
 }
 
 #[tokio::test]

@@ -149,9 +149,15 @@ fn random_runs<O>(
     runs
 }
 
-fn repeated<O>(rng: &mut StdRng, mut runs: Vec<Run<O>>) -> Vec<Run<O>> {
-    runs.iter_mut().for_each(|run| run.count = rng.random_range(1..=3));
+fn repeated<O: Operation>(rng: &mut StdRng, mut runs: Vec<Run<O>>) -> Vec<Run<O>> {
+    runs.iter_mut().filter(|run| run.may_repeat()).for_each(|run| run.count = rng.random_range(1..=3));
     runs
+}
+
+impl<O: Operation> Run<O> {
+    fn may_repeat(&self) -> bool {
+        self.operation.repeats(&self.operation)
+    }
 }
 
 #[tokio::test]
@@ -216,7 +222,7 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                 Some(Reserve { quotas: quotas.clone(), ask })
             });
             let mut runs = repeated(rng, runs);
-            if same {
+            if same && runs.iter().all(Run::may_repeat) {
                 runs.iter_mut().for_each(|run| run.count = 2);
             }
             if runs.is_empty() {

@@ -48,8 +48,12 @@ pub(super) struct VirtualTime {
 
 /// How far the tests set the clock, in µs: forward, and at times back.
 pub(super) fn jump(rng: &mut StdRng) -> i64 {
+    const DAY: i64 = 86_400_000_000;
     const FORWARD: [i64; 8] = [0, 1, 999, 100_000, 142_857, 142_858, 1_000_000, 60_000_000];
     const BACK: [i64; 6] = [-1, -999, -100_000, -1_200_000, -45_000_000, -7_200_000_000];
+    if rng.random_bool(0.03) {
+        return [DAY, -DAY, 40 * DAY, -3 * DAY][rng.random_range(0..4)];
+    }
     let jumps: &[i64] = if rng.random_bool(0.1) { &BACK } else { &FORWARD };
     jumps[rng.random_range(0..jumps.len())]
 }

@@ -27,7 +27,8 @@ mod tests;
 ///
 /// `q` is the burst and `w` the seconds that an empty bucket takes to fill. `r` is the tokens left, and `t` the seconds in
 /// which as many come back, so that a client that spreads its requests over them is not refused; where none are left, the
-/// seconds until the next. For a refusal it is no later than `Retry-After`. Limits within limits add their items. A quota
+/// seconds until the next. For a calendar quota, `w` is the length of the current window, and `t` the time until the next
+/// window. For a refusal it is no later than `Retry-After`. Limits within limits add their items. A quota
 /// that never refills has neither `w` nor `t`. Seconds are rounded up.
 ///
 /// If requests cost different numbers of tokens ([`cost`](crate::RateLimitLayer::cost),
@@ -149,7 +150,7 @@ impl RateLimitFields {
                 rest.extend([";pk=:", &partition(key), ":"]);
             }
             let policy = match rest.as_str() {
-                "" => state.quotas.policy(|| policy("")).clone(),
+                "" => state.quotas.policy(|| policy("")),
                 rest => policy(rest),
             };
             let limit = field(state, [";r=", ";t="], |balance| (balance.remaining, until(balance)), "");

@@ -19,7 +19,7 @@ pub(super) struct LastState {
     /// When the server answered, by the server's clock.
     answered: AtomicI64,
     blocked_until: AtomicI64,
-    /// The TAT of each quota: whole and part.
+    /// The TAT of each quota: whole and part; or its used tokens, and the window of a calendar quota.
     levels: SmallVec<[[AtomicI64; 2]; 1]>,
 }
 
@@ -49,7 +49,9 @@ impl LastState {
         self.blocked_until.store(state.bucket.blocked_until, Ordering::Relaxed);
         for (stored, level) in self.levels.iter().zip(&state.bucket.levels) {
             stored[0].store(level.tat.whole, Ordering::Relaxed);
-            stored[1].store(level.tat.part, Ordering::Relaxed);
+            let counts_used = level.quota.num == 0;
+            let part = if counts_used { level.last.whole } else { level.tat.part };
+            stored[1].store(part, Ordering::Relaxed);
         }
         true
     }
@@ -71,8 +73,9 @@ impl LastState {
         let mut levels = SmallVec::new();
         for (stored, limit) in self.levels.iter().zip(quotas.limits()) {
             let (whole, part) = (stored[0].load(Ordering::Relaxed), stored[1].load(Ordering::Relaxed));
-            let tat = Moment { whole, part };
-            levels.push(Level { tat, last: tat, quota: limit.tokens, ..Level::default() });
+            let tat = if limit.num == 0 { Moment::used(whole) } else { Moment { whole, part } };
+            let last = if limit.num == 0 { Moment { whole: part, part: 0 } } else { tat };
+            levels.push(Level { tat, last, quota: limit.tokens, ..Level::default() });
         }
         Bucket::new(blocked_until, levels)
     }

@@ -5,10 +5,12 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
+use super::last_state::LastState;
 use crate::store::{Cell as _, Operation};
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::agreement::seed;
 use crate::token_bucket::ahead::{Prefetch, Prefetched};
+use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::cancel::{Cancel, Rule};
 use crate::token_bucket::operations::Reserve;
 use crate::token_bucket::state::{Ask, Bucket};
@@ -50,6 +52,35 @@ async fn a_dearer_request_is_told_its_own_time() {
         let minutes = refused.retry_after().unwrap().as_secs_f64() / 60.0;
         assert!((minutes - f64::from(cost)).abs() < 0.1, "{cost}: {minutes} min");
     }
+}
+
+#[tokio::test]
+async fn refusals_until_the_end_of_a_window_are_cached() {
+    let server = RedisServer::start().await;
+    let local = on(&server, Quota::per_calendar_year(2)).await.cache_refusals(true);
+    let local = local.prefetch(Duration::from_millis(10)).unwrap();
+    assert!(local.allow_n("k", 2).await.unwrap().is_admitted());
+    let refused = local.allow("k").await.unwrap();
+    let again = local.allow("k").await.unwrap();
+    assert!(!refused.is_local && again.is_local && !again.is_admitted());
+    let (first, second) = (refused.retry_after().unwrap(), again.retry_after().unwrap());
+    assert!(second <= first && first - second < Duration::from_secs(60), "{first:?}, {second:?}");
+    assert_eq!(second, again.state.tightest().effective_window.unwrap());
+}
+
+/// In a cached state, tokens come back at the start of a window.
+#[test]
+fn the_last_state_knows_its_window() {
+    let quotas = Quotas::new([Quota::per_calendar_day(2), Quota::non_refilling(5)]).unwrap();
+    let last_state = LastState::new(&quotas);
+    let mut bucket = Bucket::full(&quotas);
+    let end = (START / 86_400_000_000 + 1) * 86_400_000_000;
+    let ask = Ask { cost: 2, wait: 0 };
+    assert!(bucket.take(&quotas, START, ask) && !bucket.has(&quotas, START, ask));
+    last_state.learn(0, &BucketState { quotas: quotas.clone(), now: START, bucket });
+    assert!(!last_state.bucket(&quotas).has(&quotas, end - 1, ask));
+    assert!(last_state.bucket(&quotas).take(&quotas, end, ask));
+    assert!(!last_state.bucket(&quotas).has(&quotas, end, Ask { cost: 3, wait: 0 }));
 }
 
 /// A cached refusal does not apply to another namespace, or to a handle without the cache.

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
-use super::{DEFAULT_NAME, Limit, MAX_SPAN, Pace, Quota, Tokens, equal};
+use super::{Calendar, DEFAULT_NAME, Limit, MAX_SPAN, Pace, Quota, Tokens, equal};
 use crate::Error;
 
 /// One to eight quotas that apply together, for example `10/s` and `1000/h`.
@@ -29,9 +29,14 @@ pub(super) struct Set {
     pub(super) limits: SmallVec<[Limit; 1]>,
     /// The smallest burst.
     burst: i64,
+    /// Whether one of them is a calendar quota.
+    have_windows: bool,
     /// The value of the policy header field.
     #[cfg(feature = "http")]
     policy: OnceLock<http::HeaderValue>,
+    /// Whether the windows of a calendar quota differ in length, so that the policy changes with time.
+    #[cfg(feature = "http")]
+    is_uneven: bool,
     /// The share of one process, for the given number of processes.
     share: OnceLock<(NonZeroU32, Quotas)>,
 }
@@ -40,6 +45,9 @@ impl Set {
     pub(super) fn of(limits: SmallVec<[Limit; 1]>) -> Self {
         let burst = limits.iter().map(|limit| limit.burst).min().unwrap_or(0);
         Self {
+            #[cfg(feature = "http")]
+            is_uneven: limits.iter().any(|limit| Calendar::of(limit).is_some_and(|of| !of.is_even())),
+            have_windows: limits.iter().any(|limit| Calendar::of(limit).is_some()),
             limits,
             burst,
             #[cfg(feature = "http")]
@@ -58,6 +66,7 @@ impl Quotas {
     ///
     /// * a quota could admit nothing: its rate, period or burst is 0;
     /// * a quota would take more than 35 years to refill;
+    /// * the start or the offset of a calendar quota is not possible, or another quota has one;
     /// * a name is not valid in a header field, or two quotas have the same name;
     /// * there are no quotas, or more than eight.
     pub fn new(quotas: impl IntoIterator<Item = Quota>) -> Result<Self, Error> {
@@ -109,14 +118,19 @@ impl Quotas {
         u32::try_from(self.0.burst).unwrap_or(u32::MAX)
     }
 
+    /// Whether one of them is a calendar quota.
+    pub(crate) fn have_windows(&self) -> bool {
+        self.0.have_windows
+    }
+
     pub(crate) fn limits(&self) -> &[Limit] {
         &self.0.limits
     }
 
-    /// The value of the policy header field, written at first use.
+    /// The value of the policy header field, written at first use, or each time if it changes.
     #[cfg(feature = "http")]
-    pub(crate) fn policy(&self, write: impl FnOnce() -> http::HeaderValue) -> &http::HeaderValue {
-        self.0.policy.get_or_init(write)
+    pub(crate) fn policy(&self, write: impl FnOnce() -> http::HeaderValue) -> http::HeaderValue {
+        if self.0.is_uneven { write() } else { self.0.policy.get_or_init(write).clone() }
     }
 
     /// Identifies a set of quotas without reading its contents.

@@ -89,4 +89,6 @@ fn a_share_is_no_more_than_its_part() {
     let parts: Vec<_> = share.limits().iter().map(|limit| (limit.burst, limit.num, limit.den)).collect();
     assert_eq!(parts, [(12, 40_000, 1), (2, 0, 1)]);
     assert_eq!(whole.share(NonZeroU32::MAX).max_cost(), 1);
+    let whole = Quotas::new([Quota::per_calendar_month(10).starting(17)]).unwrap();
+    assert_eq!(whole.share(NonZeroU32::new(4).unwrap()).to_string(), "2/month@17");
 }

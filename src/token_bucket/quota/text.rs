@@ -4,9 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Limit, Quota, Quotas, Rate};
+use super::{Limit, Quota, Quotas, Rate, calendar};
 use crate::Error;
 
+mod calendar_unit;
 #[cfg(test)]
 mod tests;
 
@@ -21,11 +22,18 @@ const UNITS: [(&[&str], Duration); 7] = [
     (&["ns"], Duration::from_nanos(1)),
 ];
 
+const UNKNOWN_UNIT: &str =
+    "is not a unit of time: use ns, us, ms, s, min, h or d, or calendar day, week, month or year";
+
 /// Parses one quota.
 ///
 /// The text is a rate such as `100/min`, `3/10s` or `0.5/s`, or a total such as `50 in all`. `, burst 20` and
 /// `, named "search"` may follow. The units are `ns`, `us`, `ms`, `s`, `min`, `h` and `d`, or their names, such as
 /// `second` and `minutes`.
+///
+/// A [calendar quota](crate::token_bucket#calendar-quotas) is written as `10000/month`, `2000/week`, `100000/year` or
+/// `500/calendar day` (`500/day` refills within 24 hours). `@17` may follow, which is [where it
+/// starts](Quota::starting), then the [offset](Quota::at_offset), such as `+02:00`; and `, reserve ahead`.
 ///
 /// ```
 /// use tower_distributed::Quota;
@@ -91,8 +99,13 @@ impl<'a> Reader<'a> {
         let number = self.take(|c| c.is_ascii_digit() || ".eE-+".contains(c));
         let mut quota = if self.skip("/") {
             let count = self.take(|c| c.is_ascii_digit());
-            let period = self.period(count)?;
-            self.rate(number, period)?
+            match self.calendar(number, count)? {
+                Some(quota) => quota,
+                None => {
+                    let period = self.period(count)?;
+                    self.rate(number, period)?
+                }
+            }
         } else if self.skip("in") && self.skip("all") {
             Quota::non_refilling(self.number(number)?)
         } else {
@@ -106,6 +119,8 @@ impl<'a> Reader<'a> {
                 let Some((name, rest)) = self.rest.split_once('"') else { return Err(self.unexpected()) };
                 self.rest = rest.trim_start();
                 quota = quota.named(name);
+            } else if self.skip("reserve") && self.skip("ahead") {
+                quota = quota.reserve_ahead(true);
             } else {
                 return Err(self.unexpected());
             }
@@ -125,12 +140,11 @@ impl<'a> Reader<'a> {
     /// Reads a unit of time, and returns `count` times this unit. An empty `count` means one.
     fn period(&mut self, count: &str) -> Result<Duration, Error> {
         let count = if count.is_empty() { 1 } else { self.number::<u64>(count)? };
+        let at = self.rest;
         let unit = self.take(char::is_alphabetic);
         let known = UNITS.iter().find(|(names, _)| names.contains(&unit));
         let Some((_, span)) = known else {
-            return Err(
-                self.wrong(format_args!("{unit:?} is not a unit of time: use ns, us, ms, s, min, h or d"))
-            );
+            return Err(self.wrong_at(at, unit, UNKNOWN_UNIT));
         };
         let nanos = span.as_nanos() * u128::from(count);
         let seconds = u64::try_from(nanos / 1_000_000_000);
@@ -171,9 +185,17 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// What is wrong with `part`, at the beginning of `rest`.
+    fn wrong_at(&self, rest: &str, part: &str, why: &str) -> Error {
+        let position = 1 + self.whole[..self.whole.len() - rest.len()].chars().count();
+        self.wrong(format_args!("at position {position}, {part:?} {why}"))
+    }
+
     fn wrong(&self, why: fmt::Arguments<'_>) -> Error {
         let whole = self.whole;
-        Error::invalid(format!("invalid quota {whole:?}: {why}; write a quota as \"100/min, burst 20\""))
+        Error::invalid(format!(
+            "invalid quota {whole:?}: {why}; write a quota as \"100/min, burst 20\" or \"10000/month@17+02:00\""
+        ))
     }
 }
 
@@ -187,6 +209,11 @@ impl fmt::Display for Quota {
             }
             Rate::Whole(rate) => {
                 write!(f, "{rate}/{}", Span(self.period))?;
+                self.burst
+            }
+            Rate::Calendar(tokens, unit) => {
+                write!(f, "{tokens}/")?;
+                calendar::write(f, unit, self.calendar)?;
                 self.burst
             }
             // With a decimal point or an exponent, so that it is parsed as a fraction.
@@ -220,6 +247,11 @@ impl fmt::Display for Quotas {
 /// integer.
 fn write_rate(f: &mut fmt::Formatter<'_>, limit: &Limit) -> Result<Option<u32>, fmt::Error> {
     let burst = u32::try_from(limit.burst).unwrap_or(u32::MAX);
+    if let Some((unit, settings)) = calendar::described(limit) {
+        write!(f, "{burst}/")?;
+        calendar::write(f, unit, settings)?;
+        return Ok(None);
+    }
     if limit.num == 0 {
         write!(f, "{burst} in all")?;
         return Ok(None);

@@ -54,7 +54,8 @@ impl Operation for ReserveAll {
     type Cell = Buckets;
     type Reply = Decided;
     type Undo = CancelAll;
-    const SCRIPT: Script = script!("token_bucket/reserve_all", "lib/bucket", "lib/bare", "lib/several");
+    const SCRIPT: Script =
+        script!("token_bucket/reserve_all", "lib/calendar", "lib/bucket", "lib/bare", "lib/several");
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_RUNS;

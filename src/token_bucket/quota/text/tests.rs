@@ -44,13 +44,73 @@ fn what_is_wrong_is_named() {
         ("10/s burst 4", "\"burst 4\" is unexpected"),
         ("10/s; ", "missing"),
         ("-3/s", "\"-3\" is not a number"),
+        ("100/fortnight", "at position 5, \"fortnight\""),
+        ("10/s; 5/fortnight", "at position 9, \"fortnight\""),
+        ("5/µ; 1/s", "at position 3, \"µ\""),
+        ("5/calendar", "at position 11, \"\" is not a unit: use day, week, month or year"),
+        ("5/calendar hour", "at position 12, \"hour\" is not a unit: use day, week"),
+        (
+            "5/month@32",
+            "at position 8, \"@32\" is not possible: the start of a calendar month must be 1 to 31, is 32",
+        ),
+        ("5/week@0", "must be 1 to 7, is 0"),
+        ("5/year@13", "must be 1 to 12, is 13"),
+        ("5/calendar day@2", "at position 15, \"@2\" is not possible: a calendar day has no start"),
+        ("5/month@", "\"\" is not a number"),
+        ("5/month@999", "\"999\" is not a number, or is too large"),
+        ("5/month+24:00", "at position 8, \"+24:00\" is not an offset from UTC: use -23:59 to +23:59"),
+        ("5/month@17-2:00", "at position 11, \"-2:00\" is not an offset"),
+        ("5/month+02", "\"+02\" is not an offset"),
+        ("5/month+02:00:00", "is not an offset"),
+        ("5/month++2:00", "is not an offset"),
+        ("5/month+", "is not an offset"),
+        ("5/2month", "at position 4, \"month\" cannot have a count, has 2"),
+        ("0.5/month", "\"0.5\" is not a number"),
+        ("0/month", "at least 1 token, is 0"),
+        ("5/month, burst 7", "a calendar quota has no burst, is 7"),
+        ("5/month, reserve", "missing"),
+        ("5/d, reserve ahead", "only a calendar quota"),
+        ("5/day@2", "\"@2\" is unexpected"),
     ] {
         let error = text.parse::<Quotas>().unwrap_err();
         let told = error.to_string();
         assert!(error.is_invalid() && told.contains(part), "{text}: {told}");
-        assert!(told.contains(&format!("{text:?}")) && told.contains("100/min"), "{text}: {told}");
+        let is_built = told.contains("Quota {");
+        assert!(
+            is_built || told.contains(&format!("{text:?}")) && told.contains("100/min"),
+            "{text}: {told}"
+        );
     }
     assert!("10/s; 5/s".parse::<Quota>().unwrap_err().to_string().contains("\"; 5/s\" is unexpected"));
+}
+
+fn random_calendar(rng: &mut StdRng) -> Quota {
+    let tokens = rng.random_range(1..10_000);
+    let (quota, most) = match rng.random_range(0..4) {
+        0 => (Quota::per_calendar_day(tokens), 0),
+        1 => (Quota::per_calendar_week(tokens), 7),
+        2 => (Quota::per_calendar_month(tokens), 31),
+        _ => (Quota::per_calendar_year(tokens), 12),
+    };
+    let quota = if most > 0 && rng.random() { quota.starting(rng.random_range(1..=most)) } else { quota };
+    let quota = if rng.random() { quota.at_offset(rng.random_range(-1439..=1439)) } else { quota };
+    quota.reserve_ahead(rng.random())
+}
+
+/// `d` and `day` are 24 hours, as before there were calendar quotas.
+#[test]
+fn calendar_quotas_are_read() {
+    assert_eq!(read("10/day"), Quota::per_day(10));
+    assert_eq!(read("10/calendar day"), Quota::per_calendar_day(10));
+    assert_eq!(read("10/week"), Quota::per_calendar_week(10));
+    assert_eq!(read("10 / calendar week @ 7"), Quota::per_calendar_week(10).starting(7));
+    assert_eq!(read("10000/month@17+02:00"), Quota::per_calendar_month(10_000).starting(17).at_offset(120));
+    assert_eq!(read("1/year@4-05:30, reserve ahead, named \"y\""), {
+        Quota::per_calendar_year(1).starting(4).at_offset(-330).reserve_ahead(true).named("y")
+    });
+    let several: Quotas = "10/s; 10000/month@1+00:00".parse().unwrap();
+    assert_eq!(several, Quotas::new([Quota::per_second(10), Quota::per_calendar_month(10_000)]).unwrap());
+    assert_eq!(several.to_string(), "10/s; 10000/month");
 }
 
 #[test]
@@ -59,12 +119,13 @@ fn what_is_written_is_read_as_the_same() {
     let spans = [1, 999, 1000, 60_000, 1_000_000, 10_000_000, 60_000_000, 3_600_000_000, 86_400_000_000];
     for _ in 0..20_000 {
         let period = Duration::from_micros(spans[rng.random_range(0..spans.len())] * rng.random_range(1..5));
-        let mut quota = match rng.random_range(0..4) {
+        let mut quota = match rng.random_range(0..6) {
+            4 => random_calendar(&mut rng),
             0 => Quota::non_refilling(rng.random_range(1..1000)),
             1 => Quota::per_second_f64(rng.random_range(0.001..1000.0)),
             _ => Quota::new(rng.random_range(1..10_000), period),
         };
-        if rng.random_bool(0.5) {
+        if rng.random_bool(0.5) && !matches!(quota.rate, Rate::Calendar(..)) {
             quota = quota.burst(rng.random_range(1..1000));
         }
         if rng.random_bool(0.3) {

@@ -1,0 +1,65 @@
+//! The windows of calendar quotas in Lua and in Rust.
+
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+
+use super::seed;
+use crate::token_bucket::quota::calendar::tests::{random_code, random_instant};
+use crate::token_bucket::quota::{Calendar, Tokens};
+use support::redis_server::RedisServer;
+
+const CALLS: usize = 100;
+const PER_CALL: usize = 1_000;
+
+/// Returns per code and time (µs): the window, its start and the start of the next one.
+const WINDOWS: &str = "
+local reply = {}
+for i = 1, #ARGV, 2 do
+  local of, at = calendar().rules(tonumber(ARGV[i])), tonumber(ARGV[i + 1])
+  local window = calendar().window(of, at)
+  reply[#reply + 1] = string.format('%d %d %d', window, calendar().start(of, window), calendar().start(of, window + 1))
+end
+return reply
+";
+
+#[tokio::test]
+async fn windows_are_the_same_in_lua_and_in_rust() {
+    let server = RedisServer::start().await;
+    let mut client = server.client().unwrap();
+    let seed = seed();
+    let mut rng = StdRng::seed_from_u64(seed);
+    let script = format!("{}{WINDOWS}", include_str!("../../../lua/lib/calendar.lua"));
+    let script = format!("local now = 0\n{script}");
+    for _ in 0..CALLS {
+        let cases: Vec<_> =
+            (0..PER_CALL).map(|_| (random_code(&mut rng), random_instant(&mut rng))).collect();
+        let mut call = redis::cmd("EVAL");
+        call.arg(&script).arg(0);
+        for (code, at) in &cases {
+            call.arg(*code).arg(*at);
+        }
+        let lua: Vec<String> = client.query(&call).unwrap();
+        for ((code, at), lua) in cases.into_iter().zip(lua) {
+            let calendar = Calendar::of(&Tokens { burst: 1, num: 0, den: code }).unwrap();
+            let window = calendar.window(at);
+            let rust = format!("{window} {} {}", calendar.start(window), calendar.start(window + 1));
+            assert_eq!(lua, rust, "SEED={seed}, {code} at {at}");
+        }
+    }
+}
+
+/// Lua and Rust take the same codes for calendars.
+#[tokio::test]
+async fn codes_are_the_same_in_lua_and_in_rust() {
+    let server = RedisServer::start().await;
+    let mut client = server.client().unwrap();
+    let script = format!(
+        "local now = 0\n{}\nlocal count, sum = 0, 0
+        for code = 2, 2 ^ 20 do if calendar().rules(code) then count, sum = count + 1, sum + code end end
+        return {{count, sum}}",
+        include_str!("../../../lua/lib/calendar.lua")
+    );
+    let lua: (i64, i64) = client.query(redis::cmd("EVAL").arg(&script).arg(0)).unwrap();
+    let codes = (2..=1 << 20).filter(|&den| Calendar::of(&Tokens { burst: 1, num: 0, den }).is_some());
+    assert_eq!(lua, codes.fold((0, 0), |(count, sum), code| (count + 1, sum + code)));
+}

@@ -1,0 +1,296 @@
+//! What calendar quotas do at the ends of their windows, on both stores.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use super::virtual_time::VirtualTime;
+use crate::store::Clock;
+use crate::token_bucket::{Decision, TokenBucket};
+use crate::{Quota, Quotas, Store, TokenBuckets};
+use support::redis_server::RedisServer;
+
+/// 2025-10-09 08:53:20, a Thursday.
+const START: i64 = 1_760_000_000_000_000;
+/// At this offset from UTC, midnight is 40 s later.
+const OFFSET: i16 = -(8 * 60 + 54);
+const BORDER: i64 = START + 40_000_000;
+const DAY: i64 = 86_400_000_000;
+const SECOND: Duration = Duration::from_secs(1);
+
+struct World<'a> {
+    store: &'a Store,
+    set: &'a mut dyn FnMut(i64),
+}
+
+impl World<'_> {
+    fn bucket(&mut self, name: &str, quotas: impl IntoIterator<Item = Quota>) -> TokenBucket {
+        (self.set)(START);
+        TokenBucket::new(self.store, name, Quotas::new(quotas).unwrap()).unwrap()
+    }
+
+    async fn allow(&mut self, bucket: &TokenBucket, at: i64, n: u32) -> Decision {
+        (self.set)(at);
+        let peeked = bucket.peek("k").await.unwrap().remaining();
+        let decision = bucket.allow_n("k", n).await.unwrap();
+        assert_eq!(decision.is_admitted(), peeked >= n, "{decision:?}");
+        decision
+    }
+
+    async fn allows(&mut self, bucket: &TokenBucket, at: i64, n: u32) -> bool {
+        self.allow(bucket, at, n).await.is_admitted()
+    }
+}
+
+fn daily(tokens: u32) -> Quota {
+    Quota::per_calendar_day(tokens).at_offset(OFFSET)
+}
+
+fn micros(span: i64) -> Duration {
+    Duration::from_micros(span.unsigned_abs())
+}
+
+async fn tokens_come_back_at_the_border(world: &mut World<'_>) {
+    let bucket = world.bucket("border", [daily(3)]);
+    let first = world.allow(&bucket, START, 2).await;
+    let balance = first.state.tightest();
+    assert_eq!((balance.remaining, balance.limit, balance.window), (1, 3, Some(micros(DAY))));
+    assert_eq!((balance.effective_window, balance.reset_after), (Some(40 * SECOND), Some(40 * SECOND)));
+    assert!(world.allows(&bucket, START + 1, 1).await);
+    let refused = world.allow(&bucket, BORDER - 1, 1).await;
+    assert_eq!((refused.retry_after(), refused.state.reset_after()), (Some(micros(1)), Some(micros(1))));
+    assert_eq!(refused.state.tightest().effective_window, Some(micros(1)));
+    let full = world.allow(&bucket, BORDER, 3).await;
+    assert_eq!((full.is_admitted(), full.state.reset_after()), (true, Some(micros(DAY))));
+    assert_eq!(world.allow(&bucket, BORDER + DAY - 1, 1).await.retry_after(), Some(micros(1)));
+
+    let bucket = world.bucket("month", [Quota::per_calendar_month(5).starting(31)]);
+    assert!(world.allows(&bucket, START, 5).await);
+    // 2025-10-31, and 2025-11-30 for the 31st of November.
+    let day = |days: i64| (START / DAY + days) * DAY;
+    assert_eq!(world.allow(&bucket, START, 1).await.retry_after(), Some(micros(day(22) - START)));
+    assert!(world.allows(&bucket, day(22), 5).await);
+    assert!(!world.allows(&bucket, day(52) - 1, 1).await);
+    assert!(world.allows(&bucket, day(52), 5).await);
+}
+
+async fn a_clock_that_steps_over_the_border_and_back_gives_no_second_quota(world: &mut World<'_>) {
+    let bucket = world.bucket("step-unused", [daily(3)]);
+    assert!(world.allows(&bucket, START, 3).await);
+    (world.set)(BORDER + 3_600_000_000);
+    assert_eq!(bucket.peek("k").await.unwrap().remaining(), 3);
+    assert!(!world.allows(&bucket, START + 1, 1).await);
+    assert!(world.allows(&bucket, BORDER, 3).await);
+
+    let bucket = world.bucket("step", [daily(3)]);
+    assert!(world.allows(&bucket, START, 3).await);
+    assert!(world.allows(&bucket, BORDER + 1, 1).await);
+    // Back in the first window, the rest of the second is left.
+    assert!(!world.allows(&bucket, START + 1, 3).await);
+    assert!(world.allows(&bucket, START + 2, 2).await);
+    let refused = world.allow(&bucket, START + 3, 1).await;
+    assert_eq!(refused.retry_after(), Some(micros(BORDER + DAY - START - 3)));
+    assert!(!world.allows(&bucket, BORDER + 2, 1).await);
+    assert!(world.allows(&bucket, BORDER + DAY, 3).await);
+
+    // A clock that was years ahead does not refuse requests for years.
+    let bucket = world.bucket("years", [daily(3)]);
+    assert!(world.allows(&bucket, START + 7000 * DAY, 3).await);
+    assert!(!world.allows(&bucket, START, 1).await);
+    assert!(!world.allows(&bucket, BORDER + DAY - 1, 1).await);
+    assert!(world.allows(&bucket, BORDER + DAY, 3).await);
+}
+
+async fn debts_are_paid_window_by_window(world: &mut World<'_>) {
+    let bucket = world.bucket("debt", [daily(3)]);
+    let state = bucket.charge("k", 7).await.unwrap();
+    assert_eq!((state.remaining(), state.available_after(3)), (0, Some(micros(BORDER + 2 * DAY - START))));
+    assert_eq!(state.available_after(2), Some(micros(BORDER + DAY - START)));
+    assert!(!world.allows(&bucket, BORDER + DAY - 1, 1).await);
+    assert!(!world.allows(&bucket, BORDER + DAY, 3).await);
+    assert!(world.allows(&bucket, BORDER + DAY, 2).await);
+    assert!(world.allows(&bucket, BORDER + 2 * DAY, 3).await);
+    assert_eq!(bucket.give_back("k", 2).await.unwrap().remaining(), 2);
+
+    // No debt is longer than 35 years.
+    let bucket = world.bucket("long-debt", [Quota::per_calendar_year(1)]);
+    for _ in 0..3 {
+        bucket.charge("k", u32::MAX).await.unwrap();
+    }
+    let after = bucket.peek("k").await.unwrap().available_after(1).unwrap();
+    assert!((35..=37).contains(&(after.as_secs() / 31_556_952)), "{after:?}");
+}
+
+async fn reservations_of_later_windows_are_a_choice(world: &mut World<'_>) {
+    let bucket = world.bucket("not-ahead", [daily(3)]);
+    assert!(bucket.reserve_n("k", 3).await.unwrap().delay().is_zero());
+    assert!(bucket.reserve("k").await.unwrap_err().is_refused());
+
+    let bucket = world.bucket("ahead", [daily(3).reserve_ahead(true)]);
+    assert!(bucket.reserve_n("k", 2).await.unwrap().delay().is_zero());
+    // Two do not fit the first window, so its third token stays unused.
+    let mut second = bucket.reserve_n("k", 2).await.unwrap();
+    assert_eq!(second.delay(), 40 * SECOND);
+    let mut third = bucket.reserve_n("k", 2).await.unwrap();
+    assert_eq!(third.delay(), 40 * SECOND + micros(DAY));
+    assert!(bucket.with_max_wait(60 * SECOND).reserve_n("k", 2).await.unwrap_err().is_refused());
+    // The third was reserved after the second, so only the third comes back.
+    second.cancel().await.unwrap();
+    third.cancel().await.unwrap();
+    assert_eq!(bucket.reserve("k").await.unwrap().delay(), 40 * SECOND + micros(DAY));
+    assert!(!world.allows(&bucket, BORDER, 1).await);
+    assert!(!world.allows(&bucket, BORDER + DAY, 3).await);
+    assert!(world.allows(&bucket, BORDER + DAY, 2).await);
+
+    // A block that ends in the next window.
+    for (name, ahead) in [("block", false), ("block-ahead", true)] {
+        let bucket = world.bucket(name, [daily(3).reserve_ahead(ahead)]);
+        bucket.block_for("k", 60 * SECOND).await.unwrap();
+        let reserved = bucket.reserve_n("k", 2).await;
+        assert_eq!(reserved.as_ref().ok().map(|it| it.delay()), ahead.then_some(60 * SECOND), "{name}");
+        assert_eq!(world.allows(&bucket, START + 61_000_000, 2).await, !ahead, "{name}");
+    }
+
+    // Another quota delays requests into the next window.
+    for (name, ahead) in [("slow", false), ("slow-ahead", true)] {
+        let quotas = [Quota::per_minute(2).burst(1), daily(3).reserve_ahead(ahead)];
+        let bucket = world.bucket(name, quotas);
+        assert!(bucket.reserve("k").await.unwrap().delay().is_zero());
+        assert_eq!(bucket.reserve("k").await.unwrap().delay(), 30 * SECOND);
+        let third = bucket.reserve("k").await;
+        assert_eq!(third.ok().map(|it| it.delay()), ahead.then_some(60 * SECOND), "{name}");
+        (world.set)(BORDER + 40_000_000);
+        let left = bucket.peek("k").await.unwrap().balances().nth(1).unwrap().remaining;
+        assert_eq!(left, if ahead { 2 } else { 3 }, "{name}");
+    }
+}
+
+async fn a_cancelled_reservation_returns_within_its_window(world: &mut World<'_>) {
+    let quotas = [Quota::per_minute(2).burst(1), daily(9)];
+    let bucket = world.bucket("cancel", quotas);
+    let left = async || bucket.peek("k").await.unwrap().balances().nth(1).unwrap().remaining;
+    let _now = bucket.reserve("k").await.unwrap();
+    let mut later = bucket.reserve("k").await.unwrap();
+    assert_eq!(left().await, 7);
+    (world.set)(START + 1_000_000);
+    later.cancel().await.unwrap();
+    assert_eq!(left().await, 8);
+
+    let bucket = world.bucket("cancel-late", [daily(9).reserve_ahead(true)]);
+    let mut first = bucket.reserve_n("k", 4).await.unwrap();
+    assert!(world.allows(&bucket, BORDER, 5).await);
+    first.cancel().await.unwrap();
+    assert_eq!(bucket.peek("k").await.unwrap().remaining(), 4);
+}
+
+async fn all_quotas_are_charged_or_none(world: &mut World<'_>) {
+    let bucket = world.bucket("set", [Quota::per_second(1).burst(2), daily(5).named("day")]);
+    assert!(world.allows(&bucket, START, 2).await);
+    assert_eq!(world.allow(&bucket, START, 1).await.refused_by(), Some("q1"));
+    assert!(world.allows(&bucket, START + 2_000_000, 2).await);
+    let refused = world.allow(&bucket, START + 4_000_000, 2).await;
+    assert_eq!((refused.refused_by(), refused.retry_after()), (Some("day"), Some(36 * SECOND)));
+    assert_eq!(bucket.peek("k").await.unwrap().balances().next().unwrap().remaining, 2);
+
+    let one = world.bucket("one", [daily(3)]);
+    let other = world.bucket("other", [daily(2)]);
+    let buckets = TokenBuckets::new([one.clone(), other]).unwrap();
+    assert!(buckets.allow_n(["k", "k"], 2).await.unwrap().is_admitted());
+    let refused = buckets.allow(["k", "k"]).await.unwrap();
+    assert_eq!((refused.refused_by(), refused.retry_after()), (Some("other"), Some(40 * SECOND)));
+    assert_eq!(one.peek("k").await.unwrap().remaining(), 1);
+    (world.set)(BORDER);
+    assert!(buckets.allow_n(["k", "k"], 2).await.unwrap().is_admitted());
+}
+
+async fn a_change_of_quotas_never_refills(world: &mut World<'_>) {
+    let monthly = Quota::per_calendar_month;
+    for (name, from, to, left) in [
+        ("raised", monthly(10), monthly(20), 13),
+        ("lowered", monthly(10), monthly(5), 3),
+        ("other-start", monthly(10), monthly(10).starting(9).at_offset(120), 3),
+        ("other-unit", monthly(10), daily(10), 3),
+        ("reserve-ahead", monthly(10), monthly(10).reserve_ahead(true), 3),
+        ("refilling", monthly(10), Quota::per_hour(10), 3),
+        ("calendar", Quota::per_hour(10), monthly(10), 3),
+        ("never", monthly(10), Quota::non_refilling(10), 3),
+        ("from-never", Quota::non_refilling(10), monthly(10), 3),
+    ] {
+        let bucket = world.bucket(&format!("change-{name}"), [from]);
+        assert!(world.allows(&bucket, START, 7).await);
+        let changed = bucket.with_quotas(&Quotas::new([to]).unwrap());
+        assert_eq!(changed.peek("k").await.unwrap().remaining(), left, "{name}");
+        assert!(world.allows(&changed, START, left).await, "{name}");
+        assert!(!world.allows(&changed, START, 1).await, "{name}");
+        // The calls under the first quota are charged as well.
+        assert!(!world.allows(&bucket, START, 4).await, "{name}");
+    }
+}
+
+async fn everything(store: &Store, set: &mut dyn FnMut(i64)) {
+    let mut world = World { store, set };
+    tokens_come_back_at_the_border(&mut world).await;
+    a_clock_that_steps_over_the_border_and_back_gives_no_second_quota(&mut world).await;
+    debts_are_paid_window_by_window(&mut world).await;
+    reservations_of_later_windows_are_a_choice(&mut world).await;
+    a_cancelled_reservation_returns_within_its_window(&mut world).await;
+    all_quotas_are_charged_or_none(&mut world).await;
+    a_change_of_quotas_never_refills(&mut world).await;
+}
+
+#[tokio::test]
+async fn calendar_quotas_in_memory() {
+    let micros = Arc::new(AtomicI64::new(START));
+    let store = Store::with_clock(Clock::Manual(micros.clone()));
+    everything(&store, &mut |now| micros.store(now, Ordering::Relaxed)).await;
+}
+
+#[tokio::test]
+async fn calendar_quotas_in_redis() {
+    let server = RedisServer::start().await;
+    let mut time = VirtualTime::new(&server);
+    let store = VirtualTime::store(&server);
+    everything(&store, &mut |now| {
+        time.check_expiries();
+        time.set(now);
+    })
+    .await;
+}
+
+/// Values that no script has written are not taken for a bucket.
+#[tokio::test]
+async fn forged_states_are_refused() {
+    let server = RedisServer::start().await;
+    let mut time = VirtualTime::new(&server);
+    time.set(START);
+    let store = VirtualTime::store(&server);
+    let bucket = TokenBucket::new(&store, "forged", daily(3)).unwrap();
+    assert!(bucket.allow_n("k", 2).await.unwrap().is_admitted());
+    let keys = server.cli(&["KEYS", "*forged*"]);
+    let key = keys.trim();
+    let stored = server.cli(&["GET", key]);
+    let code = stored.trim().split(' ').nth(6).unwrap();
+    assert_eq!(code, "3786", "{stored}"); // a day, at -534 minutes: 2880 + 1440 - 534
+    let window = stored.trim().split(' ').nth(3).unwrap();
+    assert_eq!(stored.trim(), format!("0 2 -1 {window} 0 0 {code} 3"));
+    for value in [
+        format!("2 -1 0 {code} 3"),                      // without a window
+        format!("0 2 -1 0 0 0 {code} 3"),                // window 0
+        format!("0 2 -1 {window} 1 0 {code} 3"),         // a part of a window
+        format!("0 2 0 {window} 0 0 {code} 3"),          // a time
+        format!("0 2 -1 {window} 0 0 2880 3"),           // an offset of -24 hours
+        format!("0 2 -1 {window} 0 0 1048576 3"),        // no code
+        format!("0 2 -1 {window} 0 0 7 3"),              // no code
+        format!("0 2 -1 {window} 0 0 {code} 0"),         // no tokens
+        format!("0 60000 -1 {window} 0 0 {code} 3"),     // used for ever
+        format!("0 9007199254740991 -1 1 0 0 {code} 3"), // used for ever
+    ] {
+        server.cli(&["SET", key, &value]);
+        assert!(bucket.allow("k").await.is_err(), "{value}");
+        assert!(bucket.peek("k").await.is_err(), "{value}");
+    }
+    // The window of a clock that was years ahead.
+    server.cli(&["SET", key, &format!("0 3 -1 9007199254740991 0 0 {code} 3")]);
+    let refused = bucket.allow("k").await.unwrap();
+    assert_eq!(refused.retry_after(), Some(micros(BORDER + DAY - START)));
+}

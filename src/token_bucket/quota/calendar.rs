@@ -1,0 +1,345 @@
+//! Calendar quotas: tokens per day, week, month or year, and the arithmetic of these windows. It equals
+//! `lua/lib/calendar.lua`, integer for integer.
+//!
+//! The windows of a calendar are numbered, with positive numbers. Dates are of the proleptic Gregorian calendar. The
+//! conversions between days and months are those of Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms"
+//! (<https://howardhinnant.github.io/date_algorithms.html>), `civil_from_days` and `days_from_civil`: years begin in
+//! March, so the leap day is the last day of a year.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{Quota, Rate, Tokens};
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+/// The unit of a calendar quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    Day,
+    Week,
+    Month,
+    Year,
+}
+
+/// The settings of a calendar quota, as they were given.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Settings {
+    pub(super) starting: Option<u8>,
+    pub(super) offset: Option<i16>,
+    pub(super) ahead: bool,
+}
+
+/// The windows of a calendar quota, as numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Calendar {
+    length: Length,
+    /// The offset from UTC, minutes.
+    offset: i64,
+    /// Whether tokens of later windows can be reserved.
+    pub(crate) ahead: bool,
+}
+
+/// The length of a window, and where the windows begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Length {
+    /// Days; and the first day of a window, counted from day 0.
+    Days(i64, i64),
+    /// Months; the first month of a window, counted from month 0; and the day of the month.
+    Months(i64, i64, i64),
+}
+
+const MINUTE: i64 = 60_000_000;
+const DAY: i64 = 1440 * MINUTE;
+
+/// Days from 0000-03-01, day 0 of month 0, to 1970-01-01.
+const EPOCH: i64 = 719_468;
+
+/// The first Monday after day 0.
+const MONDAY: i64 = 5;
+
+/// The number of offsets from UTC, with their sign, and one to spare: 24 hours in both directions.
+const OFFSETS: i64 = 2880;
+
+/// The code of a calendar is `(start + AHEAD if tokens can be reserved ahead)·2880 + 1440 + offset`. The start is 1 for
+/// days, and for the others one of these numbers plus the weekday, the day of the month or the month.
+const AHEAD: i64 = 100;
+const WEEKS: i64 = 10;
+const MONTHS: i64 = 20;
+const YEARS: i64 = 60;
+
+impl Unit {
+    const ALL: [Self; 4] = [Self::Day, Self::Week, Self::Month, Self::Year];
+
+    /// The name in text. `d` and `day` are 24 hours in the text of a quota, so the calendar day has another name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Day => "calendar day",
+            Self::Week => "week",
+            Self::Month => "month",
+            Self::Year => "year",
+        }
+    }
+
+    /// The name without the word `calendar`.
+    fn short(self) -> &'static str {
+        self.name().trim_start_matches("calendar ")
+    }
+
+    /// The unit with this short name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.short() == name)
+    }
+
+    /// The last start of a window, and the first number of the code.
+    fn starts(self) -> (u8, i64) {
+        match self {
+            Self::Day => (0, 0),
+            Self::Week => (7, WEEKS),
+            Self::Month => (31, MONTHS),
+            Self::Year => (12, YEARS),
+        }
+    }
+}
+
+impl Settings {
+    pub(super) const NONE: Self = Self { starting: None, offset: None, ahead: false };
+
+    /// The code of the calendar.
+    pub(super) fn code(self, unit: Unit) -> Result<i64, String> {
+        let (most, base) = unit.starts();
+        let start = match (self.starting, most) {
+            (None, _) => 1,
+            (Some(start), 0) => {
+                return Err(format!("a calendar day has no start, is {start}: use at_offset"));
+            }
+            (Some(start), _) if (1..=most).contains(&start) => i64::from(start),
+            (Some(start), _) => {
+                return Err(format!(
+                    "the start of a calendar {} must be 1 to {most}, is {start}",
+                    unit.short()
+                ));
+            }
+        };
+        let offset = i64::from(self.offset.unwrap_or(0));
+        if offset.abs() >= 1440 {
+            return Err(format!("the offset from UTC must be -1439 to 1439 minutes, is {offset}"));
+        }
+        let ahead = if self.ahead { AHEAD } else { 0 };
+        Ok((ahead + base + start) * OFFSETS + 1440 + offset)
+    }
+}
+
+impl Calendar {
+    /// The calendar of a quota; `None` for a quota that refills, or never does.
+    #[inline]
+    pub(crate) fn of(tokens: &Tokens) -> Option<Self> {
+        if tokens.num == 0 && tokens.den > 1 { Self::from_code(tokens.den) } else { None }
+    }
+
+    fn from_code(code: i64) -> Option<Self> {
+        let (start, offset) = (code / OFFSETS, code % OFFSETS - 1440);
+        let (ahead, start) = (start / AHEAD, start % AHEAD);
+        let length = match start {
+            1 => Length::Days(1, 0),
+            11..=17 => Length::Days(7, MONDAY + start - WEEKS - 1),
+            21..=51 => Length::Months(1, 0, start - MONTHS),
+            61..=72 => Length::Months(12, (start - YEARS + 9) % 12, 1),
+            _ => return None,
+        };
+        (ahead <= 1 && offset > -1440).then_some(Self { length, offset, ahead: ahead == 1 })
+    }
+
+    /// The number of the window at a time, µs.
+    pub(crate) fn window(&self, at: i64) -> i64 {
+        let day = (at + self.offset * MINUTE).div_euclid(DAY) + EPOCH;
+        match self.length {
+            Length::Days(days, first) => (day - first).div_euclid(days),
+            Length::Months(months, first, start) => {
+                let month = month_of(day);
+                let begun = day >= first_day(month, start);
+                (month - i64::from(!begun) - first).div_euclid(months)
+            }
+        }
+    }
+
+    /// When a window begins, µs.
+    pub(crate) fn start(&self, window: i64) -> i64 {
+        let day = match self.length {
+            Length::Days(days, first) => window * days + first,
+            Length::Months(months, first, start) => first_day(window * months + first, start),
+        };
+        (day - EPOCH) * DAY - self.offset * MINUTE
+    }
+
+    /// Whether all windows have the same length.
+    pub(crate) fn is_even(&self) -> bool {
+        matches!(self.length, Length::Days(..))
+    }
+
+    /// The average length of a window, µs.
+    pub(crate) fn average(&self) -> f64 {
+        (match self.length {
+            Length::Days(days, _) => days * DAY,
+            // 400 years are 146 097 days.
+            Length::Months(months, ..) => months * (146_097 * DAY / 4800),
+        }) as f64
+    }
+}
+
+/// The month of a day.
+fn month_of(day: i64) -> i64 {
+    let era = day.div_euclid(146_097);
+    let of_era = day.rem_euclid(146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    12 * (400 * era + year) + (5 * of_year + 2) / 153
+}
+
+/// The day of a month that has the number `start`, or the last day of a month that lacks it.
+fn first_day(month: i64, start: i64) -> i64 {
+    let first = |month: i64| {
+        let (year, month) = (month.div_euclid(12), month.rem_euclid(12));
+        365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + (153 * month + 2) / 5
+    };
+    if start == 1 { first(month) } else { (first(month) + start).min(first(month + 1)) - 1 }
+}
+
+/// Calendar quotas. See [calendar quotas](crate::token_bucket#calendar-quotas).
+impl Quota {
+    /// `tokens` per day from midnight to midnight, of which all can be taken at once. [`per_day`](Self::per_day) is a
+    /// quota that refills within 24 hours.
+    ///
+    /// ```
+    /// # use tower_distributed::Quota;
+    /// let quota = Quota::per_calendar_day(500).at_offset(-5 * 60); // midnight in Bogotá
+    /// assert_eq!(quota.to_string(), "500/calendar day-05:00");
+    /// ```
+    #[must_use]
+    pub const fn per_calendar_day(tokens: u32) -> Self {
+        Self::calendar(tokens, Unit::Day)
+    }
+
+    /// `tokens` per week, from Monday on, of which all can be taken at once.
+    ///
+    /// ```
+    /// # use tower_distributed::Quota;
+    /// let quota = Quota::per_calendar_week(2000).starting(7); // Sunday
+    /// assert_eq!(quota.to_string(), "2000/week@7");
+    /// ```
+    #[must_use]
+    pub const fn per_calendar_week(tokens: u32) -> Self {
+        Self::calendar(tokens, Unit::Week)
+    }
+
+    /// `tokens` per month, from its first day on, of which all can be taken at once.
+    ///
+    /// ```
+    /// # use tower_distributed::Quota;
+    /// let quota = Quota::per_calendar_month(10_000).starting(17).at_offset(2 * 60);
+    /// assert_eq!(quota.to_string(), "10000/month@17+02:00");
+    /// ```
+    #[must_use]
+    pub const fn per_calendar_month(tokens: u32) -> Self {
+        Self::calendar(tokens, Unit::Month)
+    }
+
+    /// `tokens` per year, from January on, of which all can be taken at once.
+    ///
+    /// ```
+    /// # use tower_distributed::Quota;
+    /// let quota = Quota::per_calendar_year(100_000).starting(4); // from 1 April on
+    /// assert_eq!(quota.to_string(), "100000/year@4");
+    /// ```
+    #[must_use]
+    pub const fn per_calendar_year(tokens: u32) -> Self {
+        Self::calendar(tokens, Unit::Year)
+    }
+
+    /// The code of the calendar; `None` if it is another quota.
+    pub(super) fn calendar_code(&self) -> Result<Option<i64>, String> {
+        match (self.rate, self.burst) {
+            (Rate::Calendar(..), Some(burst)) => Err(format!("a calendar quota has no burst, is {burst}")),
+            (Rate::Calendar(0, _), _) => Err("a calendar quota must be at least 1 token, is 0".to_owned()),
+            (Rate::Calendar(_, unit), _) => self.calendar.code(unit).map(Some),
+            _ if self.calendar == Settings::NONE => Ok(None),
+            _ => Err("only a calendar quota has a start, an offset and later windows to reserve".to_owned()),
+        }
+    }
+
+    pub(super) const fn calendar(tokens: u32, unit: Unit) -> Self {
+        Self::at(Rate::Calendar(tokens, unit), Duration::ZERO, None)
+    }
+
+    /// Sets when the windows of a calendar quota start: the weekday of a week (1 is Monday, 7 is Sunday), the day of a
+    /// month (1 to 31), or the month of a year (1 to 12). Default: 1.
+    ///
+    /// A month that lacks the day starts on its last day: `starting(31)` starts on 28 or 29 February. A calendar day has
+    /// no such start; use [`at_offset`](Self::at_offset).
+    #[must_use]
+    pub const fn starting(mut self, start: u8) -> Self {
+        self.calendar.starting = Some(start);
+        self
+    }
+
+    /// Sets the offset of a calendar quota from UTC in minutes, positive to the east: -1439 to 1439. Default: 0.
+    ///
+    /// Time zones with daylight saving time are not supported; see
+    /// [calendar quotas](crate::token_bucket#calendar-quotas).
+    #[must_use]
+    pub const fn at_offset(mut self, minutes: i16) -> Self {
+        self.calendar.offset = Some(minutes);
+        self
+    }
+
+    /// Sets whether requests that wait can reserve tokens of later windows of a calendar quota. Default: `false`, a
+    /// request that would wait for the next window is refused.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let quota = Quota::per_calendar_month(1);
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "reports", quota.clone())?;
+    /// assert!(bucket.reserve("ann").await?.delay().is_zero());
+    /// assert!(bucket.reserve("ann").await.unwrap_err().is_refused());
+    ///
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "reports", quota.reserve_ahead(true))?;
+    /// assert!(bucket.reserve("ann").await?.delay().is_zero());
+    /// assert!(!bucket.reserve("ann").await?.delay().is_zero(), "it acts next month");
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn reserve_ahead(mut self, ahead: bool) -> Self {
+        self.calendar.ahead = ahead;
+        self
+    }
+}
+
+/// Writes a calendar as text, from its start on.
+pub(super) fn write(f: &mut fmt::Formatter<'_>, unit: Unit, settings: Settings) -> fmt::Result {
+    f.write_str(unit.name())?;
+    if let Some(start) = settings.starting {
+        write!(f, "@{start}")?;
+    }
+    if let Some(offset) = settings.offset {
+        let (sign, minutes) = (if offset < 0 { '-' } else { '+' }, offset.unsigned_abs());
+        write!(f, "{sign}{:02}:{:02}", minutes / 60, minutes % 60)?;
+    }
+    f.write_str(if settings.ahead { ", reserve ahead" } else { "" })
+}
+
+/// The unit and the settings of a code, as short as possible.
+pub(super) fn described(tokens: &Tokens) -> Option<(Unit, Settings)> {
+    let Calendar { offset, ahead, .. } = Calendar::of(tokens)?;
+    let start = tokens.den / OFFSETS % AHEAD;
+    let unit = match start {
+        ..WEEKS => Unit::Day,
+        ..MONTHS => Unit::Week,
+        ..YEARS => Unit::Month,
+        _ => Unit::Year,
+    };
+    let starting = u8::try_from(start - unit.starts().1).ok().filter(|start| *start != 1);
+    let offset = i16::try_from(offset).ok().filter(|offset| *offset != 0);
+    Some((unit, Settings { starting, offset, ahead }))
+}

@@ -1,0 +1,87 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+
+use crate::store::Clock;
+use crate::token_bucket::TokenBucket;
+use crate::token_bucket::agreement::seed;
+use crate::token_bucket::quota::{Calendar, MAX_SPAN};
+use crate::{Quota, Quotas, Store};
+
+const START: i64 = 1_760_000_000_000_000;
+const DAY: i64 = 86_400_000_000;
+
+fn quotas(rng: &mut StdRng, tokens: u32) -> Quotas {
+    let ahead = rng.random();
+    let day = Quota::per_calendar_day(tokens).at_offset(rng.random_range(-1439..=1439)).reserve_ahead(ahead);
+    let week = Quota::per_calendar_week(tokens + 3).starting(4).reserve_ahead(ahead);
+    let slow = Quota::new(1, Duration::from_secs(5 * 3600)).burst(tokens.min(3));
+    let sets: [&[Quota]; 4] = [
+        &[day.clone()],
+        &[slow.clone(), day.clone()],
+        &[week.clone(), day.clone()],
+        &[slow.named("slow"), week.named("week"), day],
+    ];
+    Quotas::new(sets.choose(rng).unwrap().iter().cloned()).unwrap()
+}
+
+/// Whatever waits, is cancelled or blocked: requests worth at most the quota act in a window.
+#[tokio::test]
+async fn no_window_sees_more_than_its_tokens() {
+    let seed = seed();
+    let mut rng = StdRng::seed_from_u64(seed);
+    let clock = Arc::new(AtomicI64::new(START));
+    let store = Store::with_clock(Clock::Manual(clock.clone()));
+    let mut later = 0;
+    for sequence in 0..3_000 {
+        let most = rng.random_range(1..=10);
+        let quotas = quotas(&mut rng, most);
+        let bucket = TokenBucket::new(&store, "windows", quotas.clone()).unwrap();
+        let (mut now, mut acts, mut pending) = (START, Vec::new(), Vec::new());
+        for _ in 0..40 {
+            now += *[0, 0, 1, 3_600_000_000, 5 * 3_600_000_000, DAY / 2, DAY].choose(&mut rng).unwrap();
+            clock.store(now, Ordering::Relaxed);
+            match rng.random_range(0..10) {
+                0 if !pending.is_empty() => {
+                    let index = rng.random_range(0..pending.len());
+                    let (act, cost, mut reservation): (i64, i64, crate::token_bucket::Reservation) =
+                        pending.swap_remove(index);
+                    if act <= now {
+                        acts.push((act, cost));
+                        continue;
+                    }
+                    reservation.cancel().await.unwrap();
+                }
+                1 => {
+                    let span = rng.random_range(0..2 * DAY).unsigned_abs();
+                    bucket.block_for(sequence, Duration::from_micros(span)).await.unwrap();
+                }
+                _ => {
+                    let cost = rng.random_range(1..=quotas.max_cost());
+                    let wait = *[0, DAY / 4, DAY, 3 * DAY, MAX_SPAN].choose(&mut rng).unwrap();
+                    let bucket = bucket.with_max_wait(Duration::from_micros(wait.unsigned_abs()));
+                    let Ok(reservation) = bucket.reserve_n(sequence, cost).await else { continue };
+                    let act = now + i64::try_from(reservation.delay().as_micros()).unwrap();
+                    assert!(act <= now + wait, "SEED={seed}");
+                    pending.push((act, cost.into(), reservation));
+                }
+            }
+        }
+        acts.extend(pending.into_iter().map(|(act, cost, _)| (act, cost)));
+        for limit in quotas.limits() {
+            let Some(calendar) = Calendar::of(limit) else { continue };
+            let mut windows: BTreeMap<i64, i64> = BTreeMap::new();
+            for (act, cost) in &acts {
+                *windows.entry(calendar.window(*act)).or_default() += cost;
+            }
+            assert!(windows.values().all(|sum| *sum <= limit.burst), "SEED={seed}, {quotas}: {windows:?}");
+            later += windows.len();
+        }
+    }
+    assert!(later > 10_000, "{later}");
+}
