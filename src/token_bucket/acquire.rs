@@ -132,7 +132,7 @@ impl Waiting {
                 }
                 // Queues again at the end, for the rest of `max_wait`. So the requests that waited during the block
                 // are admitted at the usual rate after it.
-                let bucket = self.0.bucket.with_less_wait(delay).as_learned(&key);
+                let bucket = self.0.bucket.with_less_wait(delay).under_learned(&key);
                 let decide = Decide::begin(&bucket, &bucket.quotas, &key, decision.cost, bucket.max_wait);
                 let decision = decide.await?;
                 if decision.delay().is_zero() {

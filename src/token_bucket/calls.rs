@@ -74,7 +74,7 @@ impl TokenBucket {
     }
 
     /// The same buckets with the quotas that were learned for a key meanwhile.
-    pub(super) fn as_learned(self, key: &Key) -> Self {
+    pub(super) fn under_learned(self, key: &Key) -> Self {
         let quotas = self.learned.as_ref().and_then(|learned| learned.known(key));
         quotas.map(|quotas| self.with_quotas(&quotas)).unwrap_or(self)
     }

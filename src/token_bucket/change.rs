@@ -56,19 +56,19 @@ impl Bucket {
 
     /// As [`fitted`](Self::fitted), for times that were moved already if the clock was set back.
     pub(super) fn fit(self, quotas: &Quotas, now: i64) -> (Self, bool) {
-        let this = self.to_windows_of(now);
+        let this = self.in_windows_of(now);
         let has_others = this.levels.len() > quotas.limits().len();
         if this.fits(quotas) && !(has_others && this.is_idle(now)) {
             return (this.told(), false);
         }
         if this.is_idle(now) {
-            return (Self::full(quotas).to_windows_of(now), false);
+            return (Self::full(quotas).in_windows_of(now), false);
         }
         this.with_levels_of(quotas, now)
     }
 
     /// Moves calendar quotas on to their current windows.
-    fn to_windows_of(mut self, now: i64) -> Self {
+    fn in_windows_of(mut self, now: i64) -> Self {
         for level in self.levels.iter_mut().filter(|level| level.quota.num == 0) {
             *level = level.to_window_of(now);
         }

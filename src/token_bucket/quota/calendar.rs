@@ -333,12 +333,7 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, unit: Unit, settings: Settings) 
 pub(super) fn described(tokens: &Tokens) -> Option<(Unit, Settings)> {
     let Calendar { offset, ahead, .. } = Calendar::of(tokens)?;
     let start = tokens.den / OFFSETS % AHEAD;
-    let unit = match start {
-        ..WEEKS => Unit::Day,
-        ..MONTHS => Unit::Week,
-        ..YEARS => Unit::Month,
-        _ => Unit::Year,
-    };
+    let unit = Unit::ALL.into_iter().rfind(|unit| start >= unit.starts().1).unwrap_or(Unit::Day);
     let starting = u8::try_from(start - unit.starts().1).ok().filter(|start| *start != 1);
     let offset = i16::try_from(offset).ok().filter(|offset| *offset != 0);
     Some((unit, Settings { starting, offset, ahead }))
