@@ -22,7 +22,7 @@ fn quotas(rng: &mut StdRng, tokens: u32) -> Quotas {
     let week = Quota::per_calendar_week(tokens + 3).starting(4).reserve_ahead(ahead);
     let slow = Quota::new(1, Duration::from_secs(5 * 3600)).burst(tokens.min(3));
     let sets: [&[Quota]; 4] = [
-        &[day.clone()],
+        std::slice::from_ref(&day),
         &[slow.clone(), day.clone()],
         &[week.clone(), day.clone()],
         &[slow.named("slow"), week.named("week"), day],
