@@ -76,6 +76,8 @@ impl Planner {
         // A token bucket of the upstream's has the burst beside its rate, a window has not.
         let rate = USED * limit - if policy.refills { 0 } else { 100 * beyond_one };
         let (rate, burst) = (u32::try_from(rate).ok()?, u32::try_from(beyond_one + 1).ok()?);
+        // A request passes now and then, whatever was told: its response may tell another limit.
+        let window = window.min((self.longest.saturating_mul(rate) / 100).max(*Self::WINDOWS.start()));
         Some(Numbers { rate, burst, window, is_clamped: limit != told || window != told_window })
     }
 
@@ -190,6 +192,7 @@ mod tests {
                 assert_eq!((plan.quotas.is_some(), plan.clamped), (true, 1), "{limit} {seconds}");
             }
         }
+        assert_eq!(text([policy(1, 366 * 86_400)]), "12/h, burst 1, named \"a\"");
         let many = plan((0..20).map(|_| policy(1, 1)));
         assert_eq!((many.quotas.unwrap().limits().len(), many.most_left.len(), many.clamped), (8, 8, 12));
     }
@@ -201,6 +204,6 @@ mod tests {
             plan([Policy { remaining: Some(remaining), reset, ..policy(100, 100) }]).most_left[0].unwrap()
         };
         assert_eq!((left(30, None), left(30, Some(1)), left(30, Some(11))), (30, 30, 21));
-        assert_eq!((left(0, Some(50)), left(0, Some(u64::MAX)), left(u64::MAX, None)), (-47, -96, i64::MAX));
+        assert_eq!((left(0, Some(50)), left(0, Some(u64::MAX)), left(u64::MAX, None)), (-47, -95, i64::MAX));
     }
 }

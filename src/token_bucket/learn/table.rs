@@ -201,3 +201,41 @@ fn parsed(remembered: &Remembered) -> Option<Quotas> {
 }
 
 debug!(LearnedQuotas);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_known_keys_is_bounded() {
+        let learned = LearnedQuotas::new(&Store::in_memory(), "upstreams");
+        let remembered = || Ok(Remembered { quotas: "10/s".into(), corrects: false });
+        for key in 0..MOST as u64 + 100 {
+            let quotas = learned.0.read(&Key::from(key), remembered());
+            assert_eq!(quotas.map(|quotas| quotas.to_string()).as_deref(), Some("10/s"), "{key}");
+        }
+        assert_eq!(lock(&learned.0.known).len(), MOST);
+    }
+
+    #[test]
+    fn in_an_outage_what_is_known_stays_and_nobody_waits_again() {
+        let learned = LearnedQuotas::new(&Store::in_memory(), "upstreams");
+        let (key, away) = (Key::from("k"), || Err(Error::unavailable(crate::error::Cause::TimedOut, "away")));
+        assert_eq!(learned.0.read(&key, away()), None);
+        assert!(lock(&learned.0.known).contains_key(&key), "it is read again in the background");
+        learned.0.read(&key, Ok(Remembered { quotas: "10/s".into(), corrects: false }));
+        assert!(learned.0.read(&key, away()).is_some());
+        // A text of another version.
+        assert_eq!(
+            learned.0.read(&key, Ok(Remembered { quotas: "10/fortnight".into(), corrects: false })),
+            None
+        );
+    }
+
+    /// One call per key is in flight at a time.
+    #[test]
+    fn calls_are_bounded() {
+        let mut known = Known::default();
+        assert!(known.ask(5) && !known.ask(5) && !known.ask(5 + GIVEN_UP) && known.ask(6 + GIVEN_UP));
+    }
+}

@@ -58,14 +58,13 @@ use crate::token_bucket::learn::{LearnFromResponse, Learned, Planner};
 pub struct UpstreamLimits {
     unit: &'static str,
     window: Option<Duration>,
-    retry_after: RetryAfter,
-    planner: Planner,
+    burst_percent: Option<u8>,
+    longest: Duration,
 }
 
 impl Default for UpstreamLimits {
     fn default() -> Self {
-        let retry_after = RetryAfter::default();
-        Self { unit: "requests", window: None, planner: Planner::default(), retry_after }
+        Self { unit: "requests", window: None, burst_percent: None, longest: Planner::default().longest }
     }
 }
 
@@ -108,7 +107,7 @@ impl UpstreamLimits {
         Ok(Self { window: Some(window), ..self })
     }
 
-    /// Sets the burst of learned quotas, in percent of the limit. Default: 1.
+    /// Sets the burst of learned quotas, in percent of the limit. Default: 1, or 50 if the [unit](Self::unit) is not `requests`.
     ///
     /// A client that pauses may then send so many requests at once. The rate is lower by as much, so that the limit is
     /// kept in every window: see [the quota of a policy](Self#from-a-policy-to-a-quota). A request that costs more than the
@@ -131,10 +130,13 @@ impl UpstreamLimits {
                 "the burst must be 0 to 90 percent of the limit, is {percent}"
             )));
         }
-        Ok(Self { planner: Planner { burst_percent: percent, ..self.planner }, ..self })
+        Ok(Self { burst_percent: Some(percent), ..self })
     }
 
     /// Sets the longest time for which an upstream can stop its clients. Default: 5 min.
+    ///
+    /// One request passes in this time, whatever limit was told: a quota below that is raised, and counted in the event
+    /// `upstream_limit_clamped`. Set a day for an upstream that allows a few requests a day.
     ///
     /// ```
     /// use std::time::Duration;
@@ -145,28 +147,26 @@ impl UpstreamLimits {
     /// ```
     #[must_use]
     pub fn at_most(self, longest: Duration) -> Self {
-        Self {
-            retry_after: RetryAfter::at_most(longest),
-            planner: Planner { longest, ..self.planner },
-            ..self
-        }
+        Self { longest, ..self }
     }
 
     /// Reads the status and the header fields of a response.
     #[must_use]
     pub fn read(&self, status: StatusCode, headers: &HeaderMap) -> Learned {
-        let mut learned = Learned { planner: self.planner, ..Learned::default() };
+        let burst_percent = self.burst_percent.unwrap_or(if self.unit == "requests" { 1 } else { 50 });
+        let planner = Planner { burst_percent, longest: self.longest };
+        let mut learned = Learned { planner, ..Learned::default() };
         draft::read(headers, &mut learned);
         vendors::read(headers, now_by(headers), self.window, &mut learned);
         learned.policies.retain(|policy| policy.unit == self.unit);
         let is_refusal = status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::FORBIDDEN;
         // GitHub refuses with 403.
         let read_as = if is_refusal { StatusCode::TOO_MANY_REQUESTS } else { status };
-        learned.retry_after = self.retry_after.read(read_as, headers).or_else(|| {
+        learned.retry_after = RetryAfter::at_most(self.longest).read(read_as, headers).or_else(|| {
             let used_up =
                 learned.policies.iter().filter(|policy| policy.remaining == Some(0) && !policy.refills);
             let reset = used_up.filter_map(|policy| policy.reset).max();
-            reset.filter(|reset| is_refusal && !reset.is_zero()).map(|reset| reset.min(self.planner.longest))
+            reset.filter(|reset| is_refusal && !reset.is_zero()).map(|reset| reset.min(self.longest))
         });
         learned
     }
