@@ -130,20 +130,14 @@ impl<T: Sealed> Follower<T> {
     }
 
     fn polled(self: &Arc<Self>, seen: u64, answer: Result<Stored, Error>) {
-        let failed = answer.as_ref().is_err_and(Error::is_away);
-        match answer {
-            Ok(stored) => self.learn(seen, &stored),
-            Err(error) if error.is_wrong_type() => self.ignore(&error.to_string()),
-            Err(_) => {}
-        }
+        let is_away = answer.as_ref().is_err_and(Error::is_away);
         let no_pushes = self.store.notifier().current_link() == Link::Down;
+        // Before an event is told: what receives events is code of the user, and may panic.
         let (again, due) = {
             let mut state = lock(&self.state);
             state.is_reading = false;
-            let pause = if failed || no_pushes { SOON } else { state.every.unwrap_or(EVERY) };
-            if let Some(due) = &mut state.due {
-                *due = Instant::now() + pause;
-            }
+            let pause = if is_away || no_pushes { SOON } else { state.every.unwrap_or(EVERY) };
+            state.due = state.due.map(|_| Instant::now() + pause);
             (std::mem::take(&mut state.again), state.due)
         };
         if let Some(due) = due {
@@ -151,6 +145,11 @@ impl<T: Sealed> Follower<T> {
         }
         if again {
             self.poll(false);
+        }
+        match answer {
+            Ok(stored) => self.learn(seen, &stored),
+            Err(error) if error.is_wrong_type() => self.ignore(&error.to_string()),
+            Err(_) => {}
         }
     }
 
@@ -180,10 +179,11 @@ impl<T: Sealed> Follower<T> {
         who: &str,
     ) -> Result<SettingVersion, Error> {
         self.follow();
+        let seen = lock(&self.state).changes;
         let set = Set::new(expected, value, who, (&self.channel, &self.message));
         match self.set.run(Key::from(""), set).await? {
             SetReply::Added(version) => {
-                self.hear_of(&version);
+                self.learn(seen, &Stored { versions: vec![version.clone()], is_recognised: true });
                 Ok(version)
             }
             SetReply::Found(found) => {

@@ -86,7 +86,8 @@ setters! { ConcurrencyLimitLayer<Req, H, R>:
     fn weight(weight: impl Fn(&Req) -> u32 + Send + Sync + 'static)
         => provide.from.weight = Some(Arc::new(weight));
 
-    /// Sets the limit for a request, with a closure from `&Req` to `Option<u32>`. Default, and for `None`: the
+    /// Sets the limit for a request, with a closure from `&Req` to `Option<u32>`. A limit that is changed for the whole
+    /// fleet comes from [`FleetLimit`](super::FleetLimit). Default, and for `None`: the
     /// limit of the WaitGroup.
     ///
     /// A limit of 0 refuses the request as [`Invalid`](crate::RefusalKind::Invalid).

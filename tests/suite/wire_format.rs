@@ -9,9 +9,11 @@ use futures::stream::BoxStream;
 use tokio::time::timeout;
 use tower_distributed::dedupe::Claimed;
 use tower_distributed::single_flight::Postcard;
-use tower_distributed::wait_group::PermitId;
+use tower_distributed::token_bucket::FleetTable;
+use tower_distributed::wait_group::{FleetLimit, PermitId};
 use tower_distributed::{
-    BloomFilter, Dedupe, Error, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup,
+    BloomFilter, Dedupe, Error, FleetQuotas, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket,
+    WaitGroup,
 };
 
 use crate::stores::SOON;
@@ -385,6 +387,60 @@ async fn reader_writer_locks() {
     assert_form(&scene.members("td:{rw:readers}:rw:holders")[0], "@-@.@/rblue");
     assert!(reader.release().await.unwrap());
     assert_eq!(scene.keys("td:{rw:readers}:*"), [""; 0]);
+}
+
+#[tokio::test]
+async fn settings() {
+    let scene = Scene::new().await;
+    scene.run(
+        r#"
+        RPUSH td:{api:}:setting:quotas "6 1795433758100958 0af\x0aann b\x0a+1/s, burst 60"
+        RPUSH td:{api:}:setting:quotas "7 1795433758100959 fedcba9876543210\x0aben\x0a+10/s; 1000/h, burst 100"
+        RPUSH td:{exports:}:setting:limit "1 1795433758100958 0af\x0aann\x0a+7"
+        RPUSH td:{api:}:setting:table "1 1795433758100958 0af\x0aann\x0a+/a = 1/s\x0a/b = 2/s"
+        RPUSH td:{undone:}:setting:quotas "1 1795433758100958 0af\x0aann\x0a+5/s"
+        RPUSH td:{undone:}:setting:quotas "2 1795433758100959 0b0\x0aann\x0a-"
+        "#,
+    );
+    let store = &scene.store;
+    let quotas = FleetQuotas::new(store, "api", "1/s").unwrap();
+    let history = quotas.history().await.unwrap();
+    assert_eq!((history[0].number, &*history[0].who, &*history[1].who), (7, "ben", "ann b"));
+    assert_eq!(quotas.current().to_string(), "10/s; 1000/h, burst 100");
+    let micros = history[0].at.duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
+    assert_eq!(micros, 1_795_433_758_100_959);
+    let limit = FleetLimit::new(store, "exports", 1_u32).unwrap();
+    assert_eq!((limit.refresh().await.unwrap(), limit.current()), (1, 7));
+    let table = FleetTable::new(store, "api", "").unwrap();
+    table.refresh().await.unwrap();
+    assert_eq!(table.current().get("/b").unwrap().to_string(), "2/s");
+    let undone = FleetQuotas::new(store, "undone", "1/s").unwrap();
+    assert_eq!((undone.refresh().await.unwrap(), undone.current().to_string()), (2, "1/s".into()));
+
+    let client = redis::Client::open(scene.server.url()).unwrap();
+    let mut connection = client.get_async_pubsub().await.unwrap();
+    connection.subscribe("td:wake:all").await.unwrap();
+    let messages = connection.into_on_message();
+    let mut heard = Heard(messages.map(|message| message.get_payload::<String>().unwrap()).boxed());
+    quotas.undo("cleo").await.unwrap();
+    let stored: Vec<String> = scene.server.query(&["LRANGE", "td:{api:}:setting:quotas", "0", "-1"]).unwrap();
+    assert_form(&stored[2], "8 # @\ncleo\n+1/s, burst 60");
+    assert_eq!((stored.len(), scene.ttl("td:{api:}:setting:quotas")), (3, -1));
+    assert_eq!(heard.next().await, format!("setting:quotas\napi\n{}", stored[2]));
+    undone.set("3/s", "ann").await.unwrap();
+    undone.undo("ann").await.unwrap();
+    let stored: Vec<String> =
+        scene.server.query(&["LRANGE", "td:{undone:}:setting:quotas", "0", "-1"]).unwrap();
+    assert_form(&stored[3], "4 # @\nann\n-");
+
+    // Another process sets one.
+    eventually("the subscription", SOON, async || {
+        scene.server.query::<Vec<(String, usize)>>(&["PUBSUB", "NUMSUB", "td:wake:all"]).unwrap()[0].1 == 2
+    })
+    .await;
+    scene.run(r#"PUBLISH td:wake:all "setting:quotas\x0aapi\x0a9 <NOW+60s> 0af\x0aben\x0a+9/s""#);
+    eventually("the message", SOON, async || quotas.version() == 9).await;
+    assert_eq!(quotas.current().to_string(), "9/s");
 }
 
 #[tokio::test]

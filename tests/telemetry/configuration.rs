@@ -1,4 +1,5 @@
-//! Mistakes of configuration are reported: a missing extension, and a stream that outlives its permit.
+//! Mistakes of configuration are reported: a missing extension, and a stream that outlives its permit. So are changes of
+//! settings.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -7,10 +8,11 @@ use axum::body::{Body, Bytes};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use support::eventually;
+use support::redis_server::RedisServer;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_distributed::extract::extension;
 use tower_distributed::response::UntilBodyEnd;
-use tower_distributed::{Quota, Store, TokenBucket, WaitGroup, web};
+use tower_distributed::{FleetQuotas, Quota, Store, TokenBucket, WaitGroup, web};
 
 use crate::SOON;
 use crate::seen::{events, listen, value};
@@ -59,4 +61,27 @@ async fn a_body_that_outlives_its_permit_is_told() {
     eventually("the event", SOON, async || counted("body_outlived_lease", "silent") > 0.0).await;
     eventually("the permit is free", SOON, async || streams.count("all").await.unwrap() == 0).await;
     assert_eq!(events(&[("event", "body_outlived_lease"), ("namespace", "silent")]).len(), 1);
+}
+
+#[tokio::test]
+async fn changes_of_a_setting_are_told_without_who_has_set_it() {
+    listen();
+    let server = RedisServer::start().await;
+    let quotas = FleetQuotas::new(&Store::redis(&server.url()).unwrap(), "settings", "1/s").unwrap();
+    quotas.set("2/s", "ann").await.unwrap();
+    assert_eq!(counted("setting_changed", "settings"), 1.0);
+    for unreadable in ["2 1 0\nann\n+10/fortnight", "10/s"] {
+        server.cli(&["RPUSH", "td:{settings:}:setting:quotas", unreadable]);
+    }
+    for _ in 0..3 {
+        assert!(quotas.refresh().await.unwrap_err().is_wrong_type());
+    }
+    assert_eq!(counted("setting_ignored", "settings"), 1.0, "once");
+    server.cli(&["RPOP", "td:{settings:}:setting:quotas"]);
+    assert_eq!((quotas.refresh().await.unwrap(), quotas.current().to_string()), (2, "2/s".into()));
+    quotas.set("3/s", "ann").await.unwrap();
+    assert_eq!(counted("setting_changed", "settings"), 2.0);
+    let told = events(&[("event", "setting_changed"), ("namespace", "settings")]);
+    let text = format!("{told:?}");
+    assert!(told.len() == 2 && text.contains("version 3: 3/s") && !text.contains("ann"), "{text}");
 }
