@@ -1,6 +1,7 @@
 -- bucket: reads, charges and writes the state of a token bucket (GCRA, in exact integers).
 -- ARGV[1] is the number of quotas; then per quota burst (tokens), num, den: one token every num/den microseconds
--- (num = 0: tokens never come back if den is 1, else at the start of a window; see lib/calendar). `first` is the position of the script's own first argument.
+-- (num = 0: tokens never come back if den is 1, else at the start of a window; see lib/calendar). `first` is the position
+-- of the script's own first argument.
 -- A state is a flat table: [1] blocked until (µs, 0: not blocked), then seven numbers per level, first the levels of the
 -- quotas, then those of the quotas of other calls:
 --   whole, part       TAT: µs and den-ths of a µs; or if tokens never come back: used tokens, -1
@@ -174,8 +175,10 @@ local function on_tables()
       return used, -1, number, 0
     end
     if num[q] == 0 or not from then return whole, part, 0, 0 end
-    if s[from + 4] == 0 or not later(s[from + 2], s[from + 3], s[from], s[from + 1]) then return whole, part, whole, part end
-    return whole, part, convert(s, from, s[from + 2], s[from + 3], q)
+    if s[from + 4] > 0 and later(s[from + 2], s[from + 3], s[from], s[from + 1]) then
+      return whole, part, convert(s, from, s[from + 2], s[from + 3], q)
+    end
+    return whole, part, whole, part
   end
 
   -- Returns the state with the levels of the quotas first, and whether a quota is new to it.
@@ -239,17 +242,16 @@ local function on_tables()
       s = {0, s[1], s[2], last, rest, s[3], s[4], s[5]}
     end
     if #s < 8 or #s % 7 ~= 1 then return nil end
+    local limited = false
     for o = 2, #s, 7 do
       if s[o + 4] < 0 or s[o + 5] < 1 or s[o + 6] < 1 or (s[o + 1] < 0) ~= (s[o + 4] == 0) then return nil end
-    end
-    local moved = set_back(s, seen)
-    for o = 2, #s, 7 do
       if s[o + 4] == 0 and s[o + 5] > 1 then
-        local limited = calendar().read(s, o)
-        if limited == nil then return nil end
-        moved = moved or limited
+        local is_limited = calendar().read(s, o)
+        if is_limited == nil then return nil end
+        limited = limited or is_limited
       end
     end
+    local moved = set_back(s, seen) or limited
     local fitted, is_new = rested(s)
     return fitted, moved or is_new
   end
@@ -355,6 +357,6 @@ local function on_tables()
     return least
   end
 
-  return {load = load, rested = rested, save = save, told = told, free = free, charge = charge, acts_in_windows = acts_in_windows,
-    advance = advance, minus = minus, later = later, span = span}
+  return {load = load, rested = rested, save = save, told = told, free = free, charge = charge,
+    acts_in_windows = acts_in_windows, advance = advance, minus = minus, later = later, span = span}
 end

@@ -160,7 +160,7 @@ pub struct Balance<'a> {
     /// The number of tokens available now.
     pub remaining: u32,
     /// How long an empty bucket takes to fill; `None` if it never does. For a calendar quota: the length of the current
-    /// window.
+    /// window; `None` in the decision on a cost of 0, which does not ask the store for the time.
     pub window: Option<Duration>,
     /// The time in which as many tokens come back as are [left](Self::remaining). A client that spreads the remaining
     /// tokens over this time is not refused. If no tokens are left: when the next token is available. For a calendar

@@ -173,11 +173,6 @@ impl Calendar {
         (day - EPOCH) * DAY - self.offset * MINUTE
     }
 
-    /// Whether all windows have the same length.
-    pub(crate) fn is_even(&self) -> bool {
-        matches!(self.length, Length::Days(..))
-    }
-
     /// The average length of a window, µs.
     pub(crate) fn average(&self) -> f64 {
         (match self.length {

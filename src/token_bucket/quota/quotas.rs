@@ -34,9 +34,6 @@ pub(super) struct Set {
     /// The value of the policy header field.
     #[cfg(feature = "http")]
     policy: OnceLock<http::HeaderValue>,
-    /// Whether the windows of a calendar quota differ in length, so that the policy changes with time.
-    #[cfg(feature = "http")]
-    is_uneven: bool,
     /// The share of one process, for the given number of processes.
     share: OnceLock<(NonZeroU32, Quotas)>,
 }
@@ -45,8 +42,6 @@ impl Set {
     pub(super) fn of(limits: SmallVec<[Limit; 1]>) -> Self {
         let burst = limits.iter().map(|limit| limit.burst).min().unwrap_or(0);
         Self {
-            #[cfg(feature = "http")]
-            is_uneven: limits.iter().any(|limit| Calendar::of(limit).is_some_and(|of| !of.is_even())),
             have_windows: limits.iter().any(|limit| Calendar::of(limit).is_some()),
             limits,
             burst,
@@ -127,10 +122,10 @@ impl Quotas {
         &self.0.limits
     }
 
-    /// The value of the policy header field, written at first use, or each time if it changes.
+    /// The value of the policy header field, written at first use; or each time, because windows differ in length.
     #[cfg(feature = "http")]
     pub(crate) fn policy(&self, write: impl FnOnce() -> http::HeaderValue) -> http::HeaderValue {
-        if self.0.is_uneven { write() } else { self.0.policy.get_or_init(write).clone() }
+        if self.0.have_windows { write() } else { self.0.policy.get_or_init(write).clone() }
     }
 
     /// Identifies a set of quotas without reading its contents.

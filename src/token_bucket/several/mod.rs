@@ -74,7 +74,7 @@ use crate::{Error, IntoKey, Key};
 /// * Until the tokens are given back, they can cause refusals of other requests. Put the limit that refuses most
 ///   first.
 /// * On a Cluster, whose client may repeat calls, the tokens of a bucket are given back in full if nothing was
-///   charged after them, otherwise not at all. Tokens of quotas that never refill are not given back.
+///   charged after them, otherwise not at all. Tokens of quotas that never refill, and of calendar quotas, are not given back.
 /// * If the limits are in different stores and one store is unavailable, the request fails with that error, and no
 ///   limit is charged. A layer then applies its [`StoreFailure`](crate::StoreFailure) setting.
 ///

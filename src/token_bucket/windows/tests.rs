@@ -85,3 +85,33 @@ async fn no_window_sees_more_than_its_tokens() {
     }
     assert!(later > 10_000, "{later}");
 }
+
+/// A clock that steps over the end of a window and back, as often as it likes, gives the tokens of each window once.
+#[tokio::test]
+async fn each_window_gives_its_tokens_once_whatever_the_clock_does() {
+    let seed = seed();
+    let mut rng = StdRng::seed_from_u64(seed);
+    let clock = Arc::new(AtomicI64::new(START));
+    let store = Store::with_clock(Clock::Manual(clock.clone()));
+    let border = (START / DAY + 1) * DAY;
+    for sequence in 0..2_000 {
+        let most = rng.random_range(1..=10);
+        let quotas = [Quota::per_calendar_day(most), Quota::per_second(1000).burst(most)];
+        let quotas = &quotas[..rng.random_range(1..=2)];
+        let quotas = Quotas::new(quotas.iter().cloned()).unwrap();
+        let bucket = TokenBucket::new(&store, "steps", quotas).unwrap();
+        let mut admitted: BTreeMap<i64, u32> = BTreeMap::new();
+        for _ in 0..40 {
+            let step = rng.random_range(-DAY / 2..DAY / 2);
+            clock.store(border + *[step, step / 1_000_000].choose(&mut rng).unwrap(), Ordering::Relaxed);
+            let cost = rng.random_range(1..=most);
+            let decision = bucket.allow_n(sequence, cost).await.unwrap();
+            if decision.is_admitted() {
+                *admitted.entry(decision.state.bucket.levels[0].last.whole).or_default() += cost;
+            }
+            bucket.peek(sequence).await.unwrap();
+        }
+        assert!(admitted.len() <= 2, "SEED={seed}: {admitted:?}");
+        assert!(admitted.values().all(|sum| *sum <= most), "SEED={seed}, {most}: {admitted:?}");
+    }
+}

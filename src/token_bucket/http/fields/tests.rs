@@ -1,12 +1,9 @@
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::*;
-use crate::store::Clock;
 use crate::{Quota, RateLimitLayer, Store, TokenBucket, web};
 
 type Layered = RateLimitLayer<Request<()>, Response<String>, crate::response::Refuse>;
@@ -127,35 +124,6 @@ async fn they_are_lists_of_rfc_9651() {
         assert_eq!(of("qu").as_string().map(|unit| unit.as_str()), Some("content-bytes"));
         assert_eq!(of("pk").as_byte_sequence().map(<[u8]>::len), Some(12));
     }
-}
-
-/// The windows of months differ in length, so the policy does as well.
-#[tokio::test]
-async fn calendar_quotas_say_when_the_next_window_starts() {
-    const DAY: i64 = 86_400_000_000;
-    // 2026-01-31, and 10 s before the end of it.
-    let end = 20_485 * DAY;
-    let clock = Arc::new(AtomicI64::new(end - 10_000_000));
-    let store = Store::with_clock(Clock::Manual(clock.clone()));
-    let bucket = TokenBucket::new(&store, "fields", Quota::per_calendar_month(2)).unwrap();
-    let layer = web::rate_limit(bucket, |_: &Request<()>| "ann").cost(|_: &Request<()>| 2);
-    let [admitted, refused] = fields(layer.clone()).await;
-    let january = format!("\"default\";q=2;w={};qu=\"tokens\"", 31 * 86_400);
-    assert_eq!(admitted, (200, Some(january.clone()), Some("\"default\";r=0;t=10".to_owned())));
-    assert_eq!(refused, (429, Some(january), Some("\"default\";r=0;t=10".to_owned())));
-    clock.store(end, Ordering::Relaxed);
-    let [february, _] = fields(layer).await;
-    assert!(february.1.unwrap().contains(&format!("w={}", 28 * 86_400)));
-    assert!(february.2.unwrap().ends_with(&format!("t={}", 28 * 86_400)));
-
-    let one = web::rate_limit(
-        TokenBucket::new(&store, "one", Quota::per_calendar_month(9)).unwrap(),
-        |_: &Request<()>| "ann",
-    );
-    let first = fields(one.clone()).await;
-    assert_eq!(first[0].1.as_deref(), Some("\"default\";q=9;w=2419200"));
-    clock.store(end + 28 * DAY + 1, Ordering::Relaxed);
-    assert_eq!(fields(one).await[0].1.as_deref(), Some("\"default\";q=9;w=2678400"), "March");
 }
 
 #[test]
