@@ -7,6 +7,7 @@ use super::Reservation;
 use super::bucket_state::BucketState;
 use super::calls::{Clients, counted};
 use super::decision::Decision;
+use super::holds::HoldOptions;
 use super::local::Local;
 use super::operations::Reset;
 use super::peek::Peek;
@@ -29,6 +30,7 @@ pub struct TokenBucket {
     /// The longest delay of a reservation, µs.
     pub(super) max_wait: i64,
     pub(super) local: Local,
+    pub(super) holding: HoldOptions,
 }
 
 impl TokenBucket {
@@ -49,7 +51,13 @@ impl TokenBucket {
     {
         let quotas = quotas.try_into()?;
         let clients = Arc::new(Clients::new(store, name, &Namespace::new(store, name)?));
-        Ok(Self { clients, quotas, max_wait: MAX_SPAN, local: Local::default() })
+        Ok(Self {
+            clients,
+            quotas,
+            max_wait: MAX_SPAN,
+            local: Local::default(),
+            holding: HoldOptions::default(),
+        })
     }
 
     /// Takes one token if it is available now.

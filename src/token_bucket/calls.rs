@@ -13,6 +13,7 @@ use super::ahead::Prefetch;
 use super::bucket_state::BucketState;
 use super::cancel::Cancel;
 use super::decision::Decision;
+use super::holds::{HoldOptions, Renewals};
 use super::local::Local;
 use super::operations::{Reserve, Reset};
 use super::peek::Peek;
@@ -34,6 +35,7 @@ pub(crate) struct Clients {
     pub(super) prefetch: Client<Prefetch>,
     pub(super) peek: Client<Peek>,
     pub(super) reset: Client<Reset>,
+    pub(super) holds: Arc<Renewals>,
     pub(super) returning: Returning,
     pub(super) store: Store,
     pub(super) namespace: Namespace<Bucket>,
@@ -98,7 +100,13 @@ impl TokenBucket {
     pub(crate) fn beside(&self, ending: &str, quota: Quota) -> Result<Self, Error> {
         let (store, name) = (&self.clients.store, format!("{}{ending}", self.name()));
         let clients = Arc::new(Clients::new(store, &name, &Namespace::open(store, &name)));
-        Ok(Self { clients, quotas: quota.try_into()?, max_wait: 0, local: Local::default() })
+        Ok(Self {
+            clients,
+            quotas: quota.try_into()?,
+            max_wait: 0,
+            local: Local::default(),
+            holding: HoldOptions::default(),
+        })
     }
 
     /// The same buckets as part of several limits: without waiting and prefetching.
@@ -171,6 +179,7 @@ impl Clients {
             prefetch: namespace.client(),
             peek: namespace.client(),
             reset: namespace.client(),
+            holds: Renewals::new(store, namespace),
             returning: Returning::default(),
             store: store.clone(),
             namespace: namespace.clone(),

@@ -9,6 +9,7 @@ mod calls;
 mod cancel;
 mod change;
 mod decision;
+mod holds;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 pub(crate) mod layer;
@@ -31,6 +32,7 @@ mod tests;
 pub use self::bucket::TokenBucket;
 pub use self::bucket_state::{Balance, BucketState};
 pub use self::decision::Decision;
+pub use self::holds::{Captured, Hold, OnEnd, Usage};
 pub use self::layer::*;
 pub use self::reservation::Reservation;
 pub use self::several::TokenBuckets;
