@@ -49,8 +49,9 @@ local function quick_holds()
   for i = 1, #KEYS do
     local key = KEYS[i]
     if key ~= KEYS[i - 1] then
-      local stored, seen = raw[i], nil
-      ahead, changed, h = 0, false, {held = 0, captures = 0, next = 0, last = 0, tail = '', from = i}
+      -- MGET finds nothing in a key of another type; GET fails on it.
+      local stored, seen = raw[i] or #KEYS > 1 and redis.pcall('GET', key), nil
+      ahead, changed, h = 0, false, {held = 0, captures = 0, next = 0, last = 0, tail = '', whole = 0, part = 0}
       if stored then
         if type(stored) ~= 'string' then return nil end
         local whole, part, held, captures, next, last, from
@@ -68,6 +69,8 @@ local function quick_holds()
         whole, part, seen = tonumber(whole), tonumber(part), tonumber(seen)
         if whole >= limit or part >= parts then return nil end
         if whole >= now then ahead = (whole - now) * parts + part end
+        -- Without holds, a full bucket is as an unused one.
+        if ahead > 0 or h.tail ~= '' then h.whole, h.part = whole, part end
         if ahead >= limit or seen and seen > now or ahead > full and not seen then return nil end
       end
     end
@@ -82,7 +85,7 @@ local function quick_holds()
     reply[i + 1] = {outcome, amount, ahead}
     if h.tail ~= '' then reply[i + 1] = {outcome, amount, ahead, h.held, h.next} end
     if changed and key ~= KEYS[i + 1] then
-      h.key, h.to, h.ahead, h.unknown = key, i, ahead, not raw[i]
+      h.key, h.ahead = key, ahead
       writes[#writes + 1] = h
     end
   end
@@ -91,6 +94,7 @@ local function quick_holds()
     ahead = state.ahead
     local part = ahead % parts
     local whole = now + (ahead - part) / parts
+    if ahead == 0 then whole, part = state.whole, state.part end
     local idle, value = part > 0 and whole + 1 or whole, format('%d %d ', whole, part) .. quota
     if state.tail ~= '' then
       value = format('%s %d|%d %d %d %d|', value, now, state.held, state.captures, state.next, state.last) .. state.tail
@@ -104,20 +108,12 @@ local function quick_holds()
       value = format('%s %d', value, now)
     end
     if idle <= now then
-      -- Without a value, the key may hold another type.
-      if not state.unknown then saved = redis.pcall('DEL', state.key) end
+      saved = redis.pcall('DEL', state.key)
     else
       local expiry = format('%d', (idle - idle % 1000000 + 1000000) / 1000) -- as `pxat` in lib/bucket
-      if state.unknown and #KEYS > 1 then
-        saved = redis.pcall('SET', state.key, value, 'PXAT', expiry, 'GET')
-      else
-        saved = redis.pcall('SET', state.key, value, 'PXAT', expiry)
-      end
+      saved = redis.pcall('SET', state.key, value, 'PXAT', expiry)
     end
-    if type(saved) == 'table' and saved.err then
-      if not string.find(saved.err, 'WRONGTYPE', 1, true) then return saved end
-      for run = state.from, state.to do reply[run + 1] = -1 end
-    end
+    if type(saved) == 'table' and saved.err then return saved end
   end
   return reply
 end

@@ -5,6 +5,7 @@
 //! sequences run concurrently, so that their operations share calls, as runs.
 
 mod exact;
+mod holds;
 mod published;
 mod rational;
 mod runs;

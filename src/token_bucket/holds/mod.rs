@@ -11,6 +11,8 @@ mod usage;
 mod tests;
 
 pub use self::hold::{Captured, Hold};
+#[cfg(test)]
+pub(super) use self::operation::{HoldStep, Verb};
 pub(super) use self::renewals::Renewals;
 pub(crate) use self::state::Holds;
 pub use self::usage::Usage;

@@ -160,7 +160,7 @@ impl Operation for HoldStep {
         if bucket.fits(&self.quotas) {
             let changed;
             (outcome, amount, changed) = self.run(bucket, now);
-            if changed {
+            if changed || moved {
                 bucket.written(now);
             }
             after = bucket.snapshot();

@@ -37,6 +37,14 @@ pub(super) struct Record {
 }
 
 impl Holds {
+    /// Reads the numbers of stored holds.
+    #[cfg(test)]
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut numbers = text.split(' ').map(|number| number.parse().unwrap());
+        let mut next = || numbers.next().unwrap();
+        Self { held: next(), captures: next(), next: next(), last: next(), each: Vec::new() }
+    }
+
     /// Adds tokens to those that are held until `end`.
     fn add(&mut self, amount: i64, end: i64, on_end: OnEnd) {
         self.held += amount;
@@ -62,6 +70,16 @@ impl Holds {
 }
 
 impl Level {
+    /// The level as if what is held were used.
+    pub(crate) fn with_held(mut self, pace: &Pace, now: i64, held: i64) -> Self {
+        match pace.num {
+            _ if held == 0 => {}
+            0 => self.tat.whole += held,
+            _ => self.tat = self.tat.max(Moment::at(now)).advance(pace, held),
+        }
+        self
+    }
+
     /// Charges what was held, at the time `at`: in full, with a debt of at most 35 years, or until the level is empty.
     fn settle(&mut self, now: i64, at: i64, tokens: i64, in_full: bool) {
         let pace = Pace::of(self.quota);
@@ -114,7 +132,7 @@ impl Bucket {
             if !(1..1 << 32).contains(&held) || !(0..1 << 53).contains(&next) {
                 return Err(Garbled("a script returned holds that are out of range"));
             }
-            self.holds = Some(Box::new(Holds { held, next, ..Holds::default() }));
+            self.holds = Some(Box::new(Holds { held, next, last: next, ..Holds::default() }));
         }
         Ok(())
     }
@@ -159,7 +177,7 @@ impl Bucket {
 
     /// Charges captured tokens, whether they are available or not.
     pub(super) fn capture(&mut self, quotas: &Quotas, now: i64, tokens: i64) {
-        for (at, level) in self.levels.iter_mut().enumerate() {
+        for (at, level) in self.levels.iter_mut().enumerate().filter(|_| tokens > 0) {
             level.settle(now, now, tokens, at < quotas.limits().len());
         }
     }

@@ -141,7 +141,8 @@ impl Decided {
             let shift = now - state.now;
             bucket.blocked_until = bucket.blocked_until.max(state.bucket.blocked_until + shift);
             for (level, limit) in state.bucket.pairs(&state.quotas) {
-                let mut level = *level;
+                // What is held counts as used.
+                let mut level = level.with_held(limit, state.now, state.bucket.held());
                 if limit.num != 0 {
                     level.tat.whole += shift;
                     level.last.whole += shift;
