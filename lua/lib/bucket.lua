@@ -10,7 +10,8 @@
 -- The stored value is all numbers, separated by spaces; for one level and no other information only
 -- `whole part num den burst`; see also lib/bare. A key expires at the end of the second in which its bucket is full and
 -- unblocked.
--- A state that owed more than its bursts when it was written ends with that time (µs): it was blocked, reserved ahead, or
+-- What is held of a bucket stands behind the numbers, see lib/holds, which is joined before this.
+-- A state that owed more than its bursts when it was written, or that has holds, ends with that time (µs): it was blocked, reserved ahead, or
 -- charged without a check. If the clock is behind that time, it was set back: all times of the state move back by as
 -- much. The other states never owe more than their bursts, which bounds them after the clock was set back.
 local KEYS, ARGV, tonumber = KEYS, ARGV, tonumber
@@ -18,6 +19,7 @@ local call, floor, max, min, format, sub = redis.pcall, math.floor, math.max, ma
 local quotas, first
 -- Per level: first the quotas, then the other quotas of the state that was loaded last.
 local burst, num, den
+local with_holds -- see lib/holds; nil if no state has holds
 
 -- Reads the quotas that start at ARGV[at].
 local function read_quotas(at)
@@ -80,7 +82,7 @@ local function on_tables()
 
   -- Whether a state owes more than its bursts.
   local function owes(s)
-    if s[1] > now then return true end
+    if s[1] > now or s.holds then return true end
     for o = 2, #s, 7 do
       if s[o + 4] > 0 then
         local most, rest = empty(s, o)
@@ -111,13 +113,16 @@ local function on_tables()
 
   -- The time from which a state is idle, so that deleting it changes nothing; nil if never.
   local function idle_from(s)
-    local idle = s[1]
+    local idle, h = s[1], s.holds
+    if h then idle = max(idle, h.last) end
     for o = 2, #s, 7 do
       if s[o + 4] > 0 then
-        idle = max(idle, s[o] + (s[o + 1] > 0 and 1 or 0), s[o + 2] + (s[o + 3] > 0 and 1 or 0))
-      elseif s[o] > 0 then
+        local full = max(s[o] + (s[o + 1] > 0 and 1 or 0), s[o + 2] + (s[o + 3] > 0 and 1 or 0))
+        if h then full = (with_holds or on_holds()).full_from(h, full, s[o + 4], s[o + 5]) end
+        idle = max(idle, full)
+      elseif s[o] > 0 or (h and h.captures > 0) then
         if s[o + 5] == 1 then return nil end
-        idle = max(idle, calendar().idle_from(s, o))
+        idle = max(idle, calendar().idle_from(s, o, h))
       end
     end
     return idle
@@ -190,7 +195,7 @@ local function on_tables()
     end
     if not fits then
       local old, found = s, {}
-      s = {old[1]}
+      s = {old[1], holds = old.holds}
       for q = 1, quotas do
         local at
         for o = #old - 6, 2, -7 do
@@ -226,10 +231,16 @@ local function on_tables()
   end
 
   -- Returns the state stored as `raw` (nil or false: none), and whether it is not as it was stored: a quota is new to
-  -- it, or the clock was set back. Returns nil if `raw` is not a bucket.
+  -- it, or the clock was set back; and whether holds have ended. Returns nil if `raw` is not a bucket.
   local function load(raw)
     if not raw then return fit({0}) end
-    local s, n = {}, 0
+    local s, n, bar = {}, 0, string.find(raw, '|', 1, true)
+    if bar then
+      with_holds = with_holds or on_holds()
+      s.holds = with_holds.read(sub(raw, bar + 1))
+      if not s.holds then return nil end
+      raw = sub(raw, 1, bar - 1)
+    end
     for number in string.gmatch(raw, '[^ ]+') do
       n = n + 1
       s[n] = tonumber(number)
@@ -239,9 +250,9 @@ local function on_tables()
     if #s == 5 then
       local last, rest = s[1], s[2]
       if s[3] == 0 then last, rest = 0, 0 end
-      s = {0, s[1], s[2], last, rest, s[3], s[4], s[5]}
+      s = {0, s[1], s[2], last, rest, s[3], s[4], s[5], holds = s.holds}
     end
-    if #s < 8 or #s % 7 ~= 1 then return nil end
+    if #s < 8 or #s % 7 ~= 1 or s.holds and not seen then return nil end
     local limited = false
     for o = 2, #s, 7 do
       if s[o + 4] < 0 or s[o + 5] < 1 or s[o + 6] < 1 or (s[o + 1] < 0) ~= (s[o + 4] == 0) then return nil end
@@ -251,9 +262,15 @@ local function on_tables()
         limited = limited or is_limited
       end
     end
-    local moved = set_back(s, seen) or limited
+    local moved, swept = set_back(s, seen), false
+    if moved and s.holds and not with_holds.shift(s.holds, seen) then return nil end
+    if s.holds and s.holds.next <= now then
+      if not with_holds.sweep(s) then return nil end
+      swept = not moved
+    end
+    moved = moved or limited
     local fitted, is_new = rested(s)
-    return fitted, moved or is_new
+    return fitted, moved or is_new, swept
   end
 
   -- Writes a state and returns the reply of Redis. `unknown`: MGET found nothing in the key, so it may hold another
@@ -269,6 +286,7 @@ local function on_tables()
       value = format(sub(string.rep(' %d', #s), 2), unpack(s))
     end
     if owes(s) then value = value .. format(' %d', now) end
+    if s.holds then value = value .. (with_holds or on_holds()).text(s.holds) end
     if not idle then
       if unknown then return call('SET', key, value, 'GET') end
       return call('SET', key, value)
@@ -287,7 +305,7 @@ local function on_tables()
         local whole, part = s[o], s[o + 1]
         if whole < at then whole, part = at, 0 end
         whole, part = advance(q, whole, part, amount)
-        local full, rest = advance(q, 0, 0, burst[q])
+        local full, rest = advance(q, 0, 0, max(0, burst[q] - (s.holds and s.holds.held or 0)))
         whole, part = minus(q, whole, part, full, rest)
         acts = max(acts, whole + (part > 0 and 1 or 0))
       else
@@ -329,17 +347,24 @@ local function on_tables()
     end
   end
 
-  -- The part of a state that is returned: blocked until, then four numbers per quota.
+  -- Appends what is held, if anything is: tokens, earliest end (µs).
+  local function held(s, numbers)
+    if s.holds then numbers[#numbers + 1], numbers[#numbers + 2] = s.holds.held, s.holds.next end
+    return numbers
+  end
+
+  -- The part of a state that is returned: blocked until, then four numbers per quota, then what is held.
   local function told(s)
     local numbers = {s[1]}
     for q = 1, quotas do
       for i = 0, 3 do numbers[4 * q - 2 + i] = s[7 * q - 5 + i] end
     end
-    return numbers
+    return held(s, numbers)
   end
 
-  -- The number of tokens available from `at` on for a request that may wait for `wait` µs; negative if tokens are
-  -- already reserved ahead of time. For calendar quotas, the request acts at `acts`, if it is later.
+  -- The number of tokens available from `at` on for a request that may wait for `wait` µs, apart from those that are
+  -- held; negative if tokens are already reserved ahead of time. For calendar quotas, the request acts at `acts`, if it is
+  -- later.
   local function free(s, at, wait, acts)
     local least = math.huge
     for q = 1, quotas do
@@ -354,9 +379,9 @@ local function on_tables()
       end
       least = min(least, tokens)
     end
-    return least
+    return s.holds and least - s.holds.held or least
   end
 
-  return {load = load, rested = rested, save = save, told = told, free = free, charge = charge,
+  return {load = load, rested = rested, save = save, told = told, held = held, free = free, charge = charge,
     acts_in_windows = acts_in_windows, advance = advance, minus = minus, later = later, span = span}
 end

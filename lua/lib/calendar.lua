@@ -157,9 +157,12 @@ local function calendar()
     return (passed == 0 and s[o] <= s[o + 6]) or (passed >= 0 and s[o] == used - passed * s[o + 6])
   end
 
-  -- The time from which a level is idle.
-  function windows.idle_from(s, o)
-    return start(rules(s[o + 5]), s[o + 2] + floor((s[o] + s[o + 6] - 1) / s[o + 6])) + kept
+  -- The time from which a level is idle, at the latest, if the holds `h` end (nil: there are none).
+  function windows.idle_from(s, o, h)
+    local of, used, burst = rules(s[o + 5]), s[o], s[o + 6]
+    -- What is held is charged as at most 1024 bursts.
+    if h and h.captures > 0 then used = used_by(of, s, o, h.last) + min(h.captures, 1024 * burst) end
+    return start(of, s[o + 2] + floor((used + burst - 1) / burst)) + kept
   end
 
   -- The average time between two tokens (µs).

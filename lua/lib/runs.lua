@@ -7,21 +7,21 @@ local on = on_tables()
 -- key does not hold a bucket. If there is a function `turn`, `turn(i)` is called before each run.
 local function each_run(step, write, turn)
   local raw, reply = #KEYS > 1 and redis.call('MGET', unpack(KEYS)) or {}, {now}
-  local s, is_new, changed
+  local s, is_new, swept, changed
   for i, key in ipairs(KEYS) do
     if turn then turn(i) end
     if key ~= KEYS[i - 1] then
       local stored = raw[i] or call('GET', key) -- MGET finds nothing in a key of another type; GET fails on it
       local failed = type(stored) == 'table'
       if failed and not string.find(stored.err, 'WRONGTYPE', 1, true) then return stored end
-      s, is_new, changed = nil, false, false
-      if not failed then s, is_new = on.load(stored) end
+      s, is_new, swept, changed = nil, false, false, false
+      if not failed then s, is_new, swept = on.load(stored) end
     end
     local answer, changes = -1, false
     if s and key == KEYS[i - 1] then s = on.rested(s) end
     if s then answer, changes = step(s, i, is_new) end
-    reply[i + 1], changed = answer, changed or changes
-    if changed and key ~= KEYS[i + 1] then
+    reply[i + 1], changed = answer, changed or changes or swept
+    if write and changed and key ~= KEYS[i + 1] then
       local saved = write(key, s)
       if type(saved) == 'table' and saved.err then return saved end
     end

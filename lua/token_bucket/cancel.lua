@@ -43,7 +43,8 @@ return each_run(function(s, _, is_new)
       local can = mine >= 0 and (den[q] == 1 or calendar().can_give_back(s, o, mine, last))
       if left < s[o] and can then s[o], given = left, 1 end
     elseif unused then
-      if not on.later(mine, part, s[o], s[o + 1]) and max(s[o], s[o + 2]) <= now + on.span(q) then
+      local held = s.holds and on.advance(q, 0, 0, s.holds.held) or 0
+      if not on.later(mine, part, s[o], s[o + 1]) and max(s[o], s[o + 2]) <= now + on.span(q) - held then
         -- The bucket was not reset since, and no reservation is pending.
         back, over = on.advance(q, 0, 0, cost)
         back = back - max(age, now - at)

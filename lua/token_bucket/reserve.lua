@@ -16,6 +16,12 @@ local parts, per_token, per_burst = den[1], num[1], burst[1] * num[1] -- den-ths
 local function take(s, cost, wait, count)
   local at = max(now, s[1])
   if at > now + wait then return 0 end
+  if s.holds then
+    -- Also if it waits, it gets none of what is held.
+    for q = 1, quotas do
+      if cost > burst[q] - s.holds.held then return 0 end
+    end
+  end
   count = max(0, min(count, floor(on.free(s, at, wait) / cost)))
   if count == 0 then return 0 end
   local acts = wait > 0 and on.acts_in_windows(s, at, count * cost) or at
@@ -41,7 +47,9 @@ for i = 1, #KEYS do
     if pattern then ahead, charged = read_bare(old, pattern, parts, per_burst) end
     if not ahead then
       on = on or on_tables()
-      s, charged = on.load(old)
+      local swept
+      s, charged, swept = on.load(old)
+      charged = charged or swept
     end
   end
   if ahead and top >= limit and ahead + count * price >= limit then

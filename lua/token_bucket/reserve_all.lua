@@ -50,7 +50,9 @@ for m = 1, #met do
     on = on or on_tables()
     under(p)
     if type(stored) ~= 'table' then
-      others[i], is_new[i] = on.load(stored)
+      local swept
+      others[i], is_new[i], swept = on.load(stored)
+      is_new[i] = is_new[i] or swept
     elseif not string.find(stored.err, 'WRONGTYPE', 1, true) then
       return stored
     end

@@ -239,6 +239,11 @@ impl<'a> Fields<'a> {
         Self { values: values.iter(), twice }
     }
 
+    /// The number of values that are left.
+    pub(crate) fn len(&self) -> usize {
+        self.values.len()
+    }
+
     /// Whether the call was sent twice. The other copy of the operation may still run later.
     pub(crate) fn sent_twice(&self) -> bool {
         self.twice

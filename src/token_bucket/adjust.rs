@@ -58,7 +58,7 @@ impl Operation for Adjust {
     under_its_quotas!();
     type Reply = BucketState;
     type Undo = Self;
-    const SCRIPT: Script = script!("token_bucket/adjust", "lib/calendar", "lib/bucket", "lib/runs");
+    const SCRIPT: Script = script!("token_bucket/adjust", "lib/calendar", "lib/holds", "lib/bucket", "lib/runs");
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
@@ -78,6 +78,7 @@ impl Operation for Adjust {
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> BucketState {
+        bucket.sweep(now);
         let (mut after, _) = bucket.fitted(&self.quotas, now);
         let at = after.start(now);
         for (level, limit) in after.levels.iter_mut().zip(self.quotas.limits()) {

@@ -6,6 +6,7 @@
 
 mod calendar;
 mod exact;
+mod holds;
 mod learned;
 mod published;
 mod rational;

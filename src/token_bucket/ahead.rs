@@ -61,7 +61,7 @@ impl Operation for Prefetch {
     type Reply = Prefetched;
     // If the caller is gone, the tokens come back with time.
     type Undo = Self;
-    const SCRIPT: Script = script!("token_bucket/prefetch", "lib/calendar", "lib/bucket", "lib/runs");
+    const SCRIPT: Script = script!("token_bucket/prefetch", "lib/calendar", "lib/holds", "lib/bucket", "lib/runs");
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
 
@@ -84,9 +84,10 @@ impl Operation for Prefetch {
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> Prefetched {
+        let swept = bucket.sweep(now);
         let (mut after, is_new) = bucket.fitted(&self.quotas, now);
         let count = after.prefetch(&self.quotas, now, self.most);
-        if count > 0 || is_new {
+        if count > 0 || is_new || swept {
             bucket.write(&after, now);
         }
         Prefetched { count, state: BucketState { quotas: self.quotas, now, bucket: after } }

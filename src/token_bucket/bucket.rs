@@ -7,6 +7,7 @@ use super::Reservation;
 use super::bucket_state::BucketState;
 use super::calls::{Clients, counted};
 use super::decision::Decision;
+use super::holds::HoldOptions;
 use super::learn::LearnedQuotas;
 use super::local::Local;
 use super::operations::Reset;
@@ -32,6 +33,7 @@ pub struct TokenBucket {
     pub(super) local: Local,
     /// The quotas that a layer learns from its upstream. Waiting requests use them after a block.
     pub(super) learned: Option<LearnedQuotas>,
+    pub(super) holding: HoldOptions,
 }
 
 impl TokenBucket {
@@ -52,7 +54,14 @@ impl TokenBucket {
     {
         let quotas = quotas.try_into()?;
         let clients = Arc::new(Clients::new(store, name, &Namespace::new(store, name)?));
-        Ok(Self { clients, quotas, max_wait: MAX_SPAN, local: Local::default(), learned: None })
+        Ok(Self {
+            clients,
+            quotas,
+            max_wait: MAX_SPAN,
+            local: Local::default(),
+            learned: None,
+            holding: HoldOptions::default(),
+        })
     }
 
     /// Takes one token if it is available now.

@@ -57,6 +57,24 @@ impl BucketState {
         micros(self.blocked())
     }
 
+    /// Returns the number of tokens that are [held](crate::TokenBucket::authorize). They count as used in
+    /// [`remaining`](Self::remaining), but are not charged yet.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_minute(1000))?;
+    /// let hold = bucket.authorize("ann", 400).await?;
+    /// let state = bucket.peek("ann").await?;
+    /// assert_eq!((state.held(), state.remaining()), (400, 600));
+    /// # hold.release().await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn held(&self) -> u32 {
+        u32::try_from(self.bucket.held()).unwrap_or(u32::MAX)
+    }
+
     pub(super) fn blocked(&self) -> i64 {
         self.bucket.blocked_until - self.now
     }
@@ -72,12 +90,17 @@ impl BucketState {
         if after.pairs(&self.quotas).any(never) {
             return None;
         }
-        Some(micros(after.act(&self.quotas, self.now) - self.now))
+        Some(micros(
+            after.act(&self.quotas, self.now).max(self.bucket.held_until(&self.quotas, self.now, cost))
+                - self.now,
+        ))
     }
 
     /// The first quota that has fewer than `cost` tokens.
     pub(super) fn lacking(&self, cost: i64) -> Option<usize> {
-        self.bucket.pairs(&self.quotas).position(|(level, limit)| level.tokens(limit, self.now) < cost)
+        self.bucket
+            .pairs(&self.quotas)
+            .position(|(level, limit)| level.tokens(limit, self.now) - self.bucket.held() < cost)
     }
 
     /// Returns the balance of each quota, in the order of the quotas.
@@ -98,14 +121,14 @@ impl BucketState {
         if self.blocked() > 0 {
             return 0;
         }
-        u32::try_from(level.tokens(limit, self.now).max(0)).unwrap_or(u32::MAX)
+        u32::try_from((level.tokens(limit, self.now) - self.bucket.held()).max(0)).unwrap_or(u32::MAX)
     }
 
     fn balance<'a>(&self, level: &Level, limit: &'a Limit) -> Balance<'a> {
         let (remaining, refills) = (self.tokens(level, limit), limit.num != 0);
         let window = level.window(self.now);
         let effective_window = || match (i64::from(remaining), window) {
-            (0, _) => level.next(limit, self.now).max(self.now) - self.now,
+            (0, _) => level.next(limit, self.now, self.bucket.held()).max(self.now) - self.now,
             (_, Some((_, next))) => next - self.now,
             (left, None) => Moment::default().advance(limit, left).ceil(),
         };

@@ -13,6 +13,7 @@ use super::ahead::Prefetch;
 use super::bucket_state::BucketState;
 use super::cancel::Cancel;
 use super::decision::Decision;
+use super::holds::{HoldOptions, Renewals};
 use super::learn::LearnedQuotas;
 use super::local::Local;
 use super::operations::{Reserve, Reset};
@@ -35,6 +36,7 @@ pub(crate) struct Clients {
     pub(super) prefetch: Client<Prefetch>,
     pub(super) peek: Client<Peek>,
     pub(super) reset: Client<Reset>,
+    pub(super) holds: Arc<Renewals>,
     pub(super) returning: Returning,
     pub(super) store: Store,
     pub(super) namespace: Namespace<Bucket>,
@@ -111,7 +113,14 @@ impl TokenBucket {
     pub(crate) fn beside(&self, ending: &str, quota: Quota) -> Result<Self, Error> {
         let (store, name) = (&self.clients.store, format!("{}{ending}", self.name()));
         let clients = Arc::new(Clients::new(store, &name, &Namespace::open(store, &name)));
-        Ok(Self { clients, quotas: quota.try_into()?, max_wait: 0, local: Local::default(), learned: None })
+        Ok(Self {
+            clients,
+            quotas: quota.try_into()?,
+            max_wait: 0,
+            local: Local::default(),
+            learned: None,
+            holding: HoldOptions::default(),
+        })
     }
 
     /// The same buckets as part of several limits: without waiting and prefetching.
@@ -184,6 +193,7 @@ impl Clients {
             prefetch: namespace.client(),
             peek: namespace.client(),
             reset: namespace.client(),
+            holds: Renewals::new(store, namespace),
             returning: Returning::default(),
             store: store.clone(),
             namespace: namespace.clone(),

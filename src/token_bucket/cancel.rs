@@ -57,7 +57,7 @@ impl Trace {
 
 impl Level {
     /// Returns whether anything was given back.
-    fn cancel(&mut self, pace: &Pace, now: i64, cost: i64, rule: Rule, trace: &Trace) -> bool {
+    fn cancel(&mut self, pace: &Pace, now: i64, (cost, held): (i64, i64), rule: Rule, trace: &Trace) -> bool {
         let mine = trace.tat;
         if pace.num == 0 {
             let used = self.tat.whole;
@@ -70,7 +70,8 @@ impl Level {
         let back = match rule {
             Rule::Unused { charged, age } => {
                 let was_reset = self.tat < mine;
-                let is_pending = self.tat.max(self.last).whole > now + pace.span;
+                let held = Moment::default().advance(pace, held);
+                let is_pending = self.tat.max(self.last).whole > now + pace.span - held.whole;
                 if was_reset || is_pending {
                     return false;
                 }
@@ -142,7 +143,7 @@ impl Operation for Cancel {
     type Reply = bool;
     type Undo = Self;
     const SCRIPT: Script =
-        script!("token_bucket/cancel", "lib/calendar", "lib/bucket", "lib/several", "lib/runs");
+        script!("token_bucket/cancel", "lib/calendar", "lib/holds", "lib/bucket", "lib/several", "lib/runs");
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Never;
     // In order, so that no charge that is given back later depends on one given back earlier.
@@ -180,6 +181,7 @@ impl Operation for Cancel {
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> bool {
         let Self { quotas, cost, rule, traces, .. } = &self;
+        let swept = bucket.sweep(now);
         let (mut after, is_new) = bucket.fitted(quotas, now);
         // Nothing is known of the charge if the bucket was reset since, or has no level for these quotas.
         let is_unknown =
@@ -189,14 +191,12 @@ impl Operation for Cancel {
             Rule::Unused { .. } => false,
             Rule::ActsAt(_) | Rule::IfLatest => after.pairs(quotas).zip(traces).any(is_unknown),
         };
-        if is_new || is_over {
-            return false;
-        }
-        let mut given = false;
+        let (mut given, held) = (false, after.held());
+        let traces = if is_new || is_over { &[] } else { &traces[..] };
         for ((level, limit), trace) in after.levels.iter_mut().zip(quotas.limits()).zip(traces) {
-            given |= level.cancel(limit, now, *cost, *rule, trace);
+            given |= level.cancel(limit, now, (*cost, held), *rule, trace);
         }
-        if given {
+        if given || swept {
             bucket.write(&after, now);
         }
         given

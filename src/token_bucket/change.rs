@@ -87,7 +87,9 @@ impl Bucket {
         let is_other = |level: &&Level| quotas.limits().iter().all(|limit| level.quota != limit.tokens);
         levels.extend(self.levels.iter().filter(is_other).copied());
         levels.truncate(MOST_LEVELS);
-        (Self::new(self.blocked_until, levels), is_new)
+        let mut fitted = Self::new(self.blocked_until, levels);
+        fitted.holds = self.holds;
+        (fitted, is_new)
     }
 
     /// The level of a new quota.

@@ -10,6 +10,7 @@ mod cancel;
 mod change;
 mod decision;
 mod fleet;
+mod holds;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 pub(crate) mod layer;
@@ -35,6 +36,7 @@ pub use self::bucket::TokenBucket;
 pub use self::bucket_state::{Balance, BucketState};
 pub use self::decision::Decision;
 pub use self::fleet::{FleetQuotas, FleetTable};
+pub use self::holds::{Captured, Hold, OnEnd, Usage};
 pub use self::layer::*;
 pub use self::learn::{LearnFromResponse, Learned};
 pub use self::reservation::Reservation;

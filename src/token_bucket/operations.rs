@@ -135,7 +135,9 @@ pub(super) fn read_levels(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bu
         let last = moment(fields.integer()?, fields.integer()?)?;
         levels.push(Level { tat, last, quota: limit.tokens, ..Level::default() });
     }
-    Ok(Bucket::new(blocked_until, levels))
+    let mut bucket = Bucket::new(blocked_until, levels);
+    bucket.read_held(fields)?;
+    Ok(bucket)
 }
 
 /// Checks that a time from a script is in the range in which no arithmetic overflows.
@@ -152,7 +154,7 @@ impl Operation for Reserve {
     type Reply = Decision;
     type Undo = Cancel;
     const SCRIPT: Script =
-        script!("token_bucket/reserve", "lib/quick", "lib/calendar", "lib/bucket", "lib/bare");
+        script!("token_bucket/reserve", "lib/quick", "lib/calendar", "lib/holds", "lib/bucket", "lib/bare");
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
@@ -175,10 +177,10 @@ impl Operation for Reserve {
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> Decision {
-        let was_set_back = bucket.set_back(now);
+        let changed = bucket.sweep(now) | bucket.set_back(now);
         if bucket.fits_in_place(&self.quotas) {
             let admitted = bucket.take(&self.quotas, now, self.ask);
-            let after = bucket.clone().told();
+            let after = bucket.snapshot();
             if admitted {
                 bucket.written(now);
             }
@@ -188,7 +190,7 @@ impl Operation for Reserve {
         // and refills from now on; and so is a state that was moved since the clock was set back.
         let (mut after, is_new) = bucket.fitted(&self.quotas, now);
         let admitted = after.take(&self.quotas, now, self.ask);
-        if admitted || is_new || was_set_back {
+        if admitted || is_new || changed {
             bucket.write(&after, now);
         }
         self.decision(admitted, now, after)
@@ -205,6 +207,7 @@ impl Reserve {
     /// Like [`apply`](Operation::apply), where nobody reads an admission. `None`: the request is admitted.
     pub(super) fn admit(quotas: &Quotas, ask: Ask, bucket: &mut Bucket, now: i64) -> Option<Decision> {
         if bucket.fits_in_place(quotas) {
+            bucket.sweep(now);
             bucket.set_back(now);
             if bucket.take(quotas, now, ask) {
                 bucket.written(now);

@@ -39,7 +39,7 @@ impl Operation for Peek {
     type Cell = Bucket;
     type Reply = Stored;
     type Undo = Self;
-    const SCRIPT: Script = script!("token_bucket/peek", "lib/calendar", "lib/bucket", "lib/runs");
+    const SCRIPT: Script = script!("token_bucket/peek", "lib/calendar", "lib/holds", "lib/bucket", "lib/runs");
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Safe;
     const MOST_RUNS: usize = MOST_RUNS;
@@ -55,22 +55,25 @@ impl Operation for Peek {
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Stored, Garbled> {
         let Field::List(mut numbers) = fields.next()? else { return Err(WRONG_TYPE) };
-        let (blocked_until, mut levels) = (numbers.integer()?, SmallVec::new());
-        while let Ok(whole) = numbers.integer() {
-            let tat = moment(whole, numbers.integer()?)?;
+        let mut bucket = Bucket::new(numbers.integer()?, SmallVec::new());
+        // A level has seven numbers. What is held has two, behind all levels.
+        while numbers.len() > 2 {
+            let tat = moment(numbers.integer()?, numbers.integer()?)?;
             let last = moment(numbers.integer()?, numbers.integer()?)?;
             let (num, den, burst) = (numbers.integer()?, numbers.integer()?, numbers.integer()?);
             let quota = Tokens { burst, num, den };
             if !quota.are_valid() {
                 return Err(WRONG_TYPE);
             }
-            levels.push(Level { tat, last, quota, ..Level::default() });
+            bucket.levels.push(Level { tat, last, quota, ..Level::default() });
         }
-        Ok(Stored { bucket: Bucket::new(blocked_until, levels), now })
+        bucket.read_held(&mut numbers)?;
+        Ok(Stored { bucket, now })
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> Stored {
         let mut after = if bucket.is_idle(now) { Bucket::default() } else { bucket.clone() };
+        after.sweep(now);
         after.set_back(now);
         Stored { bucket: after.told(), now }
     }

@@ -8,6 +8,7 @@
 use smallvec::SmallVec;
 
 use crate::store::Cell;
+use crate::token_bucket::holds::Holds;
 use crate::token_bucket::quota::{Limit, Pace, Quotas, Tokens};
 
 /// A point in time or a duration, in whole µs plus `den`-ths of a µs (`0 ≤ part < den`). Ordered as a number.
@@ -92,19 +93,20 @@ impl Level {
         pace.burst + tokens_in(pace, until - base.whole, base.part)
     }
 
-    /// The time at which the last charge may act: `TAT − burst·T`, in whole µs, rounded up.
-    pub(super) fn act(&self, pace: &Pace) -> i64 {
+    /// The time at which the last charge may act, in whole µs, rounded up: `TAT − burst·T`, with what is left of the
+    /// burst.
+    pub(super) fn act(&self, pace: &Pace, held: i64) -> i64 {
         if pace.num == 0 {
             return self.acts_in_window();
         }
-        self.tat.minus(pace, Moment::default().advance(pace, pace.burst)).ceil()
+        self.tat.minus(pace, Moment::default().advance(pace, (pace.burst - held).max(0))).ceil()
     }
 
-    /// The time at which one token is available.
-    pub(crate) fn next(&self, pace: &Pace, now: i64) -> i64 {
+    /// The time at which one token is available besides those that are held.
+    pub(crate) fn next(&self, pace: &Pace, now: i64, held: i64) -> i64 {
         let mut after = *self;
         after.charge(pace, now, now, 1);
-        after.act(pace)
+        after.act(pace, held)
     }
 
     #[inline]
@@ -186,18 +188,20 @@ pub(crate) struct Bucket {
     /// One level per quota, in the order of the quotas, then the levels of the quotas of other calls. Empty if
     /// nothing was ever charged.
     pub(crate) levels: SmallVec<[Level; 1]>,
+    /// What is held, if anything is. In replies, it may be without the single holds.
+    pub(crate) holds: Option<Box<Holds>>,
 }
 
 impl Clone for Bucket {
     fn clone(&self) -> Self {
         // Much faster than `SmallVec::clone`, which clones the items one by one.
-        Self { levels: SmallVec::from_slice(&self.levels), ..*self }
+        Self { levels: SmallVec::from_slice(&self.levels), holds: self.holds.clone(), ..*self }
     }
 }
 
 impl Bucket {
     pub(crate) fn new(blocked_until: i64, levels: SmallVec<[Level; 1]>) -> Self {
-        Self { blocked_until, seen: 0, levels }
+        Self { blocked_until, seen: 0, levels, holds: None }
     }
 
     /// Replaces the state, as a script writes it.
@@ -207,14 +211,23 @@ impl Bucket {
     }
 
     /// Completes a changed state: a block that has ended is forgotten, and the time is noted if the state owes more than
-    /// its bursts.
+    /// its bursts, or has holds.
     #[inline]
     pub(crate) fn written(&mut self, now: i64) {
         if self.blocked_until <= now {
             self.blocked_until = 0;
         }
         let owes = |level: &Level| level.owes(level.tat.max(level.last), now);
-        self.seen = if self.blocked_until > 0 || self.levels.iter().any(owes) { now } else { 0 };
+        self.seen = if self.blocked_until > 0 || self.holds.is_some() || self.levels.iter().any(owes) {
+            now
+        } else {
+            0
+        };
+    }
+
+    /// Whether the clock was set back since this state was written. Known of states that owe or hold.
+    pub(crate) fn is_ahead_of(&self, now: i64) -> bool {
+        self.seen > now
     }
 
     /// The state as replies have it.
@@ -235,6 +248,10 @@ impl Bucket {
                 level.last.whole = moved(level.last.whole);
             }
             self.seen = now;
+            if let Some(holds) = &mut self.holds {
+                holds.shift(moved);
+                self.end_holds(now);
+            }
         }
         let mut is_moved = seen > now;
         for level in &mut self.levels {
@@ -255,6 +272,7 @@ impl Bucket {
         self.start(now) <= now + ask.wait
             && ask.cost <= self.free(quotas, now, ask.wait)
             && (ask.wait == 0 || !quotas.have_windows() || self.has_in_windows(quotas, now, ask))
+            && (self.holds.is_none() || ask.cost <= i64::from(quotas.max_cost()) - self.held())
     }
 
     /// Charges the request if it fits. Returns whether it does.
@@ -267,13 +285,13 @@ impl Bucket {
         admitted
     }
 
-    /// The number of tokens available by `now + wait`, counted from the TAT or the end of a block, whichever is
-    /// later. Negative if tokens are already reserved ahead of time.
+    /// The number of tokens available by `now + wait`, apart from those that are held. They count from the TAT or the
+    /// end of a block, whichever is later. Negative if tokens are already reserved ahead of time.
     #[inline]
     pub(crate) fn free(&self, quotas: &Quotas, now: i64, wait: i64) -> i64 {
         let start = self.start(now);
         let tokens = self.pairs(quotas).map(|(level, limit)| level.free(limit, now, start, now + wait));
-        tokens.fold(i64::MAX, i64::min)
+        tokens.fold(i64::MAX, i64::min) - self.held()
     }
 
     /// Charges without a check.
@@ -293,7 +311,8 @@ impl Bucket {
 
     /// The time at which the most recent charge may act.
     pub(crate) fn act(&self, quotas: &Quotas, now: i64) -> i64 {
-        self.pairs(quotas).map(|(level, limit)| level.act(limit)).fold(self.start(now), i64::max)
+        let held = self.held();
+        self.pairs(quotas).map(|(level, limit)| level.act(limit, held)).fold(self.start(now), i64::max)
     }
 
     /// The levels with their quotas.
@@ -302,11 +321,20 @@ impl Bucket {
     }
 
     /// The time from which deleting the bucket changes nothing: it is unblocked and full, and every reservation may
-    /// have acted. `None` if a quota never refills and has used tokens.
+    /// have acted. With holds it is an upper bound. `None` if a quota never refills and has used tokens, or may
+    /// have when the holds have ended.
     pub(crate) fn idle_from(&self) -> Option<i64> {
-        self.levels.iter().try_fold(self.blocked_until, |idle, level| match level.quota.num == 0 {
-            true => level.window_idle_from().map(|from| idle.max(from)),
-            false => Some(idle.max(level.tat.max(level.last).ceil())),
+        let holds = self.holds.as_deref();
+        let start = holds.map_or(self.blocked_until, |holds| holds.last.max(self.blocked_until));
+        self.levels.iter().try_fold(start, |idle, level| match level.quota.num == 0 {
+            true => {
+                let (last, captures) = holds.map_or((0, 0), |holds| (holds.last, holds.captures));
+                level.window_idle_from(last, captures).map(|from| idle.max(from))
+            }
+            false => {
+                let full = level.tat.max(level.last).ceil();
+                Some(idle.max(holds.map_or(full, |holds| holds.full_from(level, full))))
+            }
         })
     }
 

@@ -14,6 +14,9 @@ use crate::token_bucket::quota::{Calendar, Limit, MAX_SPAN, Quotas, Tokens};
 /// and back, the used tokens are still known.
 const KEPT: i64 = 86_400_000_000;
 
+/// What is held of a key is charged to a level as at most so many bursts.
+const MOST_HELD: i64 = 1024;
+
 impl Level {
     /// The calendar of the quota, if it has one.
     #[inline]
@@ -140,9 +143,14 @@ impl Level {
         }
     }
 
-    /// The time from which the level is idle; `None` if never.
-    pub(super) fn window_idle_from(&self) -> Option<i64> {
-        self.unused_from().map(|from| if from == 0 { 0 } else { from + KEPT })
+    /// The time from which the level is idle, at the latest, if holds of `captures` tokens end by `last`; `None` if never.
+    pub(super) fn window_idle_from(&self, last: i64, captures: i64) -> Option<i64> {
+        let mut after = *self;
+        if captures > 0 {
+            let used = self.calendar().map_or(self.tat.whole, |calendar| self.used_by(&calendar, last));
+            after.tat.whole = used + captures.min(MOST_HELD * self.quota.burst);
+        }
+        after.unused_from().map(|from| if from == 0 { 0 } else { from + KEPT })
     }
 
     /// The length of the window at `now`, and when the next one starts. `None` if it is not known, or if there are no
@@ -161,7 +169,7 @@ impl Bucket {
     pub(super) fn has_in_windows(&self, quotas: &Quotas, now: i64, ask: Ask) -> bool {
         let (acts, until) = (self.acts_in_windows(quotas, now, ask.cost), now + ask.wait);
         let mut levels = self.pairs(quotas).filter(|(level, _)| level.calendar().is_some());
-        acts <= until && levels.all(|(level, _)| ask.cost <= level.unused(now, acts, until))
+        acts <= until && levels.all(|(level, _)| ask.cost <= level.unused(now, acts, until) - self.held())
     }
 
     /// When a request acts, if it is charged: each calendar quota charges it to the window in which it may act under all
@@ -172,7 +180,7 @@ impl Bucket {
         let act = |level: &Level, limit: &Limit, at| {
             let mut after = *level;
             after.charge(limit, now, at, tokens);
-            after.act(limit)
+            after.act(limit, self.held())
         };
         let refilling = self.pairs(quotas).filter(|(_, limit)| limit.num != 0);
         let mut acts = refilling.map(|(level, limit)| act(level, limit, start)).fold(start, i64::max);

@@ -11,6 +11,7 @@ use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use redis::{self, Value};
 
+use super::holds;
 use super::virtual_time::{CLOCK, VirtualTime, jump};
 use super::{quota_sets, seed};
 use crate::Quotas;
@@ -32,7 +33,7 @@ const FOREIGN: usize = 2;
 
 /// Equal operations on the bucket of a key.
 #[derive(Clone, Debug)]
-struct Run<O> {
+pub(super) struct Run<O> {
     key: usize,
     operation: O,
     count: usize,
@@ -57,9 +58,16 @@ pub(super) fn eval<O: Operation>(
         own.truncate(each);
     }
     for argument in shared.iter().chain(&own) {
-        // `Integer(7)`: the type itself is private to the store.
+        // `Integer(7)` or `Bytes([1, 2])`: the type itself is private to the store.
         let argument = format!("{argument:?}");
-        command.arg(argument.strip_prefix("Integer(").unwrap().trim_end_matches(')'));
+        let (kind, value) = argument.trim_end_matches(')').split_once('(').unwrap();
+        match kind {
+            "Integer" => command.arg(value),
+            _ => {
+                let bytes = value.trim_matches(['[', ']']).split(", ");
+                command.arg(bytes.map(|byte| byte.parse().unwrap()).collect::<Vec<u8>>())
+            }
+        };
     }
     let reply: Vec<Value> = match time.client.query(&command).unwrap() {
         Value::Array(values) => values,
@@ -76,7 +84,7 @@ pub(super) fn eval<O: Operation>(
     fields.chunks_exact(fields.len() / runs.len()).map(<[_]>::to_vec).collect()
 }
 
-struct Both {
+pub(super) struct Both {
     time: VirtualTime,
     sequence: usize,
     now: i64,
@@ -86,7 +94,10 @@ struct Both {
 impl Both {
     /// Sends the runs in one call of the script, and applies them one by one in Rust. Returns the replies of each
     /// run, in order. The foreign key has none.
-    fn call<O: Operation<Cell = Bucket> + Clone>(&mut self, runs: &[Run<O>]) -> Vec<Vec<O::Reply>> {
+    pub(super) fn call<O: Operation<Cell = Bucket> + Clone>(
+        &mut self,
+        runs: &[Run<O>],
+    ) -> Vec<Vec<O::Reply>> {
         self.call_and_compare(runs, |reply| reply)
     }
 
@@ -136,7 +147,7 @@ impl Both {
 }
 
 /// One to three runs for each of some keys, in the order of the keys.
-fn random_runs<O>(
+pub(super) fn random_runs<O>(
     rng: &mut StdRng,
     mut operation: impl FnMut(&mut StdRng, usize) -> Option<O>,
 ) -> Vec<Run<O>> {
@@ -210,7 +221,7 @@ fn pick<C>(
 fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charges) {
     // Arguments that are the same for all runs are sent once.
     let same = rng.random_bool(0.3);
-    match rng.random_range(0..16) {
+    match rng.random_range(0..22) {
         0..4 => {
             let ask = |rng: &mut StdRng| Ask {
                 cost: rng.random_range(1..=quotas.max_cost().min(4)).into(),
@@ -293,7 +304,7 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                 both.call(&runs);
             }
         }
-        _ => {
+        15 => {
             let micros = rng.random_range(0..3_000_000);
             let runs = random_runs(rng, |rng, _| {
                 let micros = if same { micros } else { rng.random_range(0..3_000_000) };
@@ -304,5 +315,6 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                 both.call(&runs);
             }
         }
+        _ => holds::step(rng, both, quotas),
     }
 }

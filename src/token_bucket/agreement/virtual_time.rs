@@ -7,6 +7,7 @@ use rand::RngExt as _;
 use rand::rngs::StdRng;
 use smallvec::smallvec;
 
+use crate::token_bucket::holds::Holds;
 use crate::token_bucket::quota::Tokens;
 use crate::token_bucket::state::{Bucket, Level, Moment};
 use crate::{Store, StoreBuilder};
@@ -95,9 +96,12 @@ impl VirtualTime {
         self.client.query::<()>(redis::cmd("DEL").arg("written")).unwrap();
         for entry in written.chunks_exact(3) {
             let [key, value, expiry] = entry else { unreachable!() };
-            let (value, expiry) = (text(value), text(expiry));
+            let expiry = text(expiry);
+            // The single holds are not text.
+            let numbers = value.split(|byte| *byte == b'|').take(2).map(text).collect::<Vec<_>>();
+            let value = numbers.join("|");
             let expiry: Option<i64> = (expiry != "never").then(|| expiry.parse().unwrap());
-            let idle = parse(value).idle_from();
+            let idle = parse(&value).idle_from();
             let told = format!("{:?} = {value:?} at {}: expires {expiry:?}", text(key), self.now);
             match (idle, expiry) {
                 (Some(idle), Some(expiry)) => {
@@ -116,6 +120,7 @@ impl VirtualTime {
 
 /// Parses a stored state; see `lua/lib/bucket.lua`.
 fn parse(value: &str) -> Bucket {
+    let (value, holds) = value.split_once('|').map_or((value, None), |(value, holds)| (value, Some(holds)));
     let numbers: Vec<i64> = value.split(' ').map(|number| number.parse().unwrap()).collect();
     let moment = |whole, part| Moment { whole, part };
     let level = |of: &[i64]| {
@@ -123,7 +128,7 @@ fn parse(value: &str) -> Bucket {
         let quota = Tokens { burst, num, den };
         Level { tat: moment(whole, part), last: moment(last, rest), quota, ..Level::default() }
     };
-    match numbers[..] {
+    let mut bucket = match numbers[..] {
         [whole, part, num, den, burst] | [whole, part, num, den, burst, _] => {
             Bucket::new(0, smallvec![level(&[whole, part, whole, part, num, den, burst])])
         }
@@ -132,7 +137,9 @@ fn parse(value: &str) -> Bucket {
             Bucket::new(blocked_until, levels.chunks_exact(7).map(level).collect())
         }
         [] => unreachable!(),
-    }
+    };
+    bucket.holds = holds.map(|holds| Box::new(Holds::parse(holds)));
+    bucket
 }
 
 fn text(bytes: &[u8]) -> &str {

@@ -55,7 +55,7 @@ impl Operation for ReserveAll {
     type Reply = Decided;
     type Undo = CancelAll;
     const SCRIPT: Script =
-        script!("token_bucket/reserve_all", "lib/calendar", "lib/bucket", "lib/bare", "lib/several");
+        script!("token_bucket/reserve_all", "lib/calendar", "lib/holds", "lib/bucket", "lib/bare", "lib/several");
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_RUNS;
@@ -97,9 +97,10 @@ impl Operation for ReserveAll {
         cells.0.resize(terms.each.len(), Bucket::default());
         let ask = Ask { cost, wait: 0 };
         let mut after: SmallVec<[(&Quotas, Bucket, bool); 3]> = SmallVec::new();
-        for (bucket, quotas) in cells.0.iter().zip(&terms.each) {
+        for (bucket, quotas) in cells.0.iter_mut().zip(&terms.each) {
+            let swept = bucket.sweep(now);
             let (bucket, is_new) = bucket.fitted(quotas, now);
-            after.push((quotas, bucket, is_new));
+            after.push((quotas, bucket, is_new || swept));
         }
         let admitted = after.iter().all(|(quotas, bucket, _)| bucket.has(quotas, now, ask));
         let mut states = SmallVec::new();
@@ -140,7 +141,8 @@ impl Decided {
             let shift = now - state.now;
             bucket.blocked_until = bucket.blocked_until.max(state.bucket.blocked_until + shift);
             for (level, limit) in state.bucket.pairs(&state.quotas) {
-                let mut level = *level;
+                // What is held counts as used.
+                let mut level = level.with_held(limit, state.now, state.bucket.held());
                 if limit.num != 0 {
                     level.tat.whole += shift;
                     level.last.whole += shift;

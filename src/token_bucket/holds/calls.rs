@@ -1,0 +1,136 @@
+//! The calls of a bucket that begin a hold, and the settings of holds.
+
+use std::time::Duration;
+
+use super::hold::{End, Hold};
+use super::operation::{HoldStep, Outcome, Verb};
+use super::renewals::Validity;
+use super::state::MOST;
+use super::{HoldOptions, OnEnd, Usage};
+use crate::token_bucket::TokenBucket;
+use crate::token_bucket::calls::{counted, to_micros};
+use crate::token_bucket::decision::Decision;
+use crate::{Error, Key, clock};
+
+/// The shortest and the longest ttl of a hold.
+const TTL: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(86_400);
+
+impl TokenBucket {
+    /// Holds `n` tokens if they are available now, for a request whose true cost is known only at the end.
+    ///
+    /// Nothing is charged, but no other request gets these tokens. [`Hold::capture`] then charges what was used, at that
+    /// moment, and frees the rest. So as long as no more is captured than is held, the captured tokens in any time `t` are
+    /// at most `burst + rate · t`, without refunds.
+    ///
+    /// A key has at most 1024 holds at a time.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let tokens = TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_minute(2000))?;
+    /// let mut hold = tokens.authorize("tenant-7", 1200).await?;
+    /// assert!(!tokens.allow_n("tenant-7", 1000).await?.is_admitted(), "800 are left");
+    /// hold.extend(500).await?;
+    /// let captured = hold.capture(831).await?;
+    /// assert_eq!(captured.state.remaining(), 1169);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// * [`is_refused`](Error::is_refused) if the tokens are not available now, with the
+    ///   [decision](Error::decision).
+    /// * [`is_invalid`](Error::is_invalid) if `n` is 0; [`is_exceeds_limit`](Error::is_exceeds_limit) if it is above the
+    ///   burst.
+    /// * [`is_overloaded`](Error::is_overloaded), also if the key has too many holds.
+    /// * [`is_unavailable`](Error::is_unavailable): if the tokens were held, they are released, at the latest after the
+    ///   [ttl](Self::with_hold_ttl).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, what it held is released in the background.
+    pub async fn authorize(&self, key: impl Into<Key>, n: u32) -> Result<Hold, Error> {
+        let (key, most) = (key.into(), self.quotas.max_cost());
+        match n {
+            0 => {
+                let text =
+                    format!("the number of tokens to authorize must be 1 to {most}, the burst; it is 0");
+                return Err(Error::invalid(text));
+            }
+            _ if n > most => return Err(Error::exceeds_burst(n, most)),
+            _ => {}
+        }
+        let HoldOptions { ttl, .. } = self.holding;
+        let on_end = self.holding.on_end(&self.quotas);
+        let step = |verb, id| HoldStep { quotas: self.quotas.clone(), id, on_end, verb };
+        let (id, sent, holds) = (self.clients.holds.next_id(), clock::now(), &self.clients.holds);
+        let reply = match holds.client.run(key.clone(), step(Verb::Authorize { amount: n, ttl }, id)).await {
+            Ok(reply) => reply,
+            Err(error) => {
+                if error.is_away() {
+                    // It may have run.
+                    let release = step(Verb::Capture { amount: 0, late: 0 }, id);
+                    holds.settle(key, release, &Validity::new(sent, ttl), true);
+                }
+                return counted(self.decisions(), Err(error)).and_then(|decision| Err(decision.refused()));
+            }
+        };
+        if reply.outcome == Outcome::Full {
+            return Err(Error::overloaded(format!("the key has {MOST} holds, and can have no more")));
+        }
+        let is_held = reply.outcome == Outcome::Held;
+        let decision = counted(self.decisions(), Ok(Decision::new(n.into(), is_held, reply.state)))?;
+        if !is_held {
+            return Err(decision.refused());
+        }
+        let validity = Validity::new(sent, ttl);
+        holds.hold(&key, step(Verb::Extend { amount: 0, ttl }, id), &validity, sent);
+        let (bucket, usage, state) = (self.clone(), Usage::default(), decision.state);
+        Ok(Hold { bucket, key, id, on_end, amount: n, validity, usage, state, end: End::Unknown })
+    }
+
+    /// Returns a handle to the same buckets whose [holds](Self::authorize) end after this time without a renewal, for
+    /// example after a crash. They are renewed every third of it. Default: 30 s.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_minute(2000))?;
+    /// let bucket = bucket.with_hold_ttl(Duration::from_secs(5))?;
+    /// assert!(bucket.with_hold_ttl(Duration::ZERO).is_err_and(|error| error.is_invalid()));
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if the time is not 100 ms to 24 h.
+    pub fn with_hold_ttl(&self, ttl: Duration) -> Result<Self, Error> {
+        if !TTL.contains(&ttl) {
+            return Err(Error::invalid(format!("the ttl of a hold must be 100 ms to 24 h, is {ttl:?}")));
+        }
+        let holding = HoldOptions { ttl: to_micros(ttl), ..self.holding };
+        Ok(Self { holding, ..self.clone() })
+    }
+
+    /// Returns a handle to the same buckets that says what happens to [holds](Self::authorize) that end by themselves.
+    ///
+    /// Default: [`OnEnd::Capture`], but [`OnEnd::Release`] if a quota
+    /// [never refills](crate::Quota::non_refilling), so that a crash does not eat a credit.
+    ///
+    /// ```
+    /// # use tower_distributed::token_bucket::OnEnd;
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_hour(1000))?;
+    /// drop(bucket.authorize("ann", 400).await?);
+    /// assert_eq!(bucket.peek("ann").await?.remaining(), 600);
+    /// let bucket = bucket.with_on_end(OnEnd::Release);
+    /// drop(bucket.authorize("ann", 400).await?);
+    /// assert_eq!(bucket.peek("ann").await?.remaining(), 600);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn with_on_end(&self, on_end: OnEnd) -> Self {
+        Self { holding: HoldOptions { on_end: Some(on_end), ..self.holding }, ..self.clone() }
+    }
+}

@@ -1,0 +1,262 @@
+//! Tokens that are held.
+
+use super::operation::{HoldStep, Outcome, Verb};
+use super::renewals::Validity;
+use super::{OnEnd, Usage};
+use crate::token_bucket::TokenBucket;
+use crate::token_bucket::bucket_state::BucketState;
+use crate::token_bucket::decision::Decision;
+use crate::{Error, Key, clock};
+use std::sync::Arc;
+
+/// Tokens that are held, until [`capture`](Self::capture) charges what was used.
+///
+/// A hold is renewed in the background. If its process crashes, it ends after its
+/// [ttl](TokenBucket::with_hold_ttl), as [`OnEnd`] says.
+///
+/// If a hold is dropped, the [usage](Self::usage) that was counted so far is captured in the background. If none was
+/// counted, the hold ends at once as [`OnEnd`] says.
+///
+/// # While the store is away
+///
+/// A capture that fails, is dropped in the middle, or is made by a drop is sent again in the background, until the hold has
+/// ended in the store by itself. At most 100 000 captures of a namespace are kept.
+#[derive(Debug)]
+#[must_use = "a hold that is dropped ends at once"]
+pub struct Hold {
+    pub(super) bucket: TokenBucket,
+    pub(super) key: Key,
+    pub(super) id: u128,
+    pub(super) on_end: OnEnd,
+    pub(super) amount: u32,
+    pub(super) validity: Arc<Validity>,
+    pub(super) usage: Usage,
+    pub(super) state: BucketState,
+    /// How it ends.
+    pub(super) end: End,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// By its drop.
+    Unknown,
+    /// A capture of so many tokens was sent, and not answered yet.
+    Sent(u32),
+    Done,
+}
+
+/// The result of a capture.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Captured {
+    /// The tokens that were charged, by this call or when the hold had ended.
+    pub charged: u32,
+    /// How many of them were not held. If they were not available either, they are debt.
+    pub excess: u32,
+    /// Whether the hold had ended before: nothing was held any more.
+    pub ended: bool,
+    /// The state of the bucket after it.
+    pub state: BucketState,
+}
+
+impl Hold {
+    /// Holds `more` tokens in addition, if they are available now.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_minute(1000))?;
+    /// let mut hold = bucket.authorize("ann", 600).await?;
+    /// hold.extend(300).await?;
+    /// assert_eq!(hold.held(), 900);
+    /// assert!(hold.extend(300).await.is_err_and(|error| error.is_exceeds_limit()));
+    /// let other = bucket.authorize("ann", 50).await?;
+    /// assert!(hold.extend(100).await.is_err_and(|error| error.is_refused()));
+    /// # hold.release().await?; other.release().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// * [`is_refused`](Error::is_refused) if the tokens are not available. The hold is as it was.
+    /// * [`is_exceeds_limit`](Error::is_exceeds_limit) if more than the burst would be held.
+    /// * [`is_lost`](Error::is_lost) if the hold has ended.
+    /// * [`is_unavailable`](Error::is_unavailable): the tokens may be held. [`is_overloaded`](Error::is_overloaded).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the tokens may be held in addition, until this hold ends.
+    pub async fn extend(&mut self, more: u32) -> Result<(), Error> {
+        let (amount, most) = (self.amount.saturating_add(more), self.bucket.quotas.max_cost());
+        if amount > most {
+            return Err(Error::exceeds_burst(amount, most));
+        }
+        let ttl = self.bucket.holding.ttl;
+        let sent = clock::now();
+        let reply = self.run(Verb::Extend { amount, ttl }).await?;
+        match reply.outcome {
+            Outcome::Held => {
+                self.validity.renewed(sent, ttl);
+                self.amount = amount;
+                self.state = reply.state;
+                Ok(())
+            }
+            Outcome::Refused | Outcome::Full => Err(Decision::new(more.into(), false, reply.state).refused()),
+            Outcome::Ended => {
+                self.validity.end();
+                Err(Error::lost())
+            }
+        }
+    }
+
+    /// Charges `n` tokens now, and releases the rest. If `n` is more than what is held, the excess is charged even if it is
+    /// not available, as [`charge`](TokenBucket::charge) does.
+    ///
+    /// If the hold has [ended](Captured::ended), the tokens are charged that were not charged at its end. With
+    /// [`OnEnd::Capture`], that is what `n` is above the amount of the hold. See also
+    /// [`capture_if_held`](Self::capture_if_held).
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_hour(1000))?;
+    /// let hold = bucket.authorize("ann", 600).await?;
+    /// let captured = hold.capture(431).await?;
+    /// assert_eq!((captured.charged, captured.excess, captured.ended), (431, 0, false));
+    /// assert_eq!(captured.state.remaining(), 569);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded): the capture is sent again in
+    /// the background. The tokens are charged once.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the capture is sent in the background.
+    pub async fn capture(self, n: u32) -> Result<Captured, Error> {
+        let late = self.late(n);
+        self.end(n, late).await
+    }
+
+    /// As [`capture`](Self::capture), but charges nothing if the hold has ended before.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`capture`](Self::capture).
+    pub async fn capture_if_held(self, n: u32) -> Result<Captured, Error> {
+        self.end(n, 0).await
+    }
+
+    /// Releases what is held, and charges nothing. Returns whether it was still held.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`capture`](Self::capture).
+    pub async fn release(self) -> Result<bool, Error> {
+        Ok(!self.end(0, 0).await?.ended)
+    }
+
+    /// Waits until the hold has ended, as far as this process knows: a renewal found it gone, or none was answered in time.
+    /// It completes before the hold can end in the store.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future may be dropped at any time.
+    pub async fn lost(&self) {
+        self.validity.over().await;
+    }
+
+    /// Returns whether the hold is certainly held.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.validity.is_held()
+    }
+
+    /// Returns the number of tokens that are held.
+    #[must_use]
+    pub fn held(&self) -> u32 {
+        self.amount
+    }
+
+    /// Returns the usage so far, to count in. It is captured if the hold is dropped.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_hour(1000))?;
+    /// let hold = bucket.authorize("ann", 600).await?;
+    /// hold.usage().add(12);
+    /// drop(hold); // the client went away
+    /// let state = bucket.peek("ann").await?;
+    /// assert_eq!((state.held(), state.remaining()), (0, 988));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    /// Returns the state of the bucket after the last authorization or extension.
+    #[must_use]
+    pub fn state(&self) -> &BucketState {
+        &self.state
+    }
+
+    /// The tokens to charge for a usage of `n` if the hold has ended.
+    fn late(&self, n: u32) -> u32 {
+        match self.on_end {
+            // A client that repeats calls by itself would charge twice.
+            _ if self.bucket.clients.holds.client.may_repeat() => 0,
+            OnEnd::Capture => n.saturating_sub(self.amount),
+            OnEnd::Release => n,
+        }
+    }
+
+    fn step(&self, verb: Verb) -> HoldStep {
+        HoldStep { quotas: self.bucket.quotas.clone(), id: self.id, on_end: self.on_end, verb }
+    }
+
+    async fn run(&self, verb: Verb) -> Result<super::operation::HoldReply, Error> {
+        self.bucket.clients.holds.client.run(self.key.clone(), self.step(verb)).await
+    }
+
+    async fn end(mut self, n: u32, late: u32) -> Result<Captured, Error> {
+        self.bucket.clients.holds.stop(self.id);
+        // If there is no answer, the drop of `self` sends it again.
+        self.end = End::Sent(n);
+        let reply = self.run(Verb::Capture { amount: n, late }).await?;
+        self.end = End::Done;
+        self.over();
+        let ended = reply.outcome == Outcome::Ended;
+        let held = u32::try_from(reply.amount).unwrap_or(u32::MAX);
+        let (charged, excess) = match (ended, self.on_end) {
+            (false, _) => (n, n.saturating_sub(held)),
+            (true, OnEnd::Capture) => (self.amount.saturating_add(late), late),
+            (true, OnEnd::Release) => (late, late),
+        };
+        Ok(Captured { charged, excess, ended, state: reply.state })
+    }
+
+    /// It is not held any more.
+    fn over(&self) {
+        self.validity.end();
+        self.bucket.local.forget_refusal(&self.key, &self.bucket.quotas);
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let (amount, late, again) = match (self.end, self.usage.get()) {
+            (End::Done, _) => return,
+            (End::Sent(n), _) => (n, 0, true),
+            (End::Unknown, Some(used)) => (used, self.late(used), false),
+            (End::Unknown, None) if self.on_end == OnEnd::Capture => (self.amount, 0, false),
+            (End::Unknown, None) => (0, 0, false),
+        };
+        self.over();
+        let step = self.step(Verb::Capture { amount, late });
+        self.bucket.clients.holds.settle(self.key.clone(), step, &self.validity, again);
+    }
+}

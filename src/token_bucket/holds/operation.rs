@@ -1,0 +1,186 @@
+//! The operation on the holds of a bucket: `lua/token_bucket/hold.lua` in Rust. All steps are one operation, so that
+//! those of many callers on one key share a call, whatever they do.
+
+use std::sync::Arc;
+
+use super::OnEnd;
+use super::state::{MOST, Record};
+use crate::store::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script, script};
+use crate::token_bucket::bucket_state::BucketState;
+use crate::token_bucket::operations::{MOST_RUNS, WRONG_TYPE, read_bucket, under_its_quotas};
+use crate::token_bucket::quota::Quotas;
+use crate::token_bucket::state::{Ask, Bucket};
+
+/// A step on one hold.
+#[derive(Clone, Debug)]
+pub(crate) struct HoldStep {
+    pub(crate) quotas: Quotas,
+    pub(crate) id: u128,
+    /// What happens when the hold ends by itself.
+    pub(crate) on_end: OnEnd,
+    pub(crate) verb: Verb,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    /// Holds `amount` tokens for `ttl` µs. If the hold exists, as `Extend`.
+    Authorize { amount: u32, ttl: i64 },
+    /// Raises the hold to at least `amount` tokens if they are available, and moves its end to at least `ttl` µs from
+    /// now.
+    Extend { amount: u32, ttl: i64 },
+    /// Removes the hold and charges `amount`. If there is no such hold, charges `late`.
+    Capture { amount: u32, late: u32 },
+}
+
+/// What became of a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The tokens are not available.
+    Refused,
+    /// It is held, or was when it was captured.
+    Held,
+    /// There is no such hold any more.
+    Ended,
+    /// The key has as many holds as it can have.
+    Full,
+}
+
+#[derive(Debug)]
+pub(crate) struct HoldReply {
+    pub(crate) outcome: Outcome,
+    /// The tokens that the hold had before a capture, or has after another step; 0 if there is none.
+    pub(crate) amount: i64,
+    /// The state after it.
+    pub(crate) state: BucketState,
+    /// The hold, if the step was an authorization.
+    authorized: Option<u128>,
+}
+
+impl HoldStep {
+    fn reply(self, outcome: Outcome, amount: i64, now: i64, bucket: Bucket) -> HoldReply {
+        let authorized = matches!(self.verb, Verb::Authorize { .. }).then_some(self.id);
+        HoldReply { outcome, amount, state: BucketState { quotas: self.quotas, now, bucket }, authorized }
+    }
+
+    /// Changes the bucket. Returns the outcome, the amount of the hold, and whether anything changed.
+    fn run(&self, bucket: &mut Bucket, now: i64) -> (Outcome, i64, bool) {
+        let Self { quotas, id, on_end, verb } = self;
+        let found = bucket.find_hold(*id);
+        let amount_at =
+            |bucket: &Bucket, at: usize| bucket.holds.as_ref().map_or(0, |holds| holds.each[at].amount);
+        let has = |bucket: &Bucket, more| more <= 0 || bucket.has(quotas, now, Ask { cost: more, wait: 0 });
+        match (*verb, found) {
+            (Verb::Authorize { amount, ttl } | Verb::Extend { amount, ttl }, Some(at)) => {
+                let amount = i64::from(amount);
+                if !has(bucket, amount - amount_at(bucket, at)) {
+                    return (Outcome::Refused, amount_at(bucket, at), false);
+                }
+                let changed = bucket.raise_hold(at, amount, now + ttl);
+                (Outcome::Held, amount_at(bucket, at), changed)
+            }
+            (Verb::Extend { .. }, None) => (Outcome::Ended, 0, false),
+            (Verb::Authorize { amount, ttl }, None) => {
+                let amount = i64::from(amount);
+                if !has(bucket, amount) {
+                    return (Outcome::Refused, 0, false);
+                }
+                if bucket.holds.as_ref().is_some_and(|holds| holds.each.len() >= MOST) {
+                    return (Outcome::Full, 0, false);
+                }
+                bucket.add_hold(Record { id: *id, amount, end: now + ttl, on_end: *on_end });
+                (Outcome::Held, amount, true)
+            }
+            (Verb::Capture { amount, .. }, Some(at)) => {
+                let held = bucket.remove_hold(at);
+                bucket.capture(quotas, now, amount.into());
+                (Outcome::Held, held, true)
+            }
+            (Verb::Capture { late, .. }, None) => {
+                bucket.capture(quotas, now, late.into());
+                (Outcome::Ended, 0, late > 0)
+            }
+        }
+    }
+}
+
+impl Operation for HoldStep {
+    under_its_quotas!();
+    type Reply = HoldReply;
+    // Only an authorization whose caller is gone is taken back.
+    type Undo = Self;
+    const SCRIPT: Script =
+        script!("token_bucket/hold", "lib/quick_holds", "lib/calendar", "lib/holds", "lib/bucket", "lib/runs");
+    const REPEAT: Repeat = Repeat::Never;
+    const MOST_RUNS: usize = MOST_RUNS;
+    const SAME_ONCE: bool = false;
+
+    fn is_reserved(&self) -> bool {
+        !matches!(self.verb, Verb::Authorize { .. })
+    }
+
+    /// One text of 34 bytes: the number of the step, what happens at the end, the id, two amounts, and the ttl.
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        let (verb, amount, ttl, late) = match self.verb {
+            Verb::Authorize { amount, ttl } => (0, amount, ttl, 0),
+            Verb::Extend { amount, ttl } => (1, amount, ttl, 0),
+            Verb::Capture { amount, late } => (2, amount, 0, late),
+        };
+        let mut text = [0; 34];
+        text[0] = verb;
+        text[1] = u8::from(self.on_end == OnEnd::Capture);
+        text[2..18].copy_from_slice(&self.id.to_be_bytes());
+        text[18..22].copy_from_slice(&amount.to_be_bytes());
+        text[22..30].copy_from_slice(&ttl.to_be_bytes());
+        text[30..].copy_from_slice(&late.to_be_bytes());
+        call.bytes(Arc::from(text));
+    }
+
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<HoldReply, Garbled> {
+        let mut fields = match fields.next()? {
+            Field::Integer(-1) => return Err(WRONG_TYPE),
+            Field::List(fields) => fields,
+            _ => return Err(Garbled("a script returned a value that is not a list")),
+        };
+        let outcome = match fields.integer()? {
+            0 => Outcome::Refused,
+            1 => Outcome::Held,
+            2 => Outcome::Ended,
+            3 => Outcome::Full,
+            _ => return Err(Garbled("a script returned an outcome that is unknown")),
+        };
+        let amount = fields.integer()?;
+        let mut bucket = read_bucket(&self.quotas, now, &mut fields)?;
+        bucket.read_held(&mut fields)?;
+        Ok(self.reply(outcome, amount, now, bucket))
+    }
+
+    fn apply(self, bucket: &mut Bucket, now: i64) -> HoldReply {
+        let moved = bucket.sweep(now) | bucket.set_back(now);
+        let (outcome, amount, after);
+        if bucket.fits_in_place(&self.quotas) {
+            let changed;
+            (outcome, amount, changed) = self.run(bucket, now);
+            if changed || moved {
+                bucket.written(now);
+            }
+            after = bucket.snapshot();
+        } else {
+            let (mut fitted, is_new) = bucket.fitted(&self.quotas, now);
+            let changed;
+            (outcome, amount, changed) = self.run(&mut fitted, now);
+            if changed || is_new || moved {
+                bucket.write(&fitted, now);
+            }
+            after = fitted.snapshot();
+        }
+        self.reply(outcome, amount, now, after)
+    }
+
+    fn undo(replies: &[HoldReply]) -> Option<Self> {
+        // A run is one step.
+        let [reply] = replies else { return None };
+        let id = reply.authorized.filter(|_| reply.outcome == Outcome::Held)?;
+        let verb = Verb::Capture { amount: 0, late: 0 };
+        Some(Self { quotas: reply.state.quotas.clone(), id, on_end: OnEnd::Release, verb })
+    }
+}

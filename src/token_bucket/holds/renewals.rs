@@ -1,0 +1,315 @@
+//! The holds of this process: their renewal, and what the store still has to learn of those that ended.
+//!
+//! All holds of one namespace are renewed by one periodic task. Those that are due together are sent together, and the
+//! store combines them into few calls. A capture or a release that the store did not answer is sent again until the hold
+//! has ended there by itself.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::operation::{HoldReply, HoldStep, Outcome, Verb};
+use crate::lease::Drift;
+use crate::store::timer::until;
+use crate::store::{Client, Namespace, PeriodicTask, Signal};
+use crate::sync::lock;
+use crate::token_bucket::state::Bucket;
+use crate::{Error, Key, Store, clock, random};
+
+/// How long the store has to answer a capture before it is sent again. The pause doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The maximum number of captures that are kept while the store is away. The holds of others end by themselves.
+const MOST_OWED: usize = 100_000;
+
+/// The part of a ttl by which two clocks may differ.
+const DRIFT: Drift = Drift(0.01);
+
+pub(crate) struct Renewals {
+    pub(crate) client: Client<HoldStep>,
+    store: Store,
+    table: Mutex<Table>,
+    joined: OnceLock<()>,
+    /// The first half of the ids of its holds.
+    process: u64,
+    count: AtomicU64,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: HashMap<u128, Entry>,
+    due: BTreeSet<(Instant, u128)>,
+    owed: usize,
+}
+
+struct Entry {
+    key: Key,
+    /// With the verb that is sent when it is due.
+    step: HoldStep,
+    validity: Arc<Validity>,
+    due: Instant,
+    /// `None`: the hold is renewed. Otherwise the pause before its end is sent again.
+    pause: Option<Duration>,
+}
+
+/// Until when a hold is certainly held.
+#[derive(Debug)]
+pub(super) struct Validity {
+    until: Mutex<Instant>,
+    is_over: AtomicBool,
+    changed: Notify,
+}
+
+impl Validity {
+    /// The validity of a hold that was authorized or renewed by a call sent at `sent`.
+    pub(super) fn new(sent: Instant, ttl: i64) -> Arc<Self> {
+        let until = Mutex::new(certain(sent, ttl));
+        Arc::new(Self { until, is_over: AtomicBool::new(false), changed: Notify::new() })
+    }
+
+    fn until(&self) -> Instant {
+        *lock(&self.until)
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        !self.is_over.load(Ordering::Acquire) && clock::now() < self.until()
+    }
+
+    /// Waits until the hold has ended.
+    pub(super) async fn over(&self) {
+        while self.is_held() {
+            let changed = self.changed.notified();
+            let at = clock::without_suspend(self.until());
+            tokio::select! {
+                () = until(Some(at)) => {}
+                () = changed => {}
+            }
+        }
+    }
+
+    pub(super) fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+        self.changed.notify_waiters();
+    }
+
+    /// Records a renewal. A hold that was lost once never comes back.
+    pub(super) fn renewed(&self, sent: Instant, ttl: i64) {
+        if self.is_held() {
+            let mut until = lock(&self.until);
+            *until = certain(sent, ttl).max(*until);
+        }
+    }
+}
+
+/// Until when a hold is certainly held after a call sent at `sent`.
+fn certain(sent: Instant, ttl: i64) -> Instant {
+    sent + DRIFT.certain(span(ttl))
+}
+
+fn span(ttl: i64) -> Duration {
+    Duration::from_micros(u64::try_from(ttl).unwrap_or(0))
+}
+
+impl Table {
+    fn put(&mut self, id: u128, entry: Entry) {
+        self.due.insert((entry.due, id));
+        if let Some(before) = self.entries.insert(id, entry) {
+            self.due.remove(&(before.due, id));
+        }
+    }
+
+    fn take(&mut self, id: u128) -> Option<Entry> {
+        let entry = self.entries.remove(&id)?;
+        self.due.remove(&(entry.due, id));
+        Some(entry)
+    }
+}
+
+impl Renewals {
+    pub(crate) fn new(store: &Store, namespace: &Namespace<Bucket>) -> Arc<Self> {
+        let (client, store) = (namespace.client(), store.clone());
+        Arc::new(Self {
+            client,
+            store,
+            table: Mutex::default(),
+            joined: OnceLock::new(),
+            process: random::bits(),
+            count: AtomicU64::new(0),
+        })
+    }
+
+    /// The id of a new hold.
+    pub(super) fn next_id(&self) -> u128 {
+        u128::from(self.process) << 64 | u128::from(self.count.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Renews a hold until it ends. `step` is its renewal.
+    pub(super) fn hold(self: &Arc<Self>, key: &Key, step: HoldStep, validity: &Arc<Validity>, sent: Instant) {
+        let Verb::Extend { ttl, .. } = step.verb else { return };
+        let due = sent + span(ttl) / 3;
+        let entry = Entry { key: key.clone(), validity: Arc::clone(validity), step, due, pause: None };
+        self.put(entry);
+    }
+
+    /// Stops the renewal of a hold.
+    pub(super) fn stop(&self, id: u128) {
+        lock(&self.table).take(id);
+    }
+
+    /// Ends a hold without a caller that waits. `step` is a capture. `again`: it was sent once.
+    pub(super) fn settle(self: &Arc<Self>, key: Key, step: HoldStep, validity: &Arc<Validity>, again: bool) {
+        let validity = Arc::clone(validity);
+        let pause = Some(FIRST_PAUSE);
+        let due = clock::now() + FIRST_PAUSE;
+        let id = step.id;
+        let late = match step.verb {
+            Verb::Capture { amount, .. } => {
+                HoldStep { verb: Verb::Capture { amount, late: 0 }, ..step.clone() }
+            }
+            _ => return,
+        };
+        let first = if again { late.clone() } else { step };
+        {
+            let mut table = lock(&self.table);
+            table.take(id);
+            if table.owed >= MOST_OWED {
+                return;
+            }
+            table.owed += 1;
+        }
+        if let Some(owed) = self.store.owed() {
+            owed.add(1);
+        }
+        // To charge for a hold that is gone is not safe to repeat. So only the first call does.
+        self.put(Entry { key: key.clone(), step: late, validity, due, pause });
+        self.send(Handle::try_current().ok(), key, first);
+    }
+
+    fn put(self: &Arc<Self>, entry: Entry) {
+        let due = entry.due;
+        let is_first = {
+            let mut table = lock(&self.table);
+            let earliest = table.due.first().map(|(due, _)| *due);
+            table.put(entry.step.id, entry);
+            earliest.is_none_or(|earliest| due < earliest)
+        };
+        self.joined.get_or_init(|| {
+            let task: Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(self);
+            self.store.scheduler().join(task);
+        });
+        if is_first {
+            self.store.scheduler().schedule(clock::without_suspend(due));
+        }
+    }
+
+    fn send(self: &Arc<Self>, from: Option<Handle>, key: Key, step: HoldStep) {
+        let (this, id, sent) = (Arc::clone(self), step.id, clock::now());
+        self.client.send(from, key, step, move |reply| this.answered(id, sent, reply));
+    }
+
+    fn answered(self: &Arc<Self>, id: u128, sent: Instant, reply: Result<HoldReply, Error>) {
+        let mut table = lock(&self.table);
+        let Some(entry) = table.take(id) else { return };
+        if entry.pause.is_some() {
+            let is_settled = reply.map_or_else(|error| error.is_denied(), |_| true);
+            match is_settled {
+                true => self.settled(&mut table),
+                // It is sent again when it is due.
+                false => table.put(id, entry),
+            }
+            return;
+        }
+        let Verb::Extend { ttl, .. } = entry.step.verb else { return };
+        match reply {
+            Ok(HoldReply { outcome: Outcome::Held, .. }) => {
+                entry.validity.renewed(sent, ttl);
+                let due = sent + span(ttl) / 3;
+                table.put(id, Entry { due, ..entry });
+            }
+            Ok(_) => {
+                drop(table);
+                entry.validity.end();
+            }
+            Err(_) => {
+                let due = clock::now() + (span(ttl) / 9).min(LONGEST_PAUSE);
+                table.put(id, Entry { due, ..entry });
+            }
+        }
+    }
+
+    fn settled(&self, table: &mut Table) {
+        table.owed -= 1;
+        if let Some(owed) = self.store.owed() {
+            owed.done(1);
+        }
+    }
+
+    /// Sends what is due: renewals, and captures again.
+    fn send_due(self: &Arc<Self>, settle_all: bool) {
+        let (now, mut send) = (clock::now(), Vec::new());
+        {
+            let mut table = lock(&self.table);
+            let is_due = |(due, id): &&(Instant, u128), table: &Table| {
+                *due <= now || settle_all && table.entries.get(id).is_some_and(|entry| entry.pause.is_some())
+            };
+            let due: Vec<u128> =
+                table.due.iter().filter(|at| is_due(at, &table)).map(|(_, id)| *id).collect();
+            for id in due {
+                let Some(mut entry) = table.take(id) else { continue };
+                let is_over = now >= entry.validity.until();
+                match &mut entry.pause {
+                    // The hold has ended in the store by itself.
+                    Some(_) if is_over => {
+                        self.settled(&mut table);
+                        continue;
+                    }
+                    Some(pause) => {
+                        *pause = (2 * *pause).min(LONGEST_PAUSE);
+                        entry.due = now + *pause;
+                    }
+                    None if is_over => {
+                        entry.validity.end();
+                        continue;
+                    }
+                    // Again if there is no answer.
+                    None => entry.due = now + LONGEST_PAUSE.max(span(ttl_of(&entry.step)) / 3),
+                }
+                send.push((entry.key.clone(), entry.step.clone()));
+                table.put(id, entry);
+            }
+        }
+        for (key, step) in send {
+            self.send(None, key, step);
+        }
+    }
+}
+
+fn ttl_of(step: &HoldStep) -> i64 {
+    match step.verb {
+        Verb::Authorize { ttl, .. } | Verb::Extend { ttl, .. } => ttl,
+        Verb::Capture { .. } => 0,
+    }
+}
+
+impl PeriodicTask for Renewals {
+    fn due(&self) -> Option<Instant> {
+        lock(&self.table).due.first().map(|(due, _)| clock::without_suspend(*due))
+    }
+
+    fn signal(self: Arc<Self>, signal: Signal) {
+        match signal {
+            Signal::Due => self.send_due(false),
+            Signal::Hurry => self.send_due(true),
+            // Holds end by themselves, or are ended by their holders.
+            Signal::Relinked | Signal::ShutDown => {}
+        }
+    }
+}
+
+debug!(Renewals);
