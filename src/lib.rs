@@ -186,7 +186,7 @@ pub use store::{
 #[cfg(feature = "rate-limit")]
 pub use token_bucket::quota::{Quota, Quotas};
 #[cfg(feature = "rate-limit")]
-pub use token_bucket::{FleetQuotas, QuotaTable, RateLimitLayer, TokenBucket, TokenBuckets};
+pub use token_bucket::{BudgetLayer, FleetQuotas, QuotaTable, RateLimitLayer, TokenBucket, TokenBuckets};
 #[cfg(feature = "concurrency-limit")]
 pub use wait_group::{ConcurrencyLimitLayer, Permit, WaitGroup};
 

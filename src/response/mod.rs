@@ -17,4 +17,6 @@ pub use crate::token_bucket::http::fields::RateLimitFields;
 #[cfg(feature = "rate-limit")]
 pub use crate::token_bucket::http::learn::UpstreamLimits;
 #[cfg(feature = "rate-limit")]
+pub use crate::token_bucket::http::meter_body::{MeterBody, MeteredBody};
+#[cfg(feature = "rate-limit")]
 pub use crate::token_bucket::http::retry_after::RetryAfter;

@@ -5,6 +5,7 @@ mod adjust;
 mod ahead;
 mod bucket;
 mod bucket_state;
+mod budget;
 mod calls;
 mod cancel;
 mod change;
@@ -34,6 +35,7 @@ mod tests;
 
 pub use self::bucket::TokenBucket;
 pub use self::bucket_state::{Balance, BucketState};
+pub use self::budget::{AtResponse, BudgetLayer, Meter};
 pub use self::decision::Decision;
 pub use self::fleet::{FleetQuotas, FleetTable};
 pub use self::holds::{Captured, Hold, OnEnd, Usage};

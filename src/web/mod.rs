@@ -15,6 +15,7 @@
 //! |---|---|
 //! | [`rate_limit`] | [`RateLimitLayer`](crate::RateLimitLayer), with `Retry-After` and RateLimit fields |
 //! | [`rate_limits`] | the same with several limits over different keys, charged all or none |
+//! | [`token_budget`] | [`BudgetLayer`](crate::BudgetLayer): a cost that is known only at the end of the body |
 //! | [`concurrency_limit`] | [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer), to the end of the response body |
 //! | [`rw_lock`] | [`RwLockLayer`](crate::RwLockLayer), by the method, to the end of the response body |
 //! | [`mutex`] | [`MutexLayer`](crate::MutexLayer), to the end of the response body |
@@ -40,6 +41,8 @@ mod rate_limit;
 mod rw_lock;
 #[cfg(feature = "single-flight")]
 mod single_flight;
+#[cfg(feature = "rate-limit")]
+mod token_budget;
 
 #[cfg(feature = "concurrency-limit")]
 pub use self::concurrency_limit::concurrency_limit;
@@ -54,5 +57,7 @@ pub use self::rate_limit::{insert_decision, rate_limit, rate_limits};
 pub use self::rw_lock::{access_by_method, rw_lock};
 #[cfg(feature = "single-flight")]
 pub use self::single_flight::single_flight;
+#[cfg(feature = "rate-limit")]
+pub use self::token_budget::{insert_usage, token_budget};
 #[cfg(feature = "dedupe")]
 pub use crate::idempotency::{IdempotencyBuilder, IdempotencyLayer, idempotency};

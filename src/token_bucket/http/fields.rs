@@ -129,7 +129,7 @@ impl RateLimitFields {
     }
 
     /// `is_weighted`: requests cost different numbers of tokens.
-    fn write(self, decision: &Decision, is_weighted: bool, headers: &mut HeaderMap) {
+    pub(super) fn write(self, decision: &Decision, is_weighted: bool, headers: &mut HeaderMap) {
         let retry_after = decision.retry_after();
         let until = |balance: &Balance<'_>| {
             // Never more than `Retry-After`.

@@ -2,4 +2,5 @@
 
 pub(crate) mod fields;
 pub(crate) mod learn;
+pub(crate) mod meter_body;
 pub(crate) mod retry_after;

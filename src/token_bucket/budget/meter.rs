@@ -1,0 +1,49 @@
+//! How the usage of a request is read from its response.
+
+use crate::token_bucket::Decision;
+use crate::token_bucket::holds::{Hold, Usage};
+
+/// Reads from a response what its request has used, and says when the hold of the request ends.
+///
+/// Functions and closures of `(&Res, &Usage)` are meters: they count in the usage, and the hold ends with the response. For
+/// HTTP, see `response::MeterBody`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not read a usage from a `{Res}`",
+    note = "pass a closure with typed arguments: `|response: &Response, usage: &Usage| usage.set(...)`",
+    note = "for the body of an HTTP response, pass `response::MeterBody`"
+)]
+pub trait Meter<Res> {
+    /// The response that the layer returns.
+    type Response;
+
+    /// Attaches the hold to a response, or drops it, which captures its [usage](Hold::usage). `None`: the request passed
+    /// without a hold.
+    fn meter(&self, response: Res, hold: Option<Hold>) -> Self::Response;
+
+    /// Writes the decision into the response to a refused request. By default, it does nothing.
+    fn refused(&self, _decision: &Decision, _response: &mut Self::Response) {}
+}
+
+/// The [`Meter`] that reads nothing: the hold ends with the response. The default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AtResponse;
+
+impl<Res> Meter<Res> for AtResponse {
+    type Response = Res;
+
+    fn meter(&self, response: Res, hold: Option<Hold>) -> Res {
+        drop(hold);
+        response
+    }
+}
+
+impl<Res, F: Fn(&Res, &Usage)> Meter<Res> for F {
+    type Response = Res;
+
+    fn meter(&self, response: Res, hold: Option<Hold>) -> Res {
+        if let Some(hold) = hold {
+            self(&response, hold.usage());
+        }
+        response
+    }
+}

@@ -1,0 +1,183 @@
+//! The layer that authorizes an estimate for each request, and captures what the request has used.
+
+mod future;
+mod meter;
+
+use std::sync::Arc;
+
+use derive_where::derive_where;
+use tower_layer::Layer;
+
+pub use self::meter::{AtResponse, Meter};
+use super::holds::{Hold, Usage};
+use crate::middleware::away::Away;
+use crate::middleware::key::DynKey;
+use crate::middleware::{Cost, Layered};
+use crate::telemetry::Outcome;
+use crate::{AsError, Error, Extracted, KeyExtractor, StoreFailure, TokenBucket};
+
+/// A [`Layer`] for requests whose cost is known only at the end: it [authorizes](TokenBucket::authorize) an estimate, and
+/// captures what was used.
+///
+/// The tokens of the estimate are held while the request is handled. No other request gets them, and what is not used is
+/// free at once. So requests neither waste a quota by estimates that are too high, nor overrun it together.
+///
+/// The work counts its [`Usage`]: the inner service gets it through [`on_hold`](Self::on_hold), and a [`Meter`] reads it
+/// from the response. The usage is captured when the hold ends: with the response, or with the end of its body
+/// (`response::MeterBody`). If the inner service or the body fails, or is dropped because the client has gone or a timeout
+/// is over, what was counted so far is captured. If nothing was counted, the hold ends as
+/// [`OnEnd`](super::OnEnd) says: by default, the estimate is charged.
+///
+/// A usage above the estimate is charged as debt. It is never refused, because the work is done.
+///
+/// The type parameters are the request type, how the usage is read from responses, and how refusals are returned.
+///
+/// ```
+/// use tower::{Layer, ServiceExt, service_fn};
+/// use tower_distributed::token_bucket::Usage;
+/// use tower_distributed::{BudgetLayer, Quota, Store, TokenBucket};
+///
+/// struct Prompt { tenant: String, max_tokens: u32, usage: Usage }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+/// let tokens = TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_hour(10_000))?;
+/// let budget = BudgetLayer::new(
+///     tokens.clone(),
+///     |prompt: &Prompt| prompt.tenant.clone(),
+///     |prompt: &Prompt| prompt.max_tokens,
+/// )
+/// .on_hold(|usage: &Usage, prompt: &mut Prompt| prompt.usage = usage.clone());
+/// let model = budget.layer(service_fn(async |prompt: Prompt| {
+///     prompt.usage.set(831); // of 1200
+///     Ok::<_, std::io::Error>("an answer")
+/// }));
+///
+/// let prompt = Prompt { tenant: "acme".into(), max_tokens: 1200, usage: Usage::default() };
+/// assert_eq!(model.oneshot(prompt).await?, "an answer");
+/// assert_eq!(tokens.peek("acme").await?.remaining(), 9169);
+/// # Ok(()) }
+/// ```
+#[derive_where(Clone; M, R)]
+pub struct BudgetLayer<Req, M = AtResponse, R = AsError> {
+    pub(super) bucket: TokenBucket,
+    pub(super) key: DynKey<Req>,
+    pub(super) estimate: Arc<dyn Cost<Req> + Send + Sync>,
+    pub(super) on_hold: Vec<OnHold<Req>>,
+    pub(super) meter: M,
+    pub(super) on_store_failure: Away<TokenBucket>,
+    pub(super) reject: R,
+}
+
+type OnHold<Req> = Arc<dyn Fn(&Usage, &mut Req) + Send + Sync>;
+
+impl<Req> BudgetLayer<Req> {
+    /// Creates a layer that holds an estimate of the tokens that a request uses. `estimate` is a closure from `&Req` to
+    /// `u32`.
+    ///
+    /// A request whose estimate is not available now is refused, with the time at which it may be. One whose estimate is 0
+    /// passes without a call to the store, and is charged nothing. One whose estimate is above the burst is refused as
+    /// [`ExceedsBurst`](crate::RefusalKind::ExceedsBurst).
+    #[must_use]
+    pub fn new(
+        bucket: TokenBucket,
+        key: impl KeyExtractor<Req> + Send + Sync + 'static,
+        estimate: impl Cost<Req> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            bucket,
+            key: Arc::new(key),
+            estimate: Arc::new(estimate),
+            on_hold: Vec::new(),
+            meter: AtResponse,
+            on_store_failure: Away::FailClosed,
+            reject: AsError,
+        }
+    }
+}
+
+impl<Req, M, R> BudgetLayer<Req, M, R> {
+    /// Adds a closure of `(&Usage, &mut Req)` that is called before the inner service, for requests that have a hold. The
+    /// work counts its usage there. For HTTP, use `web::insert_usage`.
+    #[must_use]
+    pub fn on_hold(mut self, on_hold: impl Fn(&Usage, &mut Req) + Send + Sync + 'static) -> Self {
+        self.on_hold.push(Arc::new(on_hold));
+        self
+    }
+
+    /// Reads the usage from responses, with a closure of `(&Res, &Usage)` or another [`Meter`]. For HTTP, use
+    /// `response::MeterBody`. Default: only what the work counts.
+    ///
+    /// ```
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use tower_distributed::token_bucket::Usage;
+    /// use tower_distributed::{BudgetLayer, Quota, Store, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let rows = TokenBucket::new(&Store::in_memory(), "rows", Quota::per_hour(1000))?;
+    /// let query = BudgetLayer::new(rows.clone(), |_: &&str| "ann", |_: &&str| 500)
+    ///     .meter(|rows: &Vec<u32>, usage: &Usage| usage.set(rows.len() as u32))
+    ///     .layer(service_fn(async |_: &str| Ok::<_, std::io::Error>(vec![7; 20])));
+    /// assert_eq!(query.oneshot("all").await?.len(), 20);
+    /// assert_eq!(rows.peek("ann").await?.remaining(), 980);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn meter<M2>(self, meter: M2) -> BudgetLayer<Req, M2, R> {
+        let Self { bucket, key, estimate, on_hold, meter: _, on_store_failure, reject } = self;
+        BudgetLayer { bucket, key, estimate, on_hold, meter, on_store_failure, reject }
+    }
+
+    /// Sets what happens to requests while the store is unavailable. Default: [`StoreFailure::FailClosed`].
+    ///
+    /// With [`StoreFailure::FailOpen`], a request passes, and is charged nothing. With [`StoreFailure::LocalShare`], each
+    /// process holds tokens of its share of the quotas; an estimate above the burst of this share is refused as
+    /// [`StoreUnavailable`](crate::RefusalKind::StoreUnavailable).
+    #[must_use]
+    pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
+        self.on_store_failure = Away::new(on_store_failure, |replicas| self.bucket.local_share(replicas));
+        self
+    }
+
+    /// Turns refusals into responses, with a closure from [`Refusal`](crate::Refusal) to the response, or with another
+    /// [`Reject`](crate::Reject). Default: a refusal is a boxed error. For HTTP, use `response::refuse()`.
+    #[must_use]
+    pub fn reject_with<R2>(self, reject: R2) -> BudgetLayer<Req, M, R2> {
+        let Self { bucket, key, estimate, on_hold, meter, on_store_failure, reject: _ } = self;
+        BudgetLayer { bucket, key, estimate, on_hold, meter, on_store_failure, reject }
+    }
+}
+
+/// Holds an estimate for a key. `None`: the request passes without a hold.
+async fn authorize(
+    bucket: TokenBucket,
+    away: Away<TokenBucket>,
+    key: Extracted,
+    estimate: u32,
+) -> Result<Option<Hold>, Error> {
+    let decisions = bucket.decisions();
+    let Some(key) = decisions.extracted(key.await)? else { return Ok(None) };
+    let asked = bucket.hold(key.clone(), estimate).await;
+    let local = |local: TokenBucket, outage| async move {
+        let held = local.share_of(bucket.quotas()).hold(key, estimate).await;
+        // An estimate that is too high for the share only is refused because of the outage.
+        held.map_err(|refusal: Error| if refusal.is_exceeds_limit() { outage } else { refusal })
+    };
+    let settled = away.settle(asked, local).await;
+    if let Err(error) = &settled
+        && let Some(decision) = error.decision()
+    {
+        decisions.count(Outcome::of(decision));
+        return settled.map(|(hold, _)| hold);
+    }
+    decisions.settle(settled)
+}
+
+impl<S, Req, M: Clone, R: Clone> Layer<S> for BudgetLayer<Req, M, R> {
+    type Service = Layered<S, Self>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Layered::new(inner, self.clone())
+    }
+}
+
+debug!(BudgetLayer<Req, M, R>, bucket);

@@ -1,0 +1,185 @@
+//! [`MeterBody`]: the usage of a request, read from an HTTP response and its body.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use http::{HeaderMap, HeaderName, Response};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use super::fields::RateLimitFields;
+use crate::setters::setters;
+use crate::token_bucket::Decision;
+use crate::token_bucket::budget::Meter;
+use crate::token_bucket::holds::{Hold, Usage};
+
+/// A [`Meter`] for HTTP: the hold of a request ends with the body of its response, and with it the usage is captured. If the
+/// body fails, or is dropped because the client has gone, what was counted so far is captured.
+///
+/// The usage comes from the handler (`web::insert_usage`), from the [frames](Self::frames) of the body, or from a
+/// [header or trailer field](Self::field).
+///
+/// ```
+/// use axum::{Router, body::Bytes, extract::Request, routing::post};
+/// use tower_distributed::response::MeterBody;
+/// use tower_distributed::token_bucket::Usage;
+/// use tower_distributed::{Quota, Store, TokenBucket, extract, web};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// // A proxy for exports: the bytes that were sent count.
+/// let sent = MeterBody::frames(|data: &Bytes, usage: &Usage| usage.add(data.len() as u32));
+/// let bytes = TokenBucket::new(&Store::in_memory(), "bytes", Quota::per_hour(100_000_000))?;
+/// let budget = web::token_budget(bytes, extract::header("x-tenant")?, |_: &Request| 1_000_000).meter(sent);
+/// let app: Router = Router::new().route("/export", post(async || "all of it")).layer(budget);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct MeterBody<F = ()> {
+    frames: F,
+    field: Option<HeaderName>,
+    fields: RateLimitFields,
+    failures_are_free: bool,
+}
+
+impl<F> MeterBody<F> {
+    /// Counts each frame of data, with a closure of `(&Data, &Usage)`. Each response has a clone of the closure, so it may
+    /// keep what it has seen of the body, such as a line that is not complete yet. The data is not copied.
+    #[must_use]
+    pub fn frames(frames: F) -> Self {
+        Self { frames, field: None, fields: RateLimitFields::default(), failures_are_free: false }
+    }
+}
+
+setters! { MeterBody<F>:
+    /// Reads the usage from this field of the response, as a whole number of tokens: in its head or in its trailers. A field
+    /// that is missing, or is no such number, counts nothing.
+    #[must_use]
+    fn field(field: HeaderName) => field = Some(field);
+
+    /// Sets which RateLimit header fields the responses have. They tell the state after the authorization, in which the
+    /// estimate counts as used. Default: [`RateLimitFields::default`].
+    #[must_use]
+    fn fields(fields: RateLimitFields) => fields = fields;
+
+    /// Sets whether a response with a status of 400 and above counts a usage of 0, unless more is counted. Default: `false`,
+    /// so that a failure without usage costs the estimate.
+    #[must_use]
+    fn failures_are_free(are_free: bool) => failures_are_free = are_free;
+}
+
+/// Counts the data of a body. Implemented by `FnMut(&Data, &Usage)`, and by `()`, which counts nothing.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not count frames of `{D}`",
+    note = "pass a closure with typed arguments that is `Clone`: `|data: &Bytes, usage: &Usage| usage.add(1)`"
+)]
+pub trait CountFrames<D>: Clone {
+    /// Counts a frame.
+    fn count(&mut self, data: &D, usage: &Usage);
+}
+
+impl<D> CountFrames<D> for () {
+    fn count(&mut self, _: &D, _: &Usage) {}
+}
+
+impl<D, F: FnMut(&D, &Usage) + Clone> CountFrames<D> for F {
+    fn count(&mut self, data: &D, usage: &Usage) {
+        self(data, usage);
+    }
+}
+
+impl<B: Body, F: CountFrames<B::Data>> Meter<Response<B>> for MeterBody<F> {
+    type Response = Response<MeteredBody<B, F>>;
+
+    fn meter(&self, mut response: Response<B>, hold: Option<Hold>) -> Self::Response {
+        if let Some(hold) = &hold {
+            if self.failures_are_free && response.status().as_u16() >= 400 && hold.usage().get().is_none() {
+                hold.usage().set(0);
+            }
+            read(self.field.as_ref(), response.headers(), hold.usage());
+            self.fields.write(&hold.decision(), true, response.headers_mut());
+        }
+        response.map(|body| {
+            // The hold of a body that has ended ends here.
+            let hold = hold.filter(|_| !body.is_end_stream());
+            let metered = hold.map(|hold| Metered { hold, frames: self.frames.clone(), field: self.field.clone() });
+            MeteredBody { body, metered }
+        })
+    }
+
+    fn refused(&self, decision: &Decision, response: &mut Self::Response) {
+        self.fields.write(decision, true, response.headers_mut());
+    }
+}
+
+/// Sets the usage to the number in a field.
+fn read(field: Option<&HeaderName>, headers: &HeaderMap, usage: &Usage) {
+    let number = field.and_then(|field| headers.get(field)?.to_str().ok()?.trim().parse().ok());
+    if let Some(number) = number {
+        usage.set(number);
+    }
+}
+
+pin_project! {
+    /// A body whose usage is counted and captured at its end; see [`MeterBody`].
+    pub struct MeteredBody<B, F = ()> {
+        // If this is dropped, the inner body goes first. Then the hold has all of its usage.
+        #[pin]
+        body: B,
+        // `None` once the body has ended, or if the request has no hold.
+        metered: Option<Metered<F>>,
+    }
+}
+
+struct Metered<F> {
+    hold: Hold,
+    frames: F,
+    field: Option<HeaderName>,
+}
+
+impl<B: Body, F: CountFrames<B::Data>> Body for MeteredBody<B, F> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let mut this = self.project();
+        let frame = ready!(this.body.as_mut().poll_frame(context));
+        if let (Some(Metered { hold, frames, field }), Some(Ok(frame))) = (&mut *this.metered, &frame) {
+            if let Some(data) = frame.data_ref() {
+                frames.count(data, hold.usage());
+            } else if let Some(trailers) = frame.trailers_ref() {
+                read(field.as_ref(), trailers, hold.usage());
+            }
+        }
+        if !matches!(frame, Some(Ok(_))) || this.body.is_end_stream() {
+            *this.metered = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Creates the body of a refusal, which has no hold.
+impl<B: From<String>, F> From<String> for MeteredBody<B, F> {
+    fn from(text: String) -> Self {
+        Self { body: text.into(), metered: None }
+    }
+}
+
+/// Creates the body of a refusal, which has no hold.
+impl<B: Default, F> Default for MeteredBody<B, F> {
+    fn default() -> Self {
+        Self { body: B::default(), metered: None }
+    }
+}
+
+debug!(MeteredBody<B, F>);
