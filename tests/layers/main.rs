@@ -17,6 +17,8 @@ mod stores;
 #[cfg(feature = "http")]
 mod upstream;
 
+#[cfg(feature = "http")]
+mod budget;
 mod contract;
 #[cfg(all(feature = "http", feature = "tonic"))]
 mod dedupe;

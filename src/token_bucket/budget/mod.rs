@@ -13,7 +13,6 @@ use super::holds::{Hold, Usage};
 use crate::middleware::away::Away;
 use crate::middleware::key::DynKey;
 use crate::middleware::{Cost, Layered};
-use crate::telemetry::Outcome;
 use crate::{AsError, Error, Extracted, KeyExtractor, StoreFailure, TokenBucket};
 
 /// A [`Layer`] for requests whose cost is known only at the end: it [authorizes](TokenBucket::authorize) an estimate, and
@@ -157,19 +156,13 @@ async fn authorize(
     let decisions = bucket.decisions();
     let Some(key) = decisions.extracted(key.await)? else { return Ok(None) };
     let asked = bucket.hold(key.clone(), estimate).await;
-    let local = |local: TokenBucket, outage| async move {
-        let held = local.share_of(bucket.quotas()).hold(key, estimate).await;
+    let quotas = bucket.quotas();
+    let local = async |local: TokenBucket, outage| {
+        let held = local.share_of(quotas).hold(key, estimate).await;
         // An estimate that is too high for the share only is refused because of the outage.
         held.map_err(|refusal: Error| if refusal.is_exceeds_limit() { outage } else { refusal })
     };
-    let settled = away.settle(asked, local).await;
-    if let Err(error) = &settled
-        && let Some(decision) = error.decision()
-    {
-        decisions.count(Outcome::of(decision));
-        return settled.map(|(hold, _)| hold);
-    }
-    decisions.settle(settled)
+    decisions.settle(away.settle(asked, local).await)
 }
 
 impl<S, Req, M: Clone, R: Clone> Layer<S> for BudgetLayer<Req, M, R> {

@@ -8,7 +8,7 @@ use super::renewals::Validity;
 use super::state::MOST;
 use super::{HoldOptions, OnEnd, Usage};
 use crate::token_bucket::TokenBucket;
-use crate::token_bucket::calls::{counted, to_micros};
+use crate::token_bucket::calls::to_micros;
 use crate::token_bucket::decision::Decision;
 use crate::{Error, Key, clock};
 
@@ -50,7 +50,12 @@ impl TokenBucket {
     ///
     /// If the future is dropped, what it held is released in the background.
     pub async fn authorize(&self, key: impl Into<Key>, n: u32) -> Result<Hold, Error> {
-        let (key, most) = (key.into(), self.quotas.max_cost());
+        self.decisions().admitted(self.hold(key.into(), n).await)
+    }
+
+    /// As [`authorize`](Self::authorize). The caller counts the decision.
+    pub(in crate::token_bucket) async fn hold(&self, key: Key, n: u32) -> Result<Hold, Error> {
+        let most = self.quotas.max_cost();
         match n {
             0 => {
                 let text =
@@ -72,14 +77,14 @@ impl TokenBucket {
                     let release = step(Verb::Capture { amount: 0, late: 0 }, id);
                     holds.settle(key, release, &Validity::new(sent, ttl), true);
                 }
-                return counted(self.decisions(), Err(error)).and_then(|decision| Err(decision.refused()));
+                return Err(error);
             }
         };
         if reply.outcome == Outcome::Full {
             return Err(Error::overloaded(format!("the key has {MOST} holds, and can have no more")));
         }
         let is_held = reply.outcome == Outcome::Held;
-        let decision = counted(self.decisions(), Ok(Decision::new(n.into(), is_held, reply.state)))?;
+        let decision = Decision::new(n.into(), is_held, reply.state);
         if !is_held {
             return Err(decision.refused());
         }

@@ -204,6 +204,15 @@ impl Hold {
         &self.state
     }
 
+    /// The decision that admitted it.
+    #[cfg(feature = "http")]
+    pub(in crate::token_bucket) fn decision(&self) -> Decision {
+        Decision {
+            key: Some(self.key.clone()),
+            ..Decision::new(self.amount.into(), true, self.state.clone())
+        }
+    }
+
     /// The tokens to charge for a usage of `n` if the hold has ended.
     fn late(&self, n: u32) -> u32 {
         match self.on_end {

@@ -27,13 +27,13 @@ use crate::token_bucket::holds::{Hold, Usage};
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// // A proxy for exports: the bytes that were sent count.
-/// let sent = MeterBody::frames(|data: &Bytes, usage: &Usage| usage.add(data.len() as u32));
+/// let sent = MeterBody::default().frames(|data: &Bytes, usage: &Usage| usage.add(data.len() as u32));
 /// let bytes = TokenBucket::new(&Store::in_memory(), "bytes", Quota::per_hour(100_000_000))?;
 /// let budget = web::token_budget(bytes, extract::header("x-tenant")?, |_: &Request| 1_000_000).meter(sent);
 /// let app: Router = Router::new().route("/export", post(async || "all of it")).layer(budget);
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct MeterBody<F = ()> {
     frames: F,
     field: Option<HeaderName>,
@@ -41,12 +41,19 @@ pub struct MeterBody<F = ()> {
     failures_are_free: bool,
 }
 
+impl Default for MeterBody {
+    fn default() -> Self {
+        Self { frames: (), field: None, fields: RateLimitFields::default(), failures_are_free: false }
+    }
+}
+
 impl<F> MeterBody<F> {
     /// Counts each frame of data, with a closure of `(&Data, &Usage)`. Each response has a clone of the closure, so it may
     /// keep what it has seen of the body, such as a line that is not complete yet. The data is not copied.
     #[must_use]
-    pub fn frames(frames: F) -> Self {
-        Self { frames, field: None, fields: RateLimitFields::default(), failures_are_free: false }
+    pub fn frames<F2>(self, frames: F2) -> MeterBody<F2> {
+        let Self { frames: _, field, fields, failures_are_free } = self;
+        MeterBody { frames, field, fields, failures_are_free }
     }
 }
 
@@ -101,7 +108,8 @@ impl<B: Body, F: CountFrames<B::Data>> Meter<Response<B>> for MeterBody<F> {
         response.map(|body| {
             // The hold of a body that has ended ends here.
             let hold = hold.filter(|_| !body.is_end_stream());
-            let metered = hold.map(|hold| Metered { hold, frames: self.frames.clone(), field: self.field.clone() });
+            let metered =
+                hold.map(|hold| Metered { hold, frames: self.frames.clone(), field: self.field.clone() });
             MeteredBody { body, metered }
         })
     }

@@ -5,7 +5,7 @@ use tower::{BoxError, Layer, ServiceExt as _};
 use tower_distributed::dedupe::Claim;
 use tower_distributed::rw_lock::RwLockWriteGuard;
 use tower_distributed::{
-    ConcurrencyLimitLayer, DedupeLayer, Error, Layered, MutexGuard, MutexLayer, Permit, Quota,
+    BudgetLayer, ConcurrencyLimitLayer, DedupeLayer, Error, Layered, MutexGuard, MutexLayer, Permit, Quota,
     RateLimitLayer, RefusalKind, RwLockLayer, SingleFlightLayer, Store, TokenBucket, TokenBuckets,
 };
 
@@ -176,6 +176,10 @@ subjects! {
     => Locked, None, RwLockWriteGuard: |stores, key| locks(&stores.open()).write(key).await.unwrap(),
         |guard| assert!(guard.release().await.unwrap());
 
+    // What nobody counts costs the estimate, which is all there is.
+    Budget, Spent, Spent: BudgetLayer<String> = |store| BudgetLayer::new(at_most(1, store), by_name, |_: &String| 1);
+    |stores, key| state_of([at_most(1, &stores.open())], key).await;
+
     // Its keys are occupied by a claim, as long as an item is handled elsewhere.
     Dedupe, Free, Spent: DedupeLayer<String, String, BoxError> = |store| DedupeLayer::new(dedupe(store), by_name);
     |stores, key| match is_handled(stores, key).await {
@@ -254,7 +258,7 @@ macro_rules! on_subjects {
     };
     (all: $($test:ident),+ $(,)?) => {
         on_subjects!(
-            [RateLimit SeveralLimits ConcurrencyLimit Mutex RwLock Dedupe SingleFlight]: $($test),+
+            [RateLimit SeveralLimits Budget ConcurrencyLimit Mutex RwLock Dedupe SingleFlight]: $($test),+
         );
     };
     (refusing: $($test:ident),+ $(,)?) => {
@@ -275,6 +279,7 @@ macro_rules! for_all_subjects {
         use $crate::contract::subjects::*;
         $check::<RateLimit>();
         $check::<SeveralLimits>();
+        $check::<Budget>();
         $check::<ConcurrencyLimit>();
         $check::<Mutex>();
         $check::<RwLock>();

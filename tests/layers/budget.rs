@@ -1,0 +1,286 @@
+//! Budgets: an estimate is held while a request is handled, and what it has used is captured at the end.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::{Bytes, Frame};
+use tower::util::BoxCloneService;
+use tower::{Layer as _, Service as _, ServiceExt as _, service_fn};
+use tower_distributed::response::{MeterBody, MeteredBody};
+use tower_distributed::token_bucket::{Meter, OnEnd, Usage};
+use tower_distributed::{BudgetLayer, Quota, Refusal, RefusalKind, Store, StoreFailure, TokenBucket, web};
+
+use crate::stores::{HOUR, SOON, Stores, away, on_each_store};
+use support::eventually;
+
+on_each_store!(
+    what_was_used_is_captured,
+    no_other_request_gets_what_is_held,
+    the_estimate_is_captured_if_nothing_was_counted,
+    frames_are_counted_to_the_end_of_the_body,
+    a_body_that_is_dropped_half_way,
+    a_body_that_fails_half_way,
+    fields_of_the_head_and_of_the_trailers,
+    failures,
+    an_inner_service_that_fails,
+    a_response_that_is_dropped,
+    requests_without_an_estimate,
+    refusals_over_http,
+);
+
+fn tokens(store: &Store) -> TokenBucket {
+    TokenBucket::new(store, "tokens", Quota::new(1, HOUR).burst(1000)).unwrap()
+}
+
+/// What is held and what is left, in the end.
+async fn comes_to(bucket: &TokenBucket, held: u32, left: u32) {
+    eventually(&format!("{held} held and {left} left"), SOON, async || {
+        let state = bucket.peek("ann").await.unwrap();
+        (state.held(), state.remaining()) == (held, left)
+    })
+    .await;
+}
+
+type Frames = Result<Frame<Bytes>, io::Error>;
+type Streamed = StreamBody<UnboundedReceiver<Frames>>;
+type Answers = BoxCloneService<Request<()>, Response<Streamed>, io::Error>;
+
+fn budget<M>(bucket: &TokenBucket, meter: M) -> BudgetLayer<Request<()>, M> {
+    BudgetLayer::new(bucket.clone(), |_: &Request<()>| "ann", |_: &Request<()>| 600).meter(meter)
+}
+
+/// Answers one request.
+fn answers(response: Result<Response<Streamed>, io::Error>) -> Answers {
+    let response = Arc::new(Mutex::new(Some(response)));
+    BoxCloneService::new(service_fn(move |_| {
+        std::future::ready(response.lock().unwrap().take().expect("it answers once"))
+    }))
+}
+
+fn data(text: &'static str) -> Frames {
+    Ok(Frame::data(Bytes::from(text)))
+}
+
+/// The body of the response to a request of `ann`, which is sent frame by frame.
+async fn streamed<F>(
+    bucket: &TokenBucket,
+    meter: MeterBody<F>,
+) -> (UnboundedSender<Frames>, MeteredBody<Streamed, F>)
+where
+    MeterBody<F>: Meter<Response<Streamed>, Response = Response<MeteredBody<Streamed, F>>>,
+    F: Clone,
+{
+    let (sender, receiver) = unbounded();
+    let inner = answers(Ok(Response::new(StreamBody::new(receiver))));
+    let response = budget(bucket, meter).layer(inner).oneshot(Request::new(())).await.unwrap();
+    (sender, response.into_body())
+}
+
+/// Counts words.
+fn words() -> MeterBody<impl FnMut(&Bytes, &Usage) + Clone> {
+    MeterBody::default().frames(|data: &Bytes, usage: &Usage| {
+        usage.add(data.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).count() as u32);
+    })
+}
+
+async fn what_was_used_is_captured(stores: Stores) {
+    let bucket = tokens(&stores.open());
+    let layer = BudgetLayer::new(bucket.clone(), |_: &u32| "ann", |_: &u32| 600)
+        .meter(|used: &u32, usage: &Usage| usage.set(*used));
+    let service = layer.layer(service_fn(async |used: u32| Ok::<_, Infallible>(used)));
+    assert_eq!(service.clone().oneshot(431).await.unwrap(), 431);
+    comes_to(&bucket, 0, 569).await;
+    assert_eq!(service.clone().oneshot(0).await.unwrap(), 0);
+    comes_to(&bucket, 0, 569).await;
+    let refusal = service.oneshot(1).await.unwrap_err();
+    let refusal = refusal.downcast_ref::<Refusal>().unwrap();
+    assert_eq!(refusal.kind(), RefusalKind::RateLimited);
+    let (decision, after) = (refusal.decision().unwrap(), refusal.retry_after().unwrap());
+    assert_eq!((decision.cost, decision.remaining()), (600, 569));
+    assert!(30 * HOUR < after && after <= 31 * HOUR, "{after:?}");
+}
+
+async fn no_other_request_gets_what_is_held(stores: Stores) {
+    let bucket = tokens(&stores.open());
+    let (sender, mut body) = streamed(&bucket, words()).await;
+    comes_to(&bucket, 600, 400).await;
+    let other = tokens(&stores.open());
+    assert!(!other.allow_n("ann", 401).await.unwrap().is_admitted());
+    assert!(other.authorize("ann", 401).await.unwrap_err().is_refused());
+    sender.unbounded_send(data("some words")).unwrap();
+    drop(sender);
+    assert!(body.frame().await.unwrap().is_ok());
+    assert!(body.frame().await.is_none());
+    comes_to(&other, 0, 998).await;
+    assert!(other.allow_n("ann", 998).await.unwrap().is_admitted());
+}
+
+async fn the_estimate_is_captured_if_nothing_was_counted(stores: Stores) {
+    let bucket = tokens(&stores.open());
+    let (sender, body) = streamed(&bucket, MeterBody::default()).await;
+    drop(sender);
+    assert!(body.collect().await.unwrap().to_bytes().is_empty());
+    comes_to(&bucket, 0, 400).await;
+    bucket.reset("ann").await.unwrap();
+    // Or released, by choice.
+    let (sender, body) = streamed(&bucket.with_on_end(OnEnd::Release), MeterBody::default()).await;
+    comes_to(&bucket, 600, 400).await;
+    drop((sender, body));
+    comes_to(&bucket, 0, 1000).await;
+}
+
+async fn frames_are_counted_to_the_end_of_the_body(stores: Stores) {
+    let bucket = tokens(&stores.open());
+    // The last event says it, in two frames.
+    let mut line = Vec::new();
+    let usage_of_last_event = move |data: &Bytes, usage: &Usage| {
+        for byte in data.iter().copied() {
+            line.push(byte);
+            if byte == b'\n' {
+                let text = String::from_utf8_lossy(&line);
+                if let Some(used) = text.trim().strip_prefix("data: used ") {
+                    usage.set(used.parse().unwrap());
+                }
+                line.clear();
+            }
+        }
+    };
+    let (sender, body) = streamed(&bucket, MeterBody::default().frames(usage_of_last_event)).await;
+    for text in ["data: a\n", "data: b\nda", "ta: used 83", "1\n"] {
+        sender.unbounded_send(data(text)).unwrap();
+    }
+    drop(sender);
+    assert_eq!(body.collect().await.unwrap().to_bytes(), "data: a\ndata: b\ndata: used 831\n");
+    // More than the estimate is charged as well.
+    comes_to(&bucket, 0, 169).await;
+}
+
+async fn a_body_that_is_dropped_half_way(stores: Stores) {
+    let bucket = tokens(&stores.open());
+    let (sender, mut body) = streamed(&bucket, words()).await;
+    sender.unbounded_send(data("three of many")).unwrap();
+    assert!(body.frame().await.unwrap().is_ok());
+    sender.unbounded_send(data("these were not sent")).unwrap();
+    drop(body);
+    comes_to(&bucket, 0, 997).await;
+}
+
+async fn a_body_that_fails_half_way(stores: Stores) {
+    let bucket = tokens(&stores.open());
+    let (sender, mut body) = streamed(&bucket, words()).await;
+    sender.unbounded_send(data("three of many")).unwrap();
+    sender.unbounded_send(Err(io::ErrorKind::BrokenPipe.into())).unwrap();
+    assert!(body.frame().await.unwrap().is_ok());
+    assert!(body.frame().await.unwrap().is_err());
+    // The body is still there, and holds nothing.
+    comes_to(&bucket, 0, 997).await;
+}
+
+async fn fields_of_the_head_and_of_the_trailers(stores: Stores) {
+    let bucket = tokens(&stores.open());
+    let used = HeaderName::from_static("x-used");
+    let (sender, body) = streamed(&bucket, MeterBody::default().field(used.clone())).await;
+    let trailers = HeaderMap::from_iter([(used.clone(), "17".parse().unwrap())]);
+    sender.unbounded_send(data("text")).unwrap();
+    sender.unbounded_send(Ok(Frame::trailers(trailers))).unwrap();
+    drop(sender);
+    body.collect().await.unwrap();
+    comes_to(&bucket, 0, 983).await;
+    for (told, left) in [("20", 963), ("-3", 363)] {
+        let (sender, receiver) = unbounded();
+        let mut response = Response::new(StreamBody::new(receiver));
+        response.headers_mut().insert(used.clone(), told.parse().unwrap());
+        let layer = budget(&bucket, MeterBody::default().field(used.clone()));
+        let response = layer.layer(answers(Ok(response))).oneshot(Request::new(())).await.unwrap();
+        drop(sender);
+        response.into_body().collect().await.unwrap();
+        comes_to(&bucket, 0, left).await;
+    }
+}
+
+async fn failures(stores: Stores) {
+    let bucket = tokens(&stores.open());
+    for (are_free, left) in [(true, 1000), (false, 400)] {
+        let (sender, receiver) = unbounded();
+        let mut response = Response::new(StreamBody::new(receiver));
+        *response.status_mut() = StatusCode::BAD_GATEWAY;
+        let layer = budget(&bucket, MeterBody::default().failures_are_free(are_free));
+        let response = layer.layer(answers(Ok(response))).oneshot(Request::new(())).await.unwrap();
+        drop(sender);
+        response.into_body().collect().await.unwrap();
+        comes_to(&bucket, 0, left).await;
+    }
+}
+
+async fn an_inner_service_that_fails(stores: Stores) {
+    let bucket = tokens(&stores.open());
+    let layer = budget(&bucket, words()).on_hold(|usage: &Usage, _: &mut _| usage.add(3));
+    let failed = layer.layer(answers(Err(io::ErrorKind::NotFound.into()))).oneshot(Request::new(())).await;
+    assert!(failed.is_err_and(|error| error.downcast_ref::<io::Error>().is_some()));
+    comes_to(&bucket, 0, 997).await;
+}
+
+async fn a_response_that_is_dropped(stores: Stores) {
+    let bucket = tokens(&stores.open());
+    let layer = BudgetLayer::new(bucket.clone(), |_: &u32| "ann", |_: &u32| 600)
+        .on_hold(|usage: &Usage, used: &mut u32| usage.set(*used));
+    let hangs = service_fn(async |_: u32| std::future::pending::<Result<(), Infallible>>().await);
+    let calling = tokio::spawn(layer.layer(hangs).oneshot(20));
+    comes_to(&bucket, 600, 400).await;
+    calling.abort();
+    comes_to(&bucket, 0, 980).await;
+}
+
+async fn requests_without_an_estimate(stores: Stores) {
+    let bucket = tokens(&stores.open());
+    let layer = BudgetLayer::new(bucket.clone(), |_: &u32| "ann", |estimate: &u32| *estimate);
+    let mut service = layer.layer(service_fn(async |estimate: u32| Ok::<_, Infallible>(estimate)));
+    assert_eq!(service.ready().await.unwrap().call(0).await.unwrap(), 0);
+    comes_to(&bucket, 0, 1000).await;
+    let refusal = service.ready().await.unwrap().call(1001).await.unwrap_err();
+    assert_eq!(refusal.downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::ExceedsBurst);
+    let text = refusal.to_string();
+    assert!(text.contains("1001") && text.contains("1000"), "{text}");
+    comes_to(&bucket, 0, 1000).await;
+}
+
+async fn refusals_over_http(stores: Stores) {
+    let bucket = tokens(&stores.open());
+    let layer = web::token_budget(bucket.clone(), |_: &Request<()>| "ann", |_: &Request<()>| 600);
+    let handler = service_fn(async |request: Request<()>| {
+        request.extensions().get::<Usage>().unwrap().set(500);
+        Ok::<_, Infallible>(Response::new("an answer".to_owned()))
+    });
+    let service = layer.layer(handler);
+    let response = service.clone().oneshot(Request::new(())).await.unwrap();
+    assert_eq!(response.headers()["ratelimit"], format!("\"default\";r=400;t={}", HOUR.as_secs()));
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "an answer");
+    comes_to(&bucket, 0, 500).await;
+    let response = service.oneshot(Request::new(())).await.unwrap();
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(response.headers()["ratelimit"].to_str().unwrap().starts_with("\"default\";r=500"));
+    let after: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!(99 * HOUR.as_secs() < after && after <= 100 * HOUR.as_secs(), "{after}");
+}
+
+#[tokio::test]
+async fn without_a_store() {
+    let bucket = tokens(&away());
+    let layer = BudgetLayer::new(bucket, |_: &u32| "ann", |estimate: &u32| *estimate);
+    let inner = service_fn(async |estimate: u32| Ok::<_, Infallible>(estimate));
+    let ask = async |layer: &BudgetLayer<u32>, estimate| {
+        let answer = layer.layer(inner).oneshot(estimate).await;
+        answer.map_err(|error| error.downcast_ref::<Refusal>().unwrap().kind())
+    };
+    assert_eq!(ask(&layer, 600).await, Err(RefusalKind::StoreUnavailable));
+    let open = layer.clone().on_store_failure(StoreFailure::FailOpen);
+    assert_eq!(ask(&open, 600).await, Ok(600));
+    let share = layer.on_store_failure(StoreFailure::LocalShare { replicas: 2.try_into().unwrap() });
+    assert_eq!(ask(&share, 400).await, Ok(400));
+    assert_eq!(ask(&share, 400).await, Err(RefusalKind::RateLimited));
+    assert_eq!(ask(&share, 600).await, Err(RefusalKind::StoreUnavailable), "more than the share");
+}
