@@ -58,7 +58,8 @@ impl Operation for Adjust {
     under_its_quotas!();
     type Reply = BucketState;
     type Undo = Self;
-    const SCRIPT: Script = script!("token_bucket/adjust", "lib/calendar", "lib/holds", "lib/bucket", "lib/runs");
+    const SCRIPT: Script =
+        script!("token_bucket/adjust", "lib/calendar", "lib/holds", "lib/bucket", "lib/runs");
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;

@@ -61,7 +61,8 @@ impl Operation for Prefetch {
     type Reply = Prefetched;
     // If the caller is gone, the tokens come back with time.
     type Undo = Self;
-    const SCRIPT: Script = script!("token_bucket/prefetch", "lib/calendar", "lib/holds", "lib/bucket", "lib/runs");
+    const SCRIPT: Script =
+        script!("token_bucket/prefetch", "lib/calendar", "lib/holds", "lib/bucket", "lib/runs");
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
 

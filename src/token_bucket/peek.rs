@@ -39,7 +39,8 @@ impl Operation for Peek {
     type Cell = Bucket;
     type Reply = Stored;
     type Undo = Self;
-    const SCRIPT: Script = script!("token_bucket/peek", "lib/calendar", "lib/holds", "lib/bucket", "lib/runs");
+    const SCRIPT: Script =
+        script!("token_bucket/peek", "lib/calendar", "lib/holds", "lib/bucket", "lib/runs");
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Safe;
     const MOST_RUNS: usize = MOST_RUNS;

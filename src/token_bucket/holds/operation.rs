@@ -108,8 +108,14 @@ impl Operation for HoldStep {
     type Reply = HoldReply;
     // Only an authorization whose caller is gone is taken back.
     type Undo = Self;
-    const SCRIPT: Script =
-        script!("token_bucket/hold", "lib/quick_holds", "lib/calendar", "lib/holds", "lib/bucket", "lib/runs");
+    const SCRIPT: Script = script!(
+        "token_bucket/hold",
+        "lib/quick_holds",
+        "lib/calendar",
+        "lib/holds",
+        "lib/bucket",
+        "lib/runs"
+    );
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_RUNS;
     const SAME_ONCE: bool = false;

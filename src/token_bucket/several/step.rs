@@ -54,8 +54,14 @@ impl Operation for ReserveAll {
     type Cell = Buckets;
     type Reply = Decided;
     type Undo = CancelAll;
-    const SCRIPT: Script =
-        script!("token_bucket/reserve_all", "lib/calendar", "lib/holds", "lib/bucket", "lib/bare", "lib/several");
+    const SCRIPT: Script = script!(
+        "token_bucket/reserve_all",
+        "lib/calendar",
+        "lib/holds",
+        "lib/bucket",
+        "lib/bare",
+        "lib/several"
+    );
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_RUNS;

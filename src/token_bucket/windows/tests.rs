@@ -25,7 +25,7 @@ fn quotas(rng: &mut StdRng, tokens: u32) -> Quotas {
         std::slice::from_ref(&day),
         &[slow.clone(), day.clone()],
         &[week.clone(), day.clone()],
-        &[slow.named("slow"), week.named("week"), day],
+        &[slow.named("slow"), week.named("week"), day.clone()],
     ];
     Quotas::new(sets.choose(rng).unwrap().iter().cloned()).unwrap()
 }
