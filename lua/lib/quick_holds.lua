@@ -33,7 +33,7 @@ local function hold_step(h, free, text)
   h.next = tail == '' and ending or math.min(h.next, ending)
   h.last = math.max(h.last, ending)
   h.held, h.captures = h.held + amount - tokens, h.captures + on_end * (amount - tokens)
-  if at then h.tail = string.sub(tail, 1, at - 1) .. record .. string.sub(tail, at + 29) else h.tail = tail .. record end
+  h.tail = at and string.sub(tail, 1, at - 1) .. record .. string.sub(tail, at + 29) or tail .. record
   return 1, amount, 0, true
 end
 

@@ -13,6 +13,7 @@ mod filter_keys;
 mod filters;
 mod fleet;
 mod flights;
+mod holds;
 mod jobs;
 mod keys;
 mod kinds;
@@ -54,6 +55,11 @@ macro_rules! on_every_store {
 }
 
 on_every_store! {
+    crate::holds::what_is_held_is_free_after_the_capture as what_is_held_is_free_after_the_capture,
+    crate::holds::authorizations_of_many_callers_keep_to_the_burst as many_authorizations,
+    crate::holds::a_hold_is_renewed_and_lost as a_hold_is_renewed_and_lost,
+    crate::holds::a_dropped_hold_ends_as_it_says as a_dropped_hold_ends_as_it_says,
+    crate::holds::impossible_authorizations_are_errors as impossible_authorizations_are_errors,
     crate::buckets::a_burst_is_admitted_and_the_rest_refused as a_burst_is_admitted_and_the_rest_refused,
     crate::buckets::all_quotas_are_charged_or_none as all_quotas_are_charged_or_none,
     crate::buckets::what_never_refills_stays_used_up as never_refilled_stays_used_up,

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -46,6 +46,8 @@ struct Table {
     entries: HashMap<u128, Entry>,
     due: BTreeSet<(Instant, u128)>,
     owed: usize,
+    /// As long as captures are owed, this outlives its bucket.
+    keep: Option<Arc<Renewals>>,
 }
 
 struct Entry {
@@ -83,8 +85,11 @@ impl Validity {
 
     /// Waits until the hold has ended.
     pub(super) async fn over(&self) {
-        while self.is_held() {
+        loop {
             let changed = self.changed.notified();
+            if !self.is_held() {
+                return;
+            }
             let at = clock::without_suspend(self.until());
             tokio::select! {
                 () = until(Some(at)) => {}
@@ -182,6 +187,7 @@ impl Renewals {
                 return;
             }
             table.owed += 1;
+            table.keep = Some(Arc::clone(self));
         }
         if let Some(owed) = self.store.owed() {
             owed.add(1);
@@ -192,59 +198,60 @@ impl Renewals {
     }
 
     fn put(self: &Arc<Self>, entry: Entry) {
-        let due = entry.due;
-        let is_first = {
-            let mut table = lock(&self.table);
-            let earliest = table.due.first().map(|(due, _)| *due);
-            table.put(entry.step.id, entry);
-            earliest.is_none_or(|earliest| due < earliest)
-        };
+        self.put_in(lock(&self.table), entry);
+    }
+
+    /// Adds an entry, and lets the scheduler know if it is due first.
+    fn put_in(self: &Arc<Self>, mut table: MutexGuard<'_, Table>, entry: Entry) {
+        let (due, earliest) = (entry.due, table.due.first().map(|(due, _)| *due));
+        table.put(entry.step.id, entry);
+        drop(table);
         self.joined.get_or_init(|| {
             let task: Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(self);
             self.store.scheduler().join(task);
         });
-        if is_first {
+        if earliest.is_none_or(|earliest| due < earliest) {
             self.store.scheduler().schedule(clock::without_suspend(due));
         }
     }
 
     fn send(self: &Arc<Self>, from: Option<Handle>, key: Key, step: HoldStep) {
         let (this, id, sent) = (Arc::clone(self), step.id, clock::now());
-        self.client.send(from, key, step, move |reply| this.answered(id, sent, reply));
+        let settles = matches!(step.verb, Verb::Capture { .. });
+        self.client.send(from, key, step, move |reply| this.answered(id, sent, settles, reply));
     }
 
-    fn answered(self: &Arc<Self>, id: u128, sent: Instant, reply: Result<HoldReply, Error>) {
+    fn answered(self: &Arc<Self>, id: u128, sent: Instant, settles: bool, reply: Result<HoldReply, Error>) {
         let mut table = lock(&self.table);
+        // A renewal may be answered when the hold has ended meanwhile.
+        if table.entries.get(&id).is_none_or(|entry| entry.pause.is_some() != settles) {
+            return;
+        }
         let Some(entry) = table.take(id) else { return };
-        if entry.pause.is_some() {
-            let is_settled = reply.map_or_else(|error| error.is_denied(), |_| true);
-            match is_settled {
+        let Verb::Extend { ttl, .. } = entry.step.verb else {
+            return match reply.map_or_else(|error| error.is_denied(), |_| true) {
                 true => self.settled(&mut table),
                 // It is sent again when it is due.
                 false => table.put(id, entry),
-            }
-            return;
-        }
-        let Verb::Extend { ttl, .. } = entry.step.verb else { return };
-        match reply {
+            };
+        };
+        let due = match reply {
             Ok(HoldReply { outcome: Outcome::Held, .. }) => {
                 entry.validity.renewed(sent, ttl);
-                let due = sent + span(ttl) / 3;
-                table.put(id, Entry { due, ..entry });
+                sent + span(ttl) / 3
             }
-            Ok(_) => {
-                drop(table);
-                entry.validity.end();
-            }
-            Err(_) => {
-                let due = clock::now() + (span(ttl) / 9).min(LONGEST_PAUSE);
-                table.put(id, Entry { due, ..entry });
-            }
-        }
+            Ok(_) => return entry.validity.end(),
+            Err(_) => clock::now() + (span(ttl) / 9).min(LONGEST_PAUSE),
+        };
+        self.put_in(table, Entry { due, ..entry });
     }
 
     fn settled(&self, table: &mut Table) {
         table.owed -= 1;
+        if table.owed == 0 {
+            // The caller has this too.
+            table.keep = None;
+        }
         if let Some(owed) = self.store.owed() {
             owed.done(1);
         }
@@ -278,7 +285,7 @@ impl Renewals {
                         continue;
                     }
                     // Again if there is no answer.
-                    None => entry.due = now + LONGEST_PAUSE.max(span(ttl_of(&entry.step)) / 3),
+                    None => entry.due = now + span(ttl_of(&entry.step)) / 3,
                 }
                 send.push((entry.key.clone(), entry.step.clone()));
                 table.put(id, entry);
