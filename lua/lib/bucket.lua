@@ -152,17 +152,11 @@ local function on_tables()
     return whole + carry, part - carry * den[q]
   end
 
-  -- The time from one token to the next, on average.
-  local function interval_of(n, d, tokens)
-    if n > 0 then return n / d end
-    return d == 1 and math.huge or calendar().interval(d, tokens)
-  end
-
   -- The level of a quota that is new to a state; see src/token_bucket/change.rs.
   local function take_over(s, q)
-    local interval, from, best = interval_of(num[q], den[q], burst[q]), nil, nil
+    local interval, from, best = num[q] > 0 and num[q] / den[q] or calendar().interval(den[q], burst[q]), nil, nil
     for o = 2, #s, 7 do
-      local this = interval_of(s[o + 4], s[o + 5], s[o + 6])
+      local this = s[o + 4] > 0 and s[o + 4] / s[o + 5] or calendar().interval(s[o + 5], s[o + 6])
       local nearer = not from
       if from and this == best then
         nearer = later(s[o], s[o + 1], s[from], s[from + 1])
@@ -295,32 +289,6 @@ local function on_tables()
     return call('SET', key, value, 'PXAT', pxat(idle))
   end
 
-  -- When a request acts that is charged from `at` on, if there are calendar quotas, otherwise `at`. See
-  -- src/token_bucket/windows.rs.
-  local function acts_in_windows(s, at, amount)
-    local acts, has_window = at, false
-    for q = 1, quotas do
-      local o = 7 * q - 5
-      if num[q] > 0 then
-        local whole, part = s[o], s[o + 1]
-        if whole < at then whole, part = at, 0 end
-        whole, part = advance(q, whole, part, amount)
-        local full, rest = advance(q, 0, 0, max(0, burst[q] - (s.holds and s.holds.held or 0)))
-        whole, part = minus(q, whole, part, full, rest)
-        acts = max(acts, whole + (part > 0 and 1 or 0))
-      else
-        has_window = has_window or den[q] > 1
-      end
-    end
-    if not has_window then return at end
-    for _ = 1, quotas do
-      for q = 1, quotas do
-        if num[q] == 0 and den[q] > 1 then acts = calendar().act(s, 7 * q - 5, acts, amount) end
-      end
-    end
-    return acts
-  end
-
   -- Charges an amount of tokens, from `at` on; calendar quotas from `acts` on, if it is later.
   local function charge(s, at, amount, acts)
     for q = 1, (#s - 1) / 7 do
@@ -383,5 +351,5 @@ local function on_tables()
   end
 
   return {load = load, rested = rested, save = save, told = told, held = held, free = free, charge = charge,
-    acts_in_windows = acts_in_windows, advance = advance, minus = minus, later = later, span = span}
+    advance = advance, minus = minus, later = later, span = span}
 end

@@ -137,11 +137,26 @@ local function calendar()
     end
   end
 
-  -- When a request acts that may act at `at` under the other quotas.
-  function windows.act(s, o, at, tokens)
-    local of, burst = rules(s[o + 5]), s[o + 6]
-    local used = charged(of, s, o, at, tokens)
-    return used > burst and max(at, start(of, s[o + 2] + floor((used - 1) / burst))) or at
+  -- When a request acts that is charged from `at` on to the first `count` levels. See src/token_bucket/windows.rs.
+  function windows.acts(s, count, at, tokens, on)
+    local acts, held = at, s.holds and s.holds.held or 0
+    for q = 1, count do
+      local whole, part, num = s[7 * q - 5], s[7 * q - 4], s[7 * q - 1]
+      if num > 0 then
+        if whole < at then whole, part = at, 0 end
+        whole, part = on.advance(q, whole, part, tokens)
+        whole, part = on.minus(q, whole, part, on.advance(q, 0, 0, max(0, s[7 * q + 1] - held)))
+        acts = max(acts, whole + (part > 0 and 1 or 0))
+      end
+    end
+    for _ = 1, count do
+      for o = 2, 7 * count, 7 do
+        local of, burst = s[o + 4] == 0 and s[o + 5] > 1 and rules(s[o + 5]), s[o + 6]
+        local used = of and charged(of, s, o, acts, tokens) or 0
+        if used > burst then acts = max(acts, start(of, s[o + 2] + floor((used - 1) / burst))) end
+      end
+    end
+    return acts
   end
 
   -- Charges at most as many tokens as come back within 35 years.
@@ -165,8 +180,9 @@ local function calendar()
     return start(of, s[o + 2] + floor((used + burst - 1) / burst)) + kept
   end
 
-  -- The average time between two tokens (µs).
+  -- The average time between two tokens (µs) of a quota whose `num` is 0.
   function windows.interval(code, burst)
+    if code == 1 then return math.huge end
     local of = rules(code)
     return (of.days and of.days * day or of.months * 2629746000000) / burst
   end

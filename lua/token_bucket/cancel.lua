@@ -9,7 +9,8 @@
 --           at, age: all minus those that came back since the charge, which was made at the time `at` by the server's
 --                    clock, and was `age` old by the client's; none while a reservation is pending
 --   then per quota: the TAT after the charge (whole, part), and the latest TAT of the reservations that were pending
---   before the charge (last, rest); -1, -1 as the TAT of a quota that never refills: give nothing back
+--   before the charge (last, rest), or the window of a calendar quota; -1, -1 as the TAT of a quota that never refills or is
+--   of a calendar: give nothing back
 -- returns  now (µs); then per run: 1 if anything was given back, else 0; -1 if the key does not hold a bucket
 -- writes   changed buckets, SET with PXAT (see lib/bucket; no PXAT if a quota never refills); DEL when idle
 -- cost     one MGET, one SET per changed bucket, one GET per bucket that MGET does not find

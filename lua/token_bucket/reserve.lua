@@ -24,7 +24,10 @@ local function take(s, cost, wait, count)
   end
   count = max(0, min(count, floor(on.free(s, at, wait) / cost)))
   if count == 0 then return 0 end
-  local acts = wait > 0 and on.acts_in_windows(s, at, count * cost) or at
+  local acts = at
+  for q = 1, wait > 0 and quotas or 0 do
+    if num[q] == 0 and den[q] > 1 then acts = calendar().acts(s, quotas, at, count * cost, on) end
+  end
   if acts > at and (acts > now + wait or on.free(s, at, wait, acts) < cost) then return 0 end
   on.charge(s, at, count * cost, acts)
   return count

@@ -47,7 +47,7 @@ impl Default for HoldOptions {
 impl HoldOptions {
     /// What happens to a hold that ends by itself. A crash must not eat a credit that never comes back.
     pub(super) fn on_end(&self, quotas: &Quotas) -> OnEnd {
-        self.on_end.unwrap_or_else(|| match quotas.limits().iter().any(|limit| limit.num == 0) {
+        self.on_end.unwrap_or_else(|| match quotas.limits().iter().any(|limit| limit.tokens.never_refill()) {
             true => OnEnd::Release,
             false => OnEnd::Capture,
         })

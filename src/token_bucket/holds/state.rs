@@ -121,7 +121,7 @@ impl Bucket {
     /// there is none.
     pub(crate) fn held_until(&self, quotas: &Quotas, now: i64, cost: u32) -> i64 {
         let lacks = |(level, limit): (&Level, &Limit)| {
-            limit.num == 0 && level.tokens(limit, now) - self.held() < cost.into()
+            limit.tokens.never_refill() && level.tokens(limit, now) - self.held() < cost.into()
         };
         let holds = self.holds.as_ref().filter(|_| self.pairs(quotas).any(lacks));
         holds.map_or(0, |holds| holds.next)
