@@ -40,6 +40,13 @@ const NONE_LEFT: Fields =
 const REFUSED: Fields = &[("ratelimit-policy", "\"default\";q=20;w=1"), ("retry-after", "30")];
 const TWO_THOUSAND: Fields = &[("ratelimit-policy", "\"default\";q=2000;w=1000")];
 
+/// Holds a request up at the upstream.
+#[derive(Default)]
+struct Gate {
+    arrived: Notify,
+    open: Notify,
+}
+
 fn path(request: &Request<Fields>) -> String {
     request.uri().path().to_owned()
 }
@@ -49,8 +56,9 @@ fn client(layer: Layer, limits: UpstreamLimits) -> Client {
         response.extensions_mut().insert(decision.clone());
     });
     let upstream = service_fn(async |request: Request<Fields>| {
-        if let Some(gate) = request.extensions().get::<Arc<Notify>>() {
-            gate.notified().await;
+        if let Some(gate) = request.extensions().get::<Arc<Gate>>() {
+            gate.arrived.notify_one();
+            gate.open.notified().await;
         }
         let status = *request.extensions().get::<StatusCode>().unwrap_or(&StatusCode::OK);
         let response =
@@ -81,6 +89,11 @@ async fn ask(client: &Client, path: &str, fields: Fields) -> Decision {
     response.extensions().get::<Decision>().unwrap().clone()
 }
 
+/// What is left under the quota of [`THOUSAND`] with half of it as the burst.
+async fn left(bucket: &TokenBucket) -> u32 {
+    bucket.with_quotas(&"47/100s, burst 501".parse().unwrap()).peek("/a").await.unwrap().remaining()
+}
+
 async fn limit(client: &Client, path: &str) -> u32 {
     ask(client, path, &[]).await.state.tightest().limit
 }
@@ -106,16 +119,18 @@ async fn a_policy_is_the_quota_of_its_key_everywhere(stores: Stores) {
 }
 
 async fn what_remains_lowers_the_level_and_never_raises_it(stores: Stores) {
-    let client = process(&stores, half());
+    let bucket = at_most(100, &stores.open());
+    let client = client(RateLimitLayer::new(bucket.clone(), path), half());
     ask(&client, "/a", THOUSAND).await;
     learns(&client, 501).await;
-    assert!(limit(&client, "/a").await > 400);
+    assert!(ask(&client, "/a", &[]).await.remaining() > 300);
     ask(&client, "/a", THREE_LEFT).await;
-    eventually("the level to be lowered", SOON, async || ask(&client, "/a", &[]).await.remaining() <= 3)
-        .await;
+    eventually("the level to be lowered", SOON, async || left(&bucket).await <= 3).await;
     for _ in 0..2 {
         assert!(ask(&client, "/a", NINE_HUNDRED_LEFT).await.remaining() <= 3);
     }
+    bucket.block_for("marker", SOON).await.unwrap();
+    assert!(left(&bucket).await <= 3, "what was told would have left before this");
 }
 
 async fn an_older_response_undoes_nothing(stores: Stores) {
@@ -123,22 +138,16 @@ async fn an_older_response_undoes_nothing(stores: Stores) {
     let client = client(RateLimitLayer::new(bucket.clone(), path), half());
     ask(&client, "/a", THOUSAND).await;
     learns(&client, 501).await;
-    let gate = Arc::new(Notify::new());
+    let gate = Arc::new(Gate::default());
     let mut late = request("/a", NONE_LEFT);
     late.extensions_mut().insert(Arc::clone(&gate));
     let late = tokio::spawn(client.clone().oneshot(late));
-    // The request is charged before the others, which is to be seen by what is left.
-    let left = ask(&client, "/a", &[]).await.remaining();
-    eventually("the request to be charged", SOON, async || {
-        bucket.with_quotas(&"960/1000s, burst 501".parse().unwrap()).peek("/a").await.unwrap().remaining()
-            < left
-    })
-    .await;
+    gate.arrived.notified().await;
     eventually("the newer quota", SOON, async || {
         ask(&client, "/a", TWO_THOUSAND).await.state.tightest().limit == 1001
     })
     .await;
-    gate.notify_one();
+    gate.open.notify_one();
     late.await.unwrap().unwrap();
     // What it told would have left before this.
     bucket.block_for("marker", SOON).await.unwrap();
