@@ -23,6 +23,7 @@ const TESTS: [(&str, &[&str]); 17] = [
     ("lib/bare", &["token_bucket::agreement"]),
     ("lib/bloom", &["agreement::busy", "claims::claims_agree"]),
     ("lib/bucket", &["token_bucket::agreement"]),
+    ("lib/quick_holds", &["token_bucket::agreement"]),
     ("lib/exact", &["agreement::busy", "exact_claims_agree"]),
     ("lib/mutex", &["agreement::busy", "mutexes_agree"]),
     ("lib/permits", &["agreement::busy", "permits_agree"]),
