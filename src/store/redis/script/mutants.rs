@@ -17,7 +17,7 @@ use support::scratch_dir::ScratchDir;
 const VARIABLE: &str = "TOWER_DISTRIBUTED_LUA_MUTANT";
 
 /// The tests that should find the mutants of a piece.
-const TESTS: [(&str, &[&str]); 17] = [
+const TESTS: [(&str, &[&str]); 18] = [
     ("dedupe/open", &["dedupe::exact::tests"]),
     ("lib/answer", &["agreement::busy", "flights_agree"]),
     ("lib/bare", &["token_bucket::agreement"]),
