@@ -11,9 +11,10 @@
 -- `whole part num den burst`; see also lib/bare. A key expires at the end of the second in which its bucket is full and
 -- unblocked.
 -- What is held of a bucket stands behind the numbers, see lib/holds, which is joined before this.
--- A state that owed more than its bursts when it was written, or that has holds, ends with that time (µs): it was blocked, reserved ahead, or
--- charged without a check. If the clock is behind that time, it was set back: all times of the state move back by as
--- much. The other states never owe more than their bursts, which bounds them after the clock was set back.
+-- A state that owed more than its bursts when it was written ends with that time (µs): it was blocked, reserved ahead, or
+-- charged without a check. So does a state with holds. If the clock is behind that time, it was set back: all times of
+-- the state move back by as much. The other states never owe more than their bursts, which bounds them after the clock
+-- was set back.
 local KEYS, ARGV, tonumber = KEYS, ARGV, tonumber
 local call, floor, max, min, format, sub = redis.pcall, math.floor, math.max, math.min, string.format, string.sub
 local quotas, first

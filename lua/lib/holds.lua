@@ -38,8 +38,8 @@ local function on_holds()
 
   -- Moves all times after the clock was set back; see `set_back` in lib/bucket. Returns whether the records are valid.
   local function shift(h, seen)
-    local function moved(time)
-      return time > now and max(now, time - seen + now) or time
+    local function moved(at)
+      return at > now and max(now, at - seen + now) or at
     end
     h.next, h.last = moved(h.next), moved(h.last)
     local records = {}
@@ -56,8 +56,8 @@ local function on_holds()
   -- is nil, to those with at least this burst.
   local function settle(s, at, amount, ours)
     for o = 2, #s, 7 do
-      local n, d, burst, in_full = s[o + 4], s[o + 5], s[o + 6], nil
-      if ours then in_full = o <= 7 * ours - 5 else in_full = amount <= burst end
+      local n, d, burst = s[o + 4], s[o + 5], s[o + 6]
+      local in_full = not ours and amount <= burst or ours and o <= 7 * ours - 5
       local tokens = in_full and amount or min(amount, burst)
       if n == 0 and d > 1 then
         -- To the window in which the end is found.
@@ -99,7 +99,10 @@ local function on_holds()
       return one[1] < other[1] or (one[1] == other[1] and one[2] < other[2])
     end)
     for _, hold in ipairs(ended) do settle(s, hold[1], hold[3]) end
-    s.holds = #left > 0 and {held = held, captures = captures, next = next, last = last, tail = table.concat(left)} or nil
+    s.holds = nil
+    if #left > 0 then
+      s.holds = {held = held, captures = captures, next = next, last = last, tail = table.concat(left)}
+    end
     return true
   end
 

@@ -50,12 +50,11 @@ local function quick_holds()
     local key = KEYS[i]
     if key ~= KEYS[i - 1] then
       -- MGET finds nothing in a key of another type; GET fails on it.
-      local stored, seen = raw[i] or #KEYS > 1 and redis.pcall('GET', key), nil
+      local stored = raw[i] or #KEYS > 1 and redis.pcall('GET', key)
       ahead, changed, h = 0, false, {held = 0, captures = 0, next = 0, last = 0, tail = '', whole = 0, part = 0}
       if stored then
         if type(stored) ~= 'string' then return nil end
-        local whole, part, held, captures, next, last, from
-        whole, part, seen, held, captures, next, last, from = match(stored, held_form)
+        local whole, part, seen, held, captures, next, last, from = match(stored, held_form)
         if whole then
           h.held, h.captures, h.next, h.last = tonumber(held), tonumber(captures), tonumber(next), tonumber(last)
           h.tail = string.sub(stored, from)

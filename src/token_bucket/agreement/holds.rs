@@ -92,3 +92,33 @@ async fn a_forged_state_is_not_a_bucket() {
     time.client.query::<()>(redis::cmd("DEL").arg(key)).unwrap();
     assert!(hold.capture(3).await.unwrap().ended);
 }
+
+#[tokio::test]
+async fn a_capture_in_an_outage_is_sent_when_the_server_is_back() {
+    let server = RedisServer::start().await;
+    let store =
+        crate::Store::builder().timeout(std::time::Duration::from_millis(200)).redis(&server.url()).unwrap();
+    let bucket = TokenBucket::new(&store, "outage", Quota::per_hour(1000)).unwrap();
+    let holds = [bucket.authorize("k", 400).await.unwrap(), bucket.authorize("k", 300).await.unwrap()];
+    let [first, second] = holds;
+    second.usage().set(20);
+    // Each call of the store fails, while this client can end that.
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let failed = first.capture(100).await;
+    assert!(failed.is_err_and(|error| error.is_unavailable()));
+    drop(second);
+    let clone = bucket.clone();
+    drop(bucket);
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    let settles = async {
+        loop {
+            if let Ok(state) = clone.peek("k").await
+                && state.held() == 0
+            {
+                return state.remaining();
+            }
+        }
+    };
+    let left = tokio::time::timeout(std::time::Duration::from_secs(10), settles).await.unwrap();
+    assert_eq!(left, 880, "each is charged once");
+}

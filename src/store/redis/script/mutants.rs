@@ -17,12 +17,13 @@ use support::scratch_dir::ScratchDir;
 const VARIABLE: &str = "TOWER_DISTRIBUTED_LUA_MUTANT";
 
 /// The tests that should find the mutants of a piece.
-const TESTS: [(&str, &[&str]); 17] = [
+const TESTS: [(&str, &[&str]); 18] = [
     ("dedupe/open", &["dedupe::exact::tests"]),
     ("lib/answer", &["agreement::busy", "flights_agree"]),
     ("lib/bare", &["token_bucket::agreement"]),
     ("lib/bloom", &["agreement::busy", "claims::claims_agree"]),
     ("lib/bucket", &["token_bucket::agreement"]),
+    ("lib/quick_holds", &["token_bucket::agreement"]),
     ("lib/exact", &["agreement::busy", "exact_claims_agree"]),
     ("lib/mutex", &["agreement::busy", "mutexes_agree"]),
     ("lib/permits", &["agreement::busy", "permits_agree"]),
