@@ -180,20 +180,19 @@ impl Renewals {
             _ => return,
         };
         let first = if again { late.clone() } else { step };
-        {
-            let mut table = lock(&self.table);
-            table.take(id);
-            if table.owed >= MOST_OWED {
-                return;
-            }
+        let mut table = lock(&self.table);
+        table.take(id);
+        if table.owed < MOST_OWED {
             table.owed += 1;
             table.keep = Some(Arc::clone(self));
+            if let Some(owed) = self.store.owed() {
+                owed.add(1);
+            }
+            // To charge for a hold that is gone is not safe to repeat. So only the first call does.
+            self.put_in(table, Entry { key: key.clone(), step: late, validity, due, pause });
+        } else {
+            drop(table);
         }
-        if let Some(owed) = self.store.owed() {
-            owed.add(1);
-        }
-        // To charge for a hold that is gone is not safe to repeat. So only the first call does.
-        self.put(Entry { key: key.clone(), step: late, validity, due, pause });
         self.send(Handle::try_current().ok(), key, first);
     }
 
