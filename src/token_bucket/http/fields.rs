@@ -13,8 +13,6 @@ use crate::token_bucket::{Balance, BucketState, Decision};
 use crate::{Error, Key, RateLimitLayer};
 
 #[cfg(test)]
-mod calendar_tests;
-#[cfg(test)]
 mod tests;
 
 /// Adds RateLimit header fields to responses, which tell clients how many tokens are left.

@@ -1,3 +1,5 @@
+mod calendar;
+
 use std::convert::Infallible;
 
 use http::{Request, Response};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 
-use super::{POLICY, RATE_LIMIT};
+use super::super::{POLICY, RATE_LIMIT};
 use crate::store::Clock;
 use crate::{Quota, Store, TokenBucket, web};
 
