@@ -65,6 +65,8 @@ pub(crate) struct Policy {
     /// How many units in a window.
     pub(crate) limit: Option<u64>,
     pub(crate) window: Option<Duration>,
+    /// If the window is a guess: longer ones that it may have as well.
+    pub(crate) longer: &'static [Duration],
     pub(crate) remaining: Option<u64>,
     /// When the window ends, at the latest.
     pub(crate) reset: Option<Duration>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Learned, Policy};
 use crate::token_bucket::Decision;
-use crate::token_bucket::quota::repeated;
+use crate::token_bucket::quota::{Limit, repeated};
 use crate::{Quota, Quotas};
 
 /// How policies become quotas.
@@ -81,6 +81,18 @@ impl Planner {
         Some(Numbers { rate, burst, window, is_clamped: limit != told || window != told_window })
     }
 
+    /// The numbers of the quota of a policy, of which `known` was learned before. A guessed window is never shortened: near
+    /// its end the reset is as near as that of a shorter one.
+    fn learned(self, policy: &Policy, known: Option<&Limit>) -> Option<Numbers> {
+        let is_known = |numbers: &Numbers| {
+            let quotas = Quotas::new([numbers.quota()]);
+            known.is_some_and(|known| quotas.is_ok_and(|quotas| quotas.limits()[0].tokens == known.tokens))
+        };
+        let of_window = |window| self.numbers(&Policy { window: Some(window), ..policy.clone() });
+        let mut longer = policy.longer.iter().filter(|_| known.is_some());
+        longer.find_map(|window| of_window(*window).filter(is_known)).or_else(|| self.numbers(policy))
+    }
+
     /// How many tokens may be left.
     fn most_left(self, policy: &Policy, numbers: &Numbers) -> Option<i64> {
         let remaining = i64::try_from(policy.remaining?).unwrap_or(i64::MAX);
@@ -93,11 +105,13 @@ impl Planner {
 }
 
 impl Plan {
-    pub(crate) fn of(learned: &Learned) -> Self {
+    /// `known`: the quotas that were learned before.
+    pub(crate) fn of(learned: &Learned, known: Option<&Quotas>) -> Self {
+        let known = known.map_or(&[][..], Quotas::limits);
         let planner = learned.planner;
         let (mut quotas, mut this) = (Vec::new(), Self::default());
         for policy in &learned.policies {
-            let Some(numbers) = planner.numbers(policy) else { continue };
+            let Some(numbers) = planner.learned(policy, known.get(quotas.len())) else { continue };
             this.clamped += u64::from(numbers.is_clamped || quotas.len() == MOST_QUOTAS);
             if quotas.len() < MOST_QUOTAS {
                 quotas.push((numbers.quota(), policy));
@@ -148,7 +162,7 @@ mod tests {
     }
 
     fn plan(policies: impl IntoIterator<Item = Policy>) -> Plan {
-        Plan::of(&Learned { policies: policies.into_iter().collect(), ..Learned::default() })
+        Plan::of(&Learned { policies: policies.into_iter().collect(), ..Learned::default() }, None)
     }
 
     fn text(policies: impl IntoIterator<Item = Policy>) -> String {

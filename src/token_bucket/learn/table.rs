@@ -101,14 +101,15 @@ impl LearnedQuotas {
         if learned.ignored > 0 {
             self.0.ignored.tell(format_args!("{} fields of a response cannot be read", learned.ignored));
         }
-        let plan = Plan::of(learned);
+        let known = self.known(key);
+        let plan = Plan::of(learned, known.as_ref());
         if plan.clamped > 0 {
             self.0.clamped.tell(format_args!("{} limits of a response are out of range", plan.clamped));
         }
         let Some(quotas) = plan.quotas.clone() else { return };
         let (missing, order) = (plan.missing(decision), decision.state.now);
         let (corrects, now) = (missing.iter().any(|missing| *missing > 0), clock::micros());
-        let changes = self.known(key).as_ref() != Some(&quotas);
+        let changes = known.as_ref() != Some(&quotas);
         {
             let mut all = lock(&self.0.known);
             let Some(known) = slot(&mut all, key, now) else { return };

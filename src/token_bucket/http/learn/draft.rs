@@ -22,6 +22,7 @@ pub(super) fn read(headers: &HeaderMap, learned: &mut Learned) {
             continue;
         };
         let window = item.number(b'w').filter(|window| *window > 0).map(Duration::from_secs);
+        learned.ignored += u64::from(window.is_none() && item.told(b'w').is_some());
         learned.policies.push(Policy {
             limit: Some(limit),
             window,
@@ -35,11 +36,11 @@ pub(super) fn read(headers: &HeaderMap, learned: &mut Learned) {
             learned.ignored += 1;
             continue;
         };
+        learned.ignored += u64::from(item.told(b't') == Some(None));
         // The level of a policy that is not told tells nothing of its unit.
+        let name = Policy::named(name).name;
         let of_policy = |policy: &&mut Policy| {
-            policy.name.as_deref() == Some(name)
-                && policy.remaining.is_none()
-                && policy.partition == item.partition
+            policy.name == name && policy.remaining.is_none() && policy.partition == item.partition
         };
         if let Some(policy) = learned.policies.iter_mut().find(of_policy) {
             policy.remaining = Some(remaining);
@@ -60,7 +61,12 @@ struct Item {
 
 impl Item {
     fn number(&self, name: u8) -> Option<u64> {
-        self.numbers.iter().rev().find(|(other, _)| *other == name)?.1
+        self.told(name)?
+    }
+
+    /// `Some(None)`: it is there, but is no number that can be.
+    fn told(&self, name: u8) -> Option<Option<u64>> {
+        self.numbers.iter().rev().find(|(other, _)| *other == name).map(|(_, number)| *number)
     }
 }
 
@@ -147,8 +153,12 @@ impl<'de> ParameterVisitor<'de> for Parameters<'_> {
             ("qu", BareItemFromInput::String(unit)) => self.0.unit = Some(unit.as_str().to_owned()),
             ("qu", BareItemFromInput::Token(unit)) => self.0.unit = Some(unit.as_str().to_owned()),
             ("pk", BareItemFromInput::ByteSequence(partition)) => self.0.partition = Some(partition.clone()),
-            (name @ ("q" | "w" | "r" | "t"), BareItemFromInput::Integer(number)) => {
-                self.0.numbers.push((name.as_bytes()[0], u64::try_from(i64::from(number)).ok()));
+            (name @ ("q" | "w" | "r" | "t"), value) => {
+                let number = match value {
+                    BareItemFromInput::Integer(number) => u64::try_from(i64::from(number)).ok(),
+                    _ => None,
+                };
+                self.0.numbers.push((name.as_bytes()[0], number));
             }
             _ => {}
         }

@@ -86,7 +86,7 @@ impl UpstreamLimits {
     }
 
     /// Sets the window of `X-RateLimit-Limit`, which does not tell it. Default: the shortest of 1 s, 10 s, 1 min, 5 min,
-    /// 15 min, 1 h, 1 day and 31 days in which the reset is; without a reset, the limit is not learned.
+    /// 15 min, 1 h, 1 day and 31 days in which the reset is, or the longer one that was learned before; without a reset, the limit is not learned.
     ///
     /// ```
     /// use std::time::Duration;
@@ -135,7 +135,7 @@ impl UpstreamLimits {
 
     /// Sets the longest time for which an upstream can stop its clients. Default: 5 min.
     ///
-    /// One request passes in this time, whatever limit was told: a quota below that is raised, and counted in the event
+    /// One token comes back in this time, whatever limit was told: a quota below that is raised, and counted in the event
     /// `upstream_limit_clamped`. Set a day for an upstream that allows a few requests a day.
     ///
     /// ```

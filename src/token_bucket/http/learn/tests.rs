@@ -77,6 +77,50 @@ fn the_fields_of_the_draft() {
     assert_eq!(told(&read(UpstreamLimits::default().unit("content-bytes"), &units)), [("a", 1, 1, None, 0)]);
 }
 
+/// A policy has a shorter name than the upstream gives it, but what remains is of this policy.
+#[test]
+fn what_remains_of_a_policy_with_any_name_is_read() {
+    for name in [&"n".repeat(40), " n ", "n\\\"n", ""] {
+        let fields = [
+            ("ratelimit-policy", &*format!("\"{name}\";q=100;w=60")),
+            ("ratelimit", &*format!("\"{name}\";r=5;t=30")),
+        ];
+        let learned = read(UpstreamLimits::default(), &fields);
+        assert_eq!(learned.limits().map(|(_, _, left)| left).collect::<Vec<_>>(), [Some(5)], "{name}");
+    }
+}
+
+#[test]
+fn a_window_or_a_reset_that_cannot_be_is_counted() {
+    for policy in ["\"a\";q=9;w=-1", "\"a\";q=9;w=0", "\"a\";q=9;w=1.5", "\"a\";q=9;w=\"x\""] {
+        let learned = read(UpstreamLimits::default(), &[("ratelimit-policy", policy)]);
+        assert_eq!((learned.ignored(), learned.policies[0].window), (1, None), "{policy}");
+    }
+    let fields = [("ratelimit-policy", "\"a\";q=9;w=1"), ("ratelimit", "\"a\";r=5;t=-1")];
+    let learned = read(UpstreamLimits::default(), &fields);
+    assert_eq!((learned.ignored(), told(&learned)), (1, vec![("a", 9, 1, Some(5), 0)]));
+}
+
+/// The reset of a window that ends soon is as near as that of a short window.
+#[test]
+fn a_guessed_window_is_never_shortened() {
+    let told = |limit: &str, reset: &str, known| {
+        let fields =
+            [("x-ratelimit-limit", limit), ("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", reset)];
+        Plan::of(&read(UpstreamLimits::default(), &fields), known).quotas.unwrap()
+    };
+    let per_minute = told("60", "60", None);
+    assert_ne!(told("60", "1", None), per_minute);
+    for reset in ["0", "1", "9", "59"] {
+        assert_eq!(told("60", reset, Some(&per_minute)), per_minute, "{reset}");
+    }
+    let per_hour = told("60", "3600", Some(&per_minute));
+    assert_ne!(per_hour, per_minute);
+    assert_eq!(told("60", "50", Some(&per_hour)), per_hour);
+    // Another limit may have another window.
+    assert_eq!(told("61", "1", Some(&per_hour)), told("61", "1", None));
+}
+
 #[test]
 fn the_older_fields() {
     let at = |seconds: u64| (MIDNIGHT + seconds).to_string();
@@ -123,7 +167,7 @@ fn the_fields_of_vendors() {
     assert_eq!(default(&openai), [policy("requests", 60, 60, Some(59), 1)]);
     let tokens = read(UpstreamLimits::default().unit("tokens"), &openai);
     assert_eq!(told(&tokens), [("tokens", 150_000, 86_400, Some(149_984), 360)]);
-    let quotas = Plan::of(&tokens).quotas.unwrap();
+    let quotas = Plan::of(&tokens, None).quotas.unwrap();
     assert_eq!(quotas.max_cost(), 150_000);
 
     let anthropic = [
@@ -294,7 +338,7 @@ fn random_and_mutated_fields_do_no_harm() {
         let status = [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS][round / 2 % 2];
         let learned = limits.read(status, &headers);
         assert!(learned.retry_after() <= Some(Duration::from_secs(300)), "{headers:?}");
-        let plan = Plan::of(&learned);
+        let plan = Plan::of(&learned, None);
         let Some(quotas) = plan.quotas else { continue };
         assert_eq!(quotas.to_string().parse::<crate::Quotas>().unwrap(), quotas, "{headers:?}");
         assert_eq!(quotas.limits().len(), plan.most_left.len());

@@ -62,7 +62,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Windows in common use. A limit whose window is not told has the shortest of them that is not over yet.
-const USUAL: [Duration; 8] = [
+static USUAL: [Duration; 8] = [
     Duration::from_secs(1),
     Duration::from_secs(10),
     MINUTE,
@@ -103,13 +103,17 @@ pub(super) fn read(headers: &HeaderMap, now: SystemTime, window: Option<Duration
         if limit.is_none() && remaining.is_none() {
             continue;
         }
+        let mut longer: &[Duration] = &[];
         let told = match family.kind {
             Kind::Window => match resource {
                 // GitHub's limits on searches are per minute, all others per hour.
                 Some("search" | "code_search") => Some(MINUTE),
                 Some(_) => Some(HOUR),
-                None => window
-                    .or_else(|| USUAL.into_iter().find(|usual| Some(*usual) >= until && until.is_some())),
+                None => window.or_else(|| {
+                    let guess = USUAL.iter().position(|usual| *usual >= until.unwrap_or(Duration::MAX))?;
+                    longer = &USUAL[guess + 1..];
+                    Some(USUAL[guess])
+                }),
             },
             Kind::PerMinute => Some(MINUTE),
             Kind::PerMinuteOrDay => Some(minute_or_day(limit, remaining, until)),
@@ -117,6 +121,7 @@ pub(super) fn read(headers: &HeaderMap, now: SystemTime, window: Option<Duration
         learned.policies.push(Policy {
             limit,
             window: told,
+            longer,
             remaining,
             reset: until,
             unit: family.unit.into(),
