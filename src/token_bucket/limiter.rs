@@ -142,11 +142,12 @@ impl Limiter {
         self.map(|limit, bucket| if limit == 0 { bucket.learning() } else { bucket.clone() })
     }
 
-    /// The learned quotas of a request, or else those that were chosen.
-    pub(crate) fn learned_or(&self, key: &Key, chosen: ChosenQuotas) -> ChosenQuotas {
+    /// The learned quotas of a request, or else those that were chosen: also if the learned ones could never admit it. Then
+    /// no response would ever tell other quotas.
+    pub(crate) fn learned_or(&self, key: &Key, cost: u32, chosen: ChosenQuotas) -> ChosenQuotas {
         let Some(learned) = &self.first().learned else { return chosen };
         match self.first_key(key) {
-            Some(key) => learned.of(&key).or(|| chosen),
+            Some(key) => learned.of(&key).for_cost(cost).or(|| chosen),
             None => chosen,
         }
     }

@@ -150,7 +150,9 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// * A response that asks to wait blocks the key, as [`block_on_response`](Self::block_on_response).
     ///
     /// Responses may arrive in any order. A response to a request that was charged before another does not undo
-    /// what was learned from the other. Only responses to requests that were decided by the store are learned from. With
+    /// what was learned from the other. Responses to requests that were decided with
+    /// [prefetched](crate::TokenBucket::prefetch) tokens do not lower the level. The configured quotas apply to a request that
+    /// costs more than the learned quotas can ever admit. With
     /// [several limits](Self::all_of), the quotas of the first limit are learned. A policy with a partition key (`pk`) is
     /// taken as the policy of the request's key.
     ///

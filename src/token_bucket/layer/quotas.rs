@@ -71,6 +71,15 @@ impl ChosenQuotas {
         }
     }
 
+    /// Only quotas that can admit a request of this cost.
+    pub(crate) fn for_cost(self, cost: u32) -> Self {
+        let admits = move |quotas: &Quotas| cost <= quotas.max_cost();
+        match self {
+            Self::Ready(quotas) => Self::Ready(quotas.filter(admits)),
+            Self::Pending(quotas) => Self::Pending(Box::pin(async move { quotas.await.filter(admits) })),
+        }
+    }
+
     pub(super) async fn get(self) -> Option<Quotas> {
         match self {
             Self::Ready(quotas) => quotas,

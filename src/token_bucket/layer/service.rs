@@ -50,7 +50,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         };
         let (extracted, quotas) = match (extracted, self.quotas_of(&request)) {
             (Extracted::Ready(Ok(Some(key))), quotas) => {
-                let quotas = settings.limiter.learned_or(&key, quotas);
+                let quotas = settings.limiter.learned_or(&key, cost, quotas);
                 (Extracted::Ready(Ok(Some(key))), quotas)
             }
             others => others,
@@ -63,7 +63,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
                 let asked = Box::pin(async move {
                     let Some(key) = key.await? else { return Ok(None) };
                     let quotas = match limiter {
-                        Some(limiter) => limiter.learned_or(&key, quotas),
+                        Some(limiter) => limiter.learned_or(&key, cost, quotas),
                         None => quotas,
                     };
                     Ok(Some((key, quotas.get().await)))

@@ -21,6 +21,7 @@ on_each_store!(
     a_refusal_stops_the_fleet,
     what_is_broken_changes_nothing,
     the_first_of_several_limits_is_learned,
+    a_limit_below_the_cost_of_a_request_does_not_lock_it_out,
 );
 
 /// The header fields that the upstream sends back.
@@ -116,6 +117,18 @@ async fn a_policy_is_the_quota_of_its_key_everywhere(stores: Stores) {
     for client in [&there, &here, &early] {
         learns(client, 11).await;
     }
+}
+
+async fn a_limit_below_the_cost_of_a_request_does_not_lock_it_out(stores: Stores) {
+    let layer = RateLimitLayer::new(at_most(100_000, &stores.open()), path)
+        .cost(|request: &Request<Fields>| request.body().len().max(1) as u32);
+    let client = client(layer, UpstreamLimits::default());
+    ask(&client, "/a", TWENTY).await;
+    learns(&client, 1).await;
+    // Under the learned quota, two tokens could never be had at once, and no response would tell another one.
+    assert_eq!(NINE_HUNDRED_LEFT.len(), 2);
+    assert_eq!(ask(&client, "/a", NINE_HUNDRED_LEFT).await.state.tightest().limit, 100_000);
+    learns(&client, 11).await;
 }
 
 async fn what_remains_lowers_the_level_and_never_raises_it(stores: Stores) {
