@@ -92,10 +92,10 @@ async fn what_was_used_is_captured(stores: Stores) {
     let layer = BudgetLayer::new(bucket.clone(), |_: &u32| "ann", |_: &u32| 600)
         .meter(|used: &u32, usage: &Usage| usage.set(*used));
     let service = layer.layer(service_fn(async |used: u32| Ok::<_, Infallible>(used)));
-    assert_eq!(service.clone().oneshot(431).await.unwrap(), 431);
-    comes_to(&bucket, 0, 569).await;
-    assert_eq!(service.clone().oneshot(0).await.unwrap(), 0);
-    comes_to(&bucket, 0, 569).await;
+    for (used, left) in [(0, 1000), (431, 569)] {
+        assert_eq!(service.clone().oneshot(used).await.unwrap(), used);
+        comes_to(&bucket, 0, left).await;
+    }
     let refusal = service.oneshot(1).await.unwrap_err();
     let refusal = refusal.downcast_ref::<Refusal>().unwrap();
     assert_eq!(refusal.kind(), RefusalKind::RateLimited);
@@ -257,7 +257,7 @@ async fn refusals_over_http(stores: Stores) {
     });
     let service = layer.layer(handler);
     let response = service.clone().oneshot(Request::new(())).await.unwrap();
-    assert_eq!(response.headers()["ratelimit"], format!("\"default\";r=400;t={}", HOUR.as_secs()));
+    assert_eq!(response.headers()["ratelimit"], format!("\"default\";r=400;t={}", 400 * HOUR.as_secs()));
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "an answer");
     comes_to(&bucket, 0, 500).await;
     let response = service.oneshot(Request::new(())).await.unwrap();
