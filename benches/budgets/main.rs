@@ -5,8 +5,8 @@
 //! cargo bench --bench budgets -- hot-key     only the figures whose names contain that
 //! ```
 //!
-//! `budget-utilisation` and `budget-vs-…` are of a simulated minute: 64 streams on a store in memory, by tokio's paused clock.
-//! The other figures are of real time, on a redis-server and an axum server of the bench's own.
+//! `budget-utilisation` and `budget-vs-…` are of 64 streams on a store in memory, the other figures of a redis-server and an axum
+//! service of the bench's own.
 
 #![allow(missing_docs, unreachable_pub)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
