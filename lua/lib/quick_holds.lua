@@ -2,38 +2,67 @@
 -- their holds, or missing. If another bucket or a hold that has ended is among them, it writes nothing, and the script
 -- goes on. Joined before lib/holds.
 
+-- Splits the records of a key with several steps: into a list in their order, where those that were removed are empty, and
+-- their positions by id.
+local function split(h)
+  h.list, h.at = {}, {}
+  for from = 1, #h.tail, 29 do
+    local n = #h.list + 1
+    h.list[n], h.at[string.sub(h.tail, from, from + 15)] = string.sub(h.tail, from, from + 28), n
+  end
+end
+
+-- Returns the position of a hold, and its record.
+local function find(h, id)
+  if h.list then return h.at[id], h.list[h.at[id]] end
+  local at = string.find(h.tail, id, 1, true)
+  while at and at % 29 ~= 1 do at = string.find(h.tail, id, at + 1, true) end
+  return at, at and string.sub(h.tail, at, at + 28)
+end
+
+-- Replaces the record at a position, removes it ('') or, without a position, adds it.
+local function put(h, at, id, record)
+  if h.list then
+    at = at or #h.list + 1
+    h.list[at], h.at[id] = record, record ~= '' and at or nil
+  elseif at then
+    h.tail = string.sub(h.tail, 1, at - 1) .. record .. string.sub(h.tail, at + 29)
+  else
+    h.tail = h.tail .. record
+  end
+end
+
 -- A step on the holds `h` of a bucket, of which `free` tokens are available besides them. `text` is an argument of the
 -- script. Returns the outcome, the amount of the hold, the tokens to charge, and whether anything changed.
 local function hold_step(h, free, text)
   local verb, on_end, id, amount, ttl, late = struct.unpack('>BBc16I4I8I4', text)
-  local tail = h.tail
-  local at = string.find(tail, id, 1, true)
-  while at and at % 29 ~= 1 do at = string.find(tail, id, at + 1, true) end
+  local at, found = find(h, id)
+  local captured, has, ends = 0, 0, 0
+  if at then captured, has, ends = struct.unpack('>BI4I8', found, 17) end
+  h.count = h.count or #h.tail / 29
   if verb == 2 then
     if not at then return 2, 0, late, late > 0 end
-    local _, captured, tokens = struct.unpack('>c16BI4', tail, at)
-    h.tail = string.sub(tail, 1, at - 1) .. string.sub(tail, at + 29)
-    h.held, h.captures = h.held - tokens, h.captures - captured * tokens
-    return 1, tokens, amount, true
+    put(h, at, id, '')
+    h.count, h.held, h.captures = h.count - 1, h.held - has, h.captures - captured * has
+    return 1, has, amount, true
   end
-  local ending, tokens = now + ttl, 0
+  local ending = now + ttl
   if at then
-    local _, captured, has, ends = struct.unpack('>c16BI4I8', tail, at)
     if amount > has and amount - has > free then return 0, has, 0, false end
-    amount, tokens, ending, on_end = math.max(amount, has), has, math.max(ending, ends), captured
+    amount, ending, on_end = math.max(amount, has), math.max(ending, ends), captured
     if amount == has and ending == ends then return 1, amount, 0, false end
   elseif verb == 1 then
     return 2, 0, 0, false
   elseif amount > free then
     return 0, 0, 0, false
-  elseif #tail >= 29 * 1024 then
+  elseif h.count >= 1024 then
     return 3, 0, 0, false
   end
-  local record = struct.pack('>c16BI4I8', id, on_end, amount, ending)
-  h.next = tail == '' and ending or math.min(h.next, ending)
+  h.next = h.count == 0 and ending or math.min(h.next, ending)
   h.last = math.max(h.last, ending)
-  h.held, h.captures = h.held + amount - tokens, h.captures + on_end * (amount - tokens)
-  h.tail = at and string.sub(tail, 1, at - 1) .. record .. string.sub(tail, at + 29) or tail .. record
+  h.held, h.captures = h.held + amount - has, h.captures + on_end * (amount - has)
+  put(h, at, id, struct.pack('>c16BI4I8', id, on_end, amount, ending))
+  h.count = at and h.count or h.count + 1
   return 1, amount, 0, true
 end
 
@@ -73,6 +102,7 @@ local function quick_holds()
         if ahead >= limit or seen and seen > now or ahead > full and not seen then return nil end
       end
     end
+    if key == KEYS[i + 1] and not h.list then split(h) end
     local free = math.floor((full - ahead) / num) - h.held
     local outcome, amount, tokens, changes = hold_step(h, free, ARGV[4 + i])
     if tokens > 0 then
@@ -82,9 +112,9 @@ local function quick_holds()
     end
     changed = changed or changes
     reply[i + 1] = {outcome, amount, ahead}
-    if h.tail ~= '' then reply[i + 1] = {outcome, amount, ahead, h.held, h.next} end
+    if h.count > 0 then reply[i + 1] = {outcome, amount, ahead, h.held, h.next} end
     if changed and key ~= KEYS[i + 1] then
-      h.key, h.ahead = key, ahead
+      h.key, h.ahead, h.tail = key, ahead, h.list and table.concat(h.list) or h.tail
       writes[#writes + 1] = h
     end
   end

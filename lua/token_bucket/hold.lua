@@ -14,7 +14,7 @@ return each_run(function(s, i, is_new)
   local free = s[1] > now and -1 or on.free(s, now, 0)
   local h = s.holds or {held = 0, captures = 0, next = 0, last = 0, tail = ''}
   local outcome, amount, tokens, changes = hold_step(h, free, ARGV[first + i - 1])
-  s.holds = h.tail ~= '' and h or nil
+  s.holds = h.count > 0 and h or nil
   if tokens > 0 then with.settle(s, now, tokens, quotas) end
   return {outcome, amount, on.told(s)}, changes or is_new
 end, on.save)

@@ -164,6 +164,14 @@ impl Level {
 }
 
 impl Bucket {
+    /// Moves calendar quotas on to their current windows, as a script does with what it writes.
+    pub(super) fn move_windows(&mut self, now: i64) {
+        for level in &mut self.levels {
+            level.limit_window(now);
+            *level = level.to_window_of(now);
+        }
+    }
+
     /// Whether the request fits the windows of calendar quotas in which it acts.
     #[cold]
     pub(super) fn has_in_windows(&self, quotas: &Quotas, now: i64, ask: Ask) -> bool {

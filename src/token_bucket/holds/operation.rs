@@ -163,7 +163,8 @@ impl Operation for HoldStep {
     fn apply(self, bucket: &mut Bucket, now: i64) -> HoldReply {
         let moved = bucket.sweep(now) | bucket.set_back(now);
         let (outcome, amount, after);
-        if bucket.fits_in_place(&self.quotas) {
+        // What is written has its calendar quotas in their current windows.
+        if bucket.fits_in_place(&self.quotas) && !self.quotas.have_windows() {
             let changed;
             (outcome, amount, changed) = self.run(bucket, now);
             if changed || moved {

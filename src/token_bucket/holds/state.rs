@@ -153,6 +153,7 @@ impl Bucket {
     pub(crate) fn sweep(&mut self, now: i64) -> bool {
         let is_due = self.holds.as_ref().is_some_and(|holds| holds.next <= now) && !self.is_ahead_of(now);
         if is_due {
+            self.move_windows(now);
             self.end_holds(now);
             self.written(now);
         }

@@ -17,7 +17,7 @@ use support::scratch_dir::ScratchDir;
 const VARIABLE: &str = "TOWER_DISTRIBUTED_LUA_MUTANT";
 
 /// The tests that should find the mutants of a piece.
-const TESTS: [(&str, &[&str]); 18] = [
+const TESTS: [(&str, &[&str]); 19] = [
     ("dedupe/open", &["dedupe::exact::tests"]),
     ("lib/answer", &["agreement::busy", "flights_agree"]),
     ("lib/bare", &["token_bucket::agreement"]),
@@ -36,6 +36,7 @@ const TESTS: [(&str, &[&str]); 18] = [
     ("lib/quick_rw_lock", &["reader_writer_locks_agree"]),
     ("lib/rw_lock", &["agreement::busy", "reader_writer_locks_agree"]),
     ("lib/several", &["token_bucket::agreement"]),
+    ("token_bucket/learn", &["token_bucket::agreement::learned"]),
 ];
 
 fn lua() -> PathBuf {
