@@ -29,7 +29,7 @@ use crate::{BudgetLayer, KeyExtractor, TokenBucket};
 /// # Ok(()) }
 /// ```
 ///
-/// A request that passes without a hold has no `Usage`: one without a key or with an estimate of 0, and all of them while the
+/// A request that passes without a hold has no `Usage`: one without a key, and all of them while the
 /// store is away under [`StoreFailure::FailOpen`](crate::StoreFailure::FailOpen). Then ask axum for an
 /// `Option<Extension<Usage>>`.
 #[must_use]

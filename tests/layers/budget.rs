@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, StreamBody};
+use http_body_util::{BodyExt as _, Empty, StreamBody};
 use hyper::body::{Bytes, Frame};
 use tower::util::BoxCloneService;
 use tower::{Layer as _, Service as _, ServiceExt as _, service_fn};
@@ -26,6 +26,7 @@ on_each_store!(
     a_body_that_fails_half_way,
     fields_of_the_head_and_of_the_trailers,
     failures,
+    an_empty_body,
     an_inner_service_that_fails,
     a_response_that_is_dropped,
     requests_without_an_estimate,
@@ -190,7 +191,8 @@ async fn fields_of_the_head_and_of_the_trailers(stores: Stores) {
     drop(sender);
     body.collect().await.unwrap();
     comes_to(&bucket, 0, 983).await;
-    for (told, left) in [("20", 963), ("-3", 363)] {
+    for (told, left) in [("20", 980), ("-3", 400), ("18446744073709551615", 0)] {
+        bucket.reset("ann").await.unwrap();
         let (sender, receiver) = unbounded();
         let mut response = Response::new(StreamBody::new(receiver));
         response.headers_mut().insert(used.clone(), told.parse().unwrap());
@@ -213,7 +215,32 @@ async fn failures(stores: Stores) {
         drop(sender);
         response.into_body().collect().await.unwrap();
         comes_to(&bucket, 0, left).await;
+        bucket.reset("ann").await.unwrap();
+        let layer = budget(&bucket, MeterBody::default().failures_are_free(are_free));
+        let failed = answers(Err(io::ErrorKind::NotFound.into()));
+        assert!(layer.layer(failed).oneshot(Request::new(())).await.is_err());
+        comes_to(&bucket, 0, left).await;
     }
+}
+
+async fn an_empty_body(stores: Stores) {
+    let bucket = tokens(&stores.open());
+    let (sender, body) = streamed(&bucket, words()).await;
+    comes_to(&bucket, 600, 400).await;
+    drop(sender);
+    body.collect().await.unwrap();
+    comes_to(&bucket, 0, 1000).await;
+    // There was data, and no word.
+    let (sender, body) = streamed(&bucket, MeterBody::default().frames(|_: &Bytes, _: &Usage| {})).await;
+    sender.unbounded_send(data(" ")).unwrap();
+    drop(sender);
+    body.collect().await.unwrap();
+    comes_to(&bucket, 0, 400).await;
+    bucket.reset("ann").await.unwrap();
+    // It has ended with its head.
+    let empty = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())));
+    budget(&bucket, words()).layer(empty).oneshot(Request::new(())).await.unwrap();
+    comes_to(&bucket, 0, 1000).await;
 }
 
 async fn an_inner_service_that_fails(stores: Stores) {
@@ -240,12 +267,12 @@ async fn requests_without_an_estimate(stores: Stores) {
     let layer = BudgetLayer::new(bucket.clone(), |_: &u32| "ann", |estimate: &u32| *estimate);
     let mut service = layer.layer(service_fn(async |estimate: u32| Ok::<_, Infallible>(estimate)));
     assert_eq!(service.ready().await.unwrap().call(0).await.unwrap(), 0);
-    comes_to(&bucket, 0, 1000).await;
+    comes_to(&bucket, 0, 999).await;
     let refusal = service.ready().await.unwrap().call(1001).await.unwrap_err();
     assert_eq!(refusal.downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::ExceedsBurst);
     let text = refusal.to_string();
     assert!(text.contains("1001") && text.contains("1000"), "{text}");
-    comes_to(&bucket, 0, 1000).await;
+    comes_to(&bucket, 0, 999).await;
 }
 
 async fn refusals_over_http(stores: Stores) {

@@ -64,14 +64,10 @@ where
     }
 
     fn call(self: &Arc<Self>, inner: &mut S, request: Req) -> Self::Future {
-        let state = match self.estimate.cost(&request) {
-            0 => State::Calling { future: inner.call(request), hold: None },
-            estimate => {
-                let (bucket, away) = (self.bucket.clone(), self.on_store_failure.clone());
-                let authorizing = Box::pin(authorize(bucket, away, self.key.extract(&request), estimate));
-                State::Authorizing { authorizing, call: Some((take_ready(inner), request)) }
-            }
-        };
+        let estimate = self.estimate.cost(&request).max(1);
+        let (bucket, away) = (self.bucket.clone(), self.on_store_failure.clone());
+        let authorizing = Box::pin(authorize(bucket, away, self.key.extract(&request), estimate));
+        let state = State::Authorizing { authorizing, call: Some((take_ready(inner), request)) };
         ResponseFuture { layer: Arc::clone(self), state }
     }
 }
@@ -112,7 +108,12 @@ where
                     this.state.set(State::Done);
                     return Poll::Ready(match outcome {
                         Ok(response) => Ok(layer.meter.meter(response, hold)),
-                        Err(error) => Err(layer.reject.inner_error(error)),
+                        Err(error) => {
+                            if let Some(hold) = hold {
+                                layer.meter.failed(hold);
+                            }
+                            Err(layer.reject.inner_error(error))
+                        }
                     });
                 }
                 StateProjection::Done => return Poll::Pending,

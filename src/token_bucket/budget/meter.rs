@@ -20,6 +20,11 @@ pub trait Meter<Res> {
     /// without a hold.
     fn meter(&self, response: Res, hold: Option<Hold>) -> Self::Response;
 
+    /// Takes the hold of a request whose inner service has failed. By default it is dropped.
+    fn failed(&self, hold: Hold) {
+        drop(hold);
+    }
+
     /// Writes the decision into the response to a refused request. By default, it does nothing.
     fn refused(&self, _decision: &Decision, _response: &mut Self::Response) {}
 }

@@ -29,6 +29,9 @@ use crate::{AsError, Error, Extracted, KeyExtractor, StoreFailure, TokenBucket};
 ///
 /// A usage above the estimate is charged as debt. It is never refused, because the work is done.
 ///
+/// A hold lasts as long as the work: around a body that clients may read slowly, put a time-out for bodies. Of two layers
+/// around each other, the outer one charges its estimate for what the inner one refuses.
+///
 /// The type parameters are the request type, how the usage is read from responses, and how refusals are returned.
 ///
 /// ```
@@ -73,9 +76,9 @@ impl<Req> BudgetLayer<Req> {
     /// Creates a layer that holds an estimate of the tokens that a request uses. `estimate` is a closure from `&Req` to
     /// `u32`.
     ///
-    /// A request whose estimate is not available now is refused, with the time at which it may be. One whose estimate is 0
-    /// passes without a call to the store, and is charged nothing. One whose estimate is above the burst is refused as
-    /// [`ExceedsBurst`](crate::RefusalKind::ExceedsBurst).
+    /// A request whose estimate is not available now is refused, with the time at which it may be. One whose estimate is above
+    /// the burst is refused as [`ExceedsBurst`](crate::RefusalKind::ExceedsBurst). An estimate of 0 holds one token, because
+    /// estimates often come from clients. A request without a key passes, and is charged nothing.
     #[must_use]
     pub fn new(
         bucket: TokenBucket,

@@ -49,7 +49,8 @@ impl Default for MeterBody {
 
 impl<F> MeterBody<F> {
     /// Counts each frame of data, with a closure of `(&Data, &Usage)`. Each response has a clone of the closure, so it may
-    /// keep what it has seen of the body, such as a line that is not complete yet. The data is not copied.
+    /// keep what it has seen of the body, such as a line that is not complete yet. The data is not copied. A body without data
+    /// counts a usage of 0; one whose data counts nothing costs the estimate.
     #[must_use]
     pub fn frames<F2>(self, frames: F2) -> MeterBody<F2> {
         let Self { frames: _, field, fields, failures_are_free } = self;
@@ -58,8 +59,8 @@ impl<F> MeterBody<F> {
 }
 
 setters! { MeterBody<F>:
-    /// Reads the usage from this field of the response, as a whole number of tokens: in its head or in its trailers. A field
-    /// that is missing, or is no such number, counts nothing.
+    /// Reads the usage from this field of the response, as a whole number of tokens: in its head or in its trailers, which
+    /// replaces what was counted until then. A field that is missing, or is no such number, counts nothing.
     #[must_use]
     fn field(field: HeaderName) => field = Some(field);
 
@@ -68,8 +69,8 @@ setters! { MeterBody<F>:
     #[must_use]
     fn fields(fields: RateLimitFields) => fields = fields;
 
-    /// Sets whether a response with a status of 400 and above counts a usage of 0, unless more is counted. Default: `false`,
-    /// so that a failure without usage costs the estimate.
+    /// Sets whether a response with a status of 400 and above, and an error of the inner service, counts a usage of 0, unless
+    /// more is counted. Default: `false`, so that a failure without usage costs the estimate.
     #[must_use]
     fn failures_are_free(are_free: bool) => failures_are_free = are_free;
 }
@@ -80,11 +81,16 @@ setters! { MeterBody<F>:
     note = "pass a closure with typed arguments that is `Clone`: `|data: &Bytes, usage: &Usage| usage.add(1)`"
 )]
 pub trait CountFrames<D>: Clone {
+    /// Whether it counts anything.
+    const COUNTS: bool = true;
+
     /// Counts a frame.
     fn count(&mut self, data: &D, usage: &Usage);
 }
 
 impl<D> CountFrames<D> for () {
+    const COUNTS: bool = false;
+
     fn count(&mut self, _: &D, _: &Usage) {}
 }
 
@@ -99,19 +105,30 @@ impl<B: Body, F: CountFrames<B::Data>> Meter<Response<B>> for MeterBody<F> {
 
     fn meter(&self, mut response: Response<B>, hold: Option<Hold>) -> Self::Response {
         if let Some(hold) = &hold {
-            if self.failures_are_free && response.status().as_u16() >= 400 && hold.usage().get().is_none() {
-                hold.usage().set(0);
+            if self.failures_are_free && response.status().as_u16() >= 400 {
+                set_if_unknown(hold.usage());
             }
             read(self.field.as_ref(), response.headers(), hold.usage());
             self.fields.write(&hold.decision(), true, response.headers_mut());
         }
         response.map(|body| {
-            // The hold of a body that has ended ends here.
-            let hold = hold.filter(|_| !body.is_end_stream());
-            let metered =
-                hold.map(|hold| Metered { hold, frames: self.frames.clone(), field: self.field.clone() });
-            MeteredBody { body, metered }
+            let has_ended = body.is_end_stream();
+            let metered = hold.map(|hold| {
+                let (frames, field) = (self.frames.clone(), self.field.clone());
+                Metered { hold, frames, field, is_empty: F::COUNTS }
+            });
+            let mut this = MeteredBody { body, metered };
+            if has_ended {
+                ended(&mut this.metered);
+            }
+            this
         })
+    }
+
+    fn failed(&self, hold: Hold) {
+        if self.failures_are_free {
+            set_if_unknown(hold.usage());
+        }
     }
 
     fn refused(&self, decision: &Decision, response: &mut Self::Response) {
@@ -121,10 +138,24 @@ impl<B: Body, F: CountFrames<B::Data>> Meter<Response<B>> for MeterBody<F> {
 
 /// Sets the usage to the number in a field.
 fn read(field: Option<&HeaderName>, headers: &HeaderMap, usage: &Usage) {
-    let number = field.and_then(|field| headers.get(field)?.to_str().ok()?.trim().parse().ok());
+    let number = field.and_then(|field| headers.get(field)?.to_str().ok()?.trim().parse::<u64>().ok());
     if let Some(number) = number {
-        usage.set(number);
+        usage.set(u32::try_from(number).unwrap_or(u32::MAX));
     }
+}
+
+fn set_if_unknown(usage: &Usage) {
+    if usage.get().is_none() {
+        usage.set(0);
+    }
+}
+
+/// Ends the hold of a body that has ended without an error.
+fn ended<F>(metered: &mut Option<Metered<F>>) {
+    if let Some(Metered { hold, is_empty: true, .. }) = metered {
+        set_if_unknown(hold.usage());
+    }
+    *metered = None;
 }
 
 pin_project! {
@@ -142,6 +173,8 @@ struct Metered<F> {
     hold: Hold,
     frames: F,
     field: Option<HeaderName>,
+    /// Whether the body has had no data yet that `frames` would count.
+    is_empty: bool,
 }
 
 impl<B: Body, F: CountFrames<B::Data>> Body for MeteredBody<B, F> {
@@ -154,15 +187,21 @@ impl<B: Body, F: CountFrames<B::Data>> Body for MeteredBody<B, F> {
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let mut this = self.project();
         let frame = ready!(this.body.as_mut().poll_frame(context));
-        if let (Some(Metered { hold, frames, field }), Some(Ok(frame))) = (&mut *this.metered, &frame) {
+        if let (Some(Metered { hold, frames, field, is_empty }), Some(Ok(frame))) =
+            (&mut *this.metered, &frame)
+        {
             if let Some(data) = frame.data_ref() {
+                *is_empty = false;
                 frames.count(data, hold.usage());
             } else if let Some(trailers) = frame.trailers_ref() {
                 read(field.as_ref(), trailers, hold.usage());
             }
         }
-        if !matches!(frame, Some(Ok(_))) || this.body.is_end_stream() {
-            *this.metered = None;
+        match frame {
+            Some(Err(_)) => *this.metered = None,
+            None => ended(this.metered),
+            Some(Ok(_)) if this.body.is_end_stream() => ended(this.metered),
+            Some(Ok(_)) => {}
         }
         Poll::Ready(frame)
     }
