@@ -18,6 +18,16 @@ pub(crate) struct Adjust {
 }
 
 impl Level {
+    /// The TAT after a charge at the time `at` of at most as much as comes back within 35 years from now.
+    pub(super) fn overdrawn(&self, pace: &Pace, now: i64, at: i64, tokens: i64) -> Moment {
+        let most = Moment::at(now + MAX_SPAN);
+        let after = match pace.take_too_long(tokens) {
+            true => most,
+            false => self.tat.max(Moment::at(at)).advance(pace, tokens).min(most),
+        };
+        self.tat.max(after)
+    }
+
     /// Charges at most as much as comes back within 35 years from now.
     fn overdraw(&mut self, pace: &Pace, now: i64, at: i64, tokens: i64) {
         if pace.num == 0 {
@@ -25,12 +35,7 @@ impl Level {
             return;
         }
         let pending = self.last.whole - pace.span > now;
-        let most = Moment::at(now + MAX_SPAN);
-        let after = match pace.take_too_long(tokens) {
-            true => most,
-            false => self.tat.max(Moment::at(at)).advance(pace, tokens).min(most),
-        };
-        self.tat = self.tat.max(after);
+        self.tat = self.overdrawn(pace, now, at, tokens);
         self.last = if pending { self.last.max(self.tat) } else { self.tat };
     }
 

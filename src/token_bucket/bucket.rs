@@ -54,14 +54,12 @@ impl TokenBucket {
     {
         let quotas = quotas.try_into()?;
         let clients = Arc::new(Clients::new(store, name, &Namespace::new(store, name)?));
-        Ok(Self {
-            clients,
-            quotas,
-            max_wait: MAX_SPAN,
-            local: Local::default(),
-            learned: None,
-            holding: HoldOptions::default(),
-        })
+        Ok(Self::of(clients, quotas, MAX_SPAN))
+    }
+
+    pub(super) fn of(clients: Arc<Clients>, quotas: Quotas, max_wait: i64) -> Self {
+        let (local, holding) = (Local::default(), HoldOptions::default());
+        Self { clients, quotas, max_wait, local, learned: None, holding }
     }
 
     /// Takes one token if it is available now.

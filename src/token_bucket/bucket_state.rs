@@ -90,17 +90,18 @@ impl BucketState {
         if after.pairs(&self.quotas).any(never) {
             return None;
         }
-        Some(micros(
-            after.act(&self.quotas, self.now).max(self.bucket.held_until(&self.quotas, self.now, cost))
-                - self.now,
-        ))
+        let held_until = self.bucket.held_until(&self.quotas, self.now, cost);
+        Some(micros(after.act(&self.quotas, self.now).max(held_until) - self.now))
     }
 
     /// The first quota that has fewer than `cost` tokens.
     pub(super) fn lacking(&self, cost: i64) -> Option<usize> {
-        self.bucket
-            .pairs(&self.quotas)
-            .position(|(level, limit)| level.tokens(limit, self.now) - self.bucket.held() < cost)
+        self.bucket.pairs(&self.quotas).position(|(level, limit)| self.free(level, limit) < cost)
+    }
+
+    /// The tokens available now that are not held; negative if tokens are owed.
+    fn free(&self, level: &Level, limit: &Limit) -> i64 {
+        level.tokens(limit, self.now) - self.bucket.held()
     }
 
     /// Returns the balance of each quota, in the order of the quotas.
@@ -121,7 +122,7 @@ impl BucketState {
         if self.blocked() > 0 {
             return 0;
         }
-        u32::try_from((level.tokens(limit, self.now) - self.bucket.held()).max(0)).unwrap_or(u32::MAX)
+        u32::try_from(self.free(level, limit).max(0)).unwrap_or(u32::MAX)
     }
 
     fn balance<'a>(&self, level: &Level, limit: &'a Limit) -> Balance<'a> {

@@ -13,7 +13,7 @@ use super::ahead::Prefetch;
 use super::bucket_state::BucketState;
 use super::cancel::Cancel;
 use super::decision::Decision;
-use super::holds::{HoldOptions, Renewals};
+use super::holds::Renewals;
 use super::learn::LearnedQuotas;
 use super::local::Local;
 use super::operations::{Reserve, Reset};
@@ -113,14 +113,7 @@ impl TokenBucket {
     pub(crate) fn beside(&self, ending: &str, quota: Quota) -> Result<Self, Error> {
         let (store, name) = (&self.clients.store, format!("{}{ending}", self.name()));
         let clients = Arc::new(Clients::new(store, &name, &Namespace::open(store, &name)));
-        Ok(Self {
-            clients,
-            quotas: quota.try_into()?,
-            max_wait: 0,
-            local: Local::default(),
-            learned: None,
-            holding: HoldOptions::default(),
-        })
+        Ok(Self::of(clients, quota.try_into()?, 0))
     }
 
     /// The same buckets as part of several limits: without waiting and prefetching.

@@ -67,11 +67,8 @@ impl Bucket {
         this.with_levels_of(quotas, now)
     }
 
-    /// Moves calendar quotas on to their current windows.
     fn in_windows_of(mut self, now: i64) -> Self {
-        for level in self.levels.iter_mut().filter(|level| level.quota.num == 0) {
-            *level = level.to_window_of(now);
-        }
+        self.move_windows(now);
         self
     }
 

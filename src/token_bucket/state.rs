@@ -122,7 +122,7 @@ impl Level {
     }
 
     /// Charges for a request to which the quota does not apply: at most until the level is empty.
-    fn charge_up_to_burst(&mut self, now: i64, at: i64, tokens: i64) {
+    pub(super) fn charge_up_to_burst(&mut self, now: i64, at: i64, tokens: i64) {
         let pace = Pace::of(self.quota);
         let tokens = tokens.min(pace.burst);
         if pace.num == 0 {

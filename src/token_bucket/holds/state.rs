@@ -80,32 +80,17 @@ impl Level {
         self
     }
 
-    /// Charges what was held, at the time `at`: in full, with a debt of at most 35 years, or until the level is empty.
+    /// Charges what was held, at the time `at`: in full, with a debt of at most 35 years, or until the level is empty. A
+    /// calendar quota is charged in its current window.
     fn settle(&mut self, now: i64, at: i64, tokens: i64, in_full: bool) {
+        if !in_full {
+            return self.charge_up_to_burst(now, at, tokens);
+        }
         let pace = Pace::of(self.quota);
-        let tokens = if in_full { tokens } else { tokens.min(pace.burst) };
-        if self.calendar().is_some() {
-            // To the window in which the end is found.
-            self.limit_window(now);
-            *self = self.to_window_of(now);
-            match in_full {
-                true => self.overuse(now, now, tokens),
-                false => self.use_up_to_burst(now, now, tokens),
-            }
-            return;
-        }
         if pace.num == 0 {
-            let most = if in_full { MAX_SPAN } else { pace.burst };
-            self.tat.whole = (self.tat.whole + tokens).min(most).max(self.tat.whole);
-            return;
+            return self.overuse(now, at, tokens);
         }
-        let empty = || Moment::at(at).advance(&pace, pace.burst);
-        let most = if in_full { Moment::at(now + MAX_SPAN) } else { empty() };
-        let after = match pace.take_too_long(tokens) {
-            true => most,
-            false => self.tat.max(Moment::at(at)).advance(&pace, tokens).min(most),
-        };
-        self.tat = self.tat.max(after);
+        self.tat = self.overdrawn(&pace, now, at, tokens);
         self.last = self.last.max(self.tat);
     }
 }
@@ -153,7 +138,6 @@ impl Bucket {
     pub(crate) fn sweep(&mut self, now: i64) -> bool {
         let is_due = self.holds.as_ref().is_some_and(|holds| holds.next <= now) && !self.is_ahead_of(now);
         if is_due {
-            self.move_windows(now);
             self.end_holds(now);
             self.written(now);
         }
@@ -163,6 +147,7 @@ impl Bucket {
     /// Ends the holds whose time has come, in the order of their ends: charges them at their end, or releases them.
     pub(crate) fn end_holds(&mut self, now: i64) {
         let Some(mut holds) = self.holds.take_if(|holds| holds.next <= now) else { return };
+        self.move_windows(now);
         let mut left = Holds::default();
         let mut ended: Vec<Record> = Vec::new();
         for record in std::mem::take(&mut holds.each) {
