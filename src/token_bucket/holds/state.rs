@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use super::OnEnd;
-use crate::store::{Fields, Garbled};
+use crate::store::{Cell as _, Fields, Garbled};
 use crate::token_bucket::quota::{Limit, MAX_SPAN, Pace, Quotas};
 use crate::token_bucket::state::{Bucket, Level, Moment};
 
@@ -139,7 +139,11 @@ impl Bucket {
         let is_due = self.holds.as_ref().is_some_and(|holds| holds.next <= now) && !self.is_ahead_of(now);
         if is_due {
             self.end_holds(now);
-            self.written(now);
+            // Before, the time from which it is idle was only an upper bound.
+            match self.is_idle(now) {
+                true => *self = Self::default(),
+                false => self.written(now),
+            }
         }
         is_due
     }

@@ -254,3 +254,19 @@ fn a_key_has_a_bounded_number_of_holds() {
     assert!(outcomes.by_ref().take(1024).all(|outcome| outcome == Outcome::Held));
     assert_eq!(outcomes.next(), Some(Outcome::Full));
 }
+
+/// Until a hold has ended, it counts as charged in full to levels of other quotas as well, whose bursts may be smaller.
+#[test]
+fn a_bucket_that_is_full_after_its_holds_is_as_unused() {
+    let quotas = |quota| Quotas::new([quota]).unwrap();
+    let slow = quotas(Quota::new(1, std::time::Duration::from_secs(10)).burst(5));
+    let fast = quotas(Quota::per_second(1000));
+    let mut bucket = Bucket::default();
+    assert!(Reserve { quotas: slow, ask: Ask { cost: 1, wait: 0 } }.apply(&mut bucket, START).is_admitted());
+    let verb = Verb::Authorize { amount: 900, ttl: 1000 };
+    HoldStep { quotas: fast, id: 1, on_end: OnEnd::Capture, verb }.apply(&mut bucket, START);
+    let hour = START + 3_600_000_000;
+    assert!(bucket.levels.len() == 2 && !bucket.is_idle(hour), "{bucket:?}");
+    assert!(bucket.sweep(hour));
+    assert_eq!(bucket, Bucket::default());
+}
