@@ -134,7 +134,9 @@ pub(crate) fn version(version: &SettingVersion) -> String {
 
 /// Writes a text on one line.
 pub(crate) fn printable(text: &str) -> String {
-    let safe = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    // `escape_debug` also knows the characters that change the direction of the text.
+    let is_safe = |c: char| "'\"\\".contains(c) || c.escape_debug().len() == 1;
+    let safe = |c: char| if is_safe(c) { c.to_string() } else { c.escape_default().to_string() };
     text.chars().map(safe).collect()
 }
 

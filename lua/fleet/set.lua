@@ -4,8 +4,8 @@
 --           empty: that of the version before the last, `-` if there is none; how many versions are kept; the channel
 --           of all processes; the beginning of the message
 -- returns   now (µs); 1: it was added, also by an earlier copy of this call; 0: the last version is another one;
---           -1: the key is of another type; -2: the last version is not recognised; then the added or the last
---           version, empty if there is none
+--           -1: the key is of another type; -2: the last version, or the one to go back to, is not recognised; then the
+--           added or the last version, empty if there is none
 -- writes    the list, without a ttl: RPUSH, LTRIM
 -- cost      O(1): there are at most 10 versions
 local expected, id, who, value, kept = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -22,7 +22,8 @@ if last then
   if number >= 2^52 or at >= 2^52 then return {now, -2, ''} end
 end
 if number ~= expected then return {now, 0, last or ''} end
-if value == '' then value = before and string.match(before, '^[^\n]*\n[^\n]*\n([-+].*)$') or '-' end
+if value == '' then value = before == nil and '-' or string.match(before, '^[^\n]*\n[^\n]*\n([-+].*)$') end
+if not value then return {now, -2, ''} end
 local added = string.format('%.0f %.0f %s\n%s\n%s', number + 1, math.max(now, at + 1), id, who, value)
 local saved = redis.pcall('RPUSH', KEYS[1], added)
 if type(saved) == 'table' then return saved end

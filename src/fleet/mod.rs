@@ -222,8 +222,15 @@ fn checked<T: SettingValue>(value: &T) -> Result<String, Error> {
     Ok(text)
 }
 
+/// Characters that would change what is shown around them. The second: what changes the direction of the text (Unicode's
+/// property `Bidi_Control`).
+fn is_control(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 fn check_who(who: &str) -> Result<(), Error> {
-    if !(1..=LONGEST_WHO).contains(&who.chars().count()) || who.chars().any(char::is_control) {
+    if !(1..=LONGEST_WHO).contains(&who.chars().count()) || who.chars().any(is_control) {
         return Err(Error::invalid(format!(
             "who sets a value must be 1 to {LONGEST_WHO} characters without control characters, is {who:?}"
         )));

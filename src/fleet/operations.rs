@@ -217,8 +217,9 @@ impl<T: Sealed> Operation for Set<T> {
         if i64::try_from(number) != Ok(self.expected) {
             return SetReply::Found(last.flatten());
         }
-        let before = stored.iter().rev().nth(1).and_then(|before| value(before));
-        let value = if self.value.is_empty() { before.unwrap_or("-") } else { &self.value };
+        let before = || stored.iter().rev().nth(1).map_or(Some("-"), |before| value(before));
+        let value = if self.value.is_empty() { before() } else { Some(&*self.value) };
+        let Some(value) = value else { return SetReply::NotRecognised };
         let at = u64::try_from(now).unwrap_or(0).max(at + 1);
         let version = written(number + 1, at, &self.id, &self.who, value);
         let reply = added(&version);

@@ -122,7 +122,15 @@ async fn forged_state_and_messages_leave_the_last_known_value_in_force() {
         );
         assert!(writer.undo("ann").await.unwrap_err().is_wrong_type());
         assert_eq!((shown(&reader), shown(&writer)), ("2/s".into(), "2/s".into()));
-        server.cli(&["RPOP", KEY]);
+        // What cannot be read cannot be gone back to.
+        server.cli(&["RPUSH", KEY, "2 8888888888 0a\nx\n+4/s"]);
+        assert_eq!(writer.refresh().await.unwrap(), 2);
+        assert!(writer.undo("ann").await.unwrap_err().is_wrong_type(), "{forged:?}");
+        server.cli(&["RPOP", KEY, "2"]);
+        eventually("the true one", SOON, async || {
+            writer.refresh().await.unwrap() == 1 && shown(&reader) == "2/s"
+        })
+        .await;
     }
     // A key of another type, and none.
     server.cli(&["SET", KEY, "10/s"]);

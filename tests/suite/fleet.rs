@@ -92,9 +92,14 @@ pub(crate) async fn no_operator_overwrites_another(place: &Place, name: &str) {
     assert!(operators[1].undo_if(1, "ann").await.unwrap_err().is_conflict());
     assert_eq!(operators[1].undo("ann").await.unwrap().number, 4);
     let quotas = &operators[0];
-    for (who, value) in
-        [("", "1/s"), ("a\nb", "1/s"), (&*"x".repeat(65), "1/s"), ("ann", "0/s"), ("ann", "1")]
-    {
+    for (who, value) in [
+        ("", "1/s"),
+        ("a\nb", "1/s"),
+        ("a\u{202e}b", "1/s"),
+        (&*"x".repeat(65), "1/s"),
+        ("ann", "0/s"),
+        ("ann", "1"),
+    ] {
         assert!(quotas.set(value, who).await.unwrap_err().is_invalid(), "{who:?} {value:?}");
     }
     let long = Quota::per_second(1).named("x".repeat(20_000));
