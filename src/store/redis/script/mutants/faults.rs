@@ -1,0 +1,109 @@
+//! Mutants that differ from a script in one operator, number or statement.
+
+/// What stands in a script, and what a mutant has instead.
+const SWAPS: [(&str, &str); 19] = [
+    (" <= ", " < "),
+    (" < ", " <= "),
+    (" >= ", " > "),
+    (" > ", " >= "),
+    (" == ", " ~= "),
+    (" ~= ", " == "),
+    (" and ", " or "),
+    (" or ", " and "),
+    ("not ", ""),
+    (" + ", " - "),
+    (" - ", " + "),
+    (" * ", " + "),
+    ("min(", "max("),
+    ("max(", "min("),
+    ("floor(", "ceil("),
+    ("ceil(", "floor("),
+    ("true", "false"),
+    ("false", "true"),
+    ("KEYS[1]", "KEYS[2]"),
+];
+
+/// Mutants that behave like the script: the piece, a part of what is changed, and the reason.
+pub(super) const SAME: [(&str, &str, &str); 3] = [
+    ("lib/permits", "lasts <= 0.75", "a ttl is renewed a millisecond earlier"),
+    ("lib/mutex", "left - 2 >=", "a ttl in a user's value differs by a millisecond"),
+    ("lib/quick_permits", "if key >= #KEYS", "between two runs the key never is the last one"),
+];
+
+/// Returns whether a mutant behaves like the script.
+pub(super) fn is_same(piece: &str, change: &str) -> bool {
+    SAME.iter().any(|(name, part, _)| *name == piece && change.contains(part))
+}
+
+/// Returns whether a place of a line is code: not in a comment, and not in a text.
+fn is_code(line: &str, at: usize) -> bool {
+    let before = &line[..at];
+    !before.contains("--") && before.matches('\'').count() % 2 == 0
+}
+
+/// Returns whether a line is one statement that can go without another one: no declaration, and no part of a block.
+fn is_statement(line: &str) -> bool {
+    let line = line.trim_start();
+    let begins = |word| line.strip_prefix(word).is_some_and(|rest: &str| rest.starts_with([' ', '\0']));
+    let is_block =
+        ["local", "function", "while", "for", "else", "elseif", "until", "end"].into_iter().any(begins);
+    let is_conditional = line.starts_with("if ");
+    let first = line.split([' ', '(']).next().unwrap_or_default();
+    !is_block
+        && (is_conditional && line.ends_with(" end")
+            || line.starts_with("return ")
+            || !is_conditional && (line.contains(" = ") || first.ends_with("call") || line.contains("(")))
+        && !line.starts_with("--")
+}
+
+/// Returns the mutants of a text, and what each has instead.
+pub(super) fn mutants(text: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut begin = 0;
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        let mut add = |from: usize, to: usize, instead: &str| {
+            let mutant = format!("{}{instead}{}", &text[..begin + from], &text[begin + to..]);
+            let shown = format!("{}{instead}{}", &line[..from], &line[to..]);
+            found.push((mutant, format!("{}: {} => {}", number + 1, line.trim(), shown.trim())));
+        };
+        for (there, instead) in SWAPS {
+            for (at, _) in line.match_indices(there).filter(|(at, _)| is_code(line, *at)) {
+                add(at, at + there.len(), instead);
+            }
+        }
+        let ends =
+            |from: usize| line[from..].find(|c: char| !c.is_ascii_digit()).map_or(line.len(), |n| from + n);
+        let is_word = |c: char| c.is_alphanumeric() || "_.%".contains(c);
+        for (at, _) in line.match_indices(|c: char| c.is_ascii_digit()) {
+            let is_number = !line[..at].ends_with(is_word) && !line[ends(at)..].starts_with(is_word);
+            if let Some(Ok(number)) =
+                (is_number && is_code(line, at)).then(|| line[at..ends(at)].parse::<u64>())
+            {
+                add(at, ends(at), &(number + 1).to_string());
+            }
+        }
+        if is_statement(line.trim_end()) {
+            add(0, line.trim_end().len(), "do end");
+        }
+        begin += line.len();
+    }
+    found
+}
+
+#[test]
+fn mutants_have_one_fault_each() {
+    let text = "local a = 'b + 1' -- c + 1\nif d < 10 and e then return end\nf(KEYS[1])\n";
+    let changes: Vec<_> = mutants(text).into_iter().map(|(_, change)| change).collect();
+    assert_eq!(
+        changes,
+        [
+            "2: if d < 10 and e then return end => if d <= 10 and e then return end",
+            "2: if d < 10 and e then return end => if d < 10 or e then return end",
+            "2: if d < 10 and e then return end => if d < 11 and e then return end",
+            "2: if d < 10 and e then return end => do end",
+            "3: f(KEYS[1]) => f(KEYS[2])",
+            "3: f(KEYS[1]) => f(KEYS[2])",
+            "3: f(KEYS[1]) => do end",
+        ]
+    );
+}
