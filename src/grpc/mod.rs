@@ -15,6 +15,8 @@ mod rate_limit;
 mod retry_info;
 #[cfg(feature = "rw-lock")]
 mod rw_lock;
+#[cfg(feature = "rate-limit")]
+mod token_budget;
 
 #[cfg(feature = "concurrency-limit")]
 pub use self::concurrency_limit::concurrency_limit;
@@ -28,6 +30,8 @@ pub use self::rate_limit::{rate_limit, rate_limits};
 pub use self::retry_info::RetryInfo;
 #[cfg(feature = "rw-lock")]
 pub use self::rw_lock::rw_lock;
+#[cfg(feature = "rate-limit")]
+pub use self::token_budget::{count_messages, token_budget};
 
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};

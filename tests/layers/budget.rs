@@ -8,12 +8,16 @@ use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty, StreamBody};
 use hyper::body::{Bytes, Frame};
+use tonic_health::pb::health_client::HealthClient;
 use tower::util::BoxCloneService;
 use tower::{Layer as _, Service as _, ServiceExt as _, service_fn};
 use tower_distributed::response::{MeterBody, MeteredBody};
 use tower_distributed::token_bucket::{Meter, OnEnd, Usage};
-use tower_distributed::{BudgetLayer, Quota, Refusal, RefusalKind, Store, StoreFailure, TokenBucket, web};
+use tower_distributed::{
+    BudgetLayer, Quota, Refusal, RefusalKind, Store, StoreFailure, TokenBucket, grpc, web,
+};
 
+use crate::health::{check, question, serve_health};
 use crate::stores::{HOUR, SOON, Stores, away, on_each_store};
 use support::eventually;
 
@@ -31,6 +35,7 @@ on_each_store!(
     a_response_that_is_dropped,
     requests_without_an_estimate,
     refusals_over_http,
+    messages_of_a_stream,
 );
 
 fn tokens(store: &Store) -> TokenBucket {
@@ -292,6 +297,26 @@ async fn refusals_over_http(stores: Stores) {
     assert!(response.headers()["ratelimit"].to_str().unwrap().starts_with("\"default\";r=500"));
     let after: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
     assert!(99 * HOUR.as_secs() < after && after <= 100 * HOUR.as_secs(), "{after}");
+}
+
+/// Over gRPC, with a real server: what the client did not wait for costs nothing.
+async fn messages_of_a_stream(stores: Stores) {
+    let bucket = tokens(&stores.open());
+    let (reporter, health) = tonic_health::server::health_reporter();
+    let budget =
+        grpc::token_budget(bucket.clone(), |_: &Request<tonic::body::Body>| "ann", |_: &Request<_>| 600);
+    let budget = budget.meter(MeterBody::default().frames(grpc::count_messages()));
+    let channel = serve_health!(budget, health);
+    check(&channel, "ann").await.unwrap();
+    comes_to(&bucket, 0, 999).await;
+    let mut stream = HealthClient::new(channel.clone()).watch(question("ann")).await.unwrap().into_inner();
+    stream.message().await.unwrap().unwrap();
+    comes_to(&bucket, 600, 399).await;
+    assert_eq!(check(&channel, "ann").await.unwrap_err().code(), tonic::Code::ResourceExhausted);
+    reporter.set_service_status("", tonic_health::ServingStatus::NotServing).await;
+    stream.message().await.unwrap().unwrap();
+    drop(stream);
+    comes_to(&bucket, 0, 997).await;
 }
 
 #[tokio::test]

@@ -1,0 +1,122 @@
+//! Token budgets, set up for gRPC.
+
+use bytes::Bytes;
+use http::Request;
+
+use super::{Refuse, refuse};
+use crate::middleware::Cost;
+use crate::response::MeterBody;
+use crate::token_bucket::Usage;
+use crate::{BudgetLayer, KeyExtractor, TokenBucket, web};
+
+/// A [`BudgetLayer`] for gRPC: as [`web::token_budget`](crate::web::token_budget), with statuses. The handler gets the
+/// [`Usage`] as an extension.
+///
+/// ```
+/// use tower_distributed::response::MeterBody;
+/// use tower_distributed::{Quota, Store, TokenBucket, extract, grpc};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// // 10 000 messages in a minute for each tenant; a stream holds 100, and pays for those that were sent.
+/// let messages = TokenBucket::new(&Store::in_memory(), "messages", Quota::per_minute(10_000))?;
+/// let budget = grpc::token_budget(messages, extract::header("x-tenant")?, |_: &http::Request<tonic::body::Body>| 100)
+///     .meter(MeterBody::default().frames(grpc::count_messages()));
+/// let server = tonic::transport::Server::builder().layer(budget);
+/// # Ok(()) }
+/// ```
+#[must_use]
+pub fn token_budget<B>(
+    bucket: TokenBucket,
+    key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
+    estimate: impl Cost<Request<B>> + Send + Sync + 'static,
+) -> BudgetLayer<Request<B>, MeterBody, Refuse> {
+    BudgetLayer::new(bucket, key, estimate)
+        .on_hold(|usage, request| web::insert_usage(usage, request))
+        .meter(MeterBody::default())
+        .reject_with(refuse())
+}
+
+/// For [`MeterBody::frames`]: each gRPC message of a body counts 1, once its last byte has passed. A message that the client
+/// did not wait for counts nothing.
+#[must_use]
+pub fn count_messages() -> impl FnMut(&Bytes, &Usage) + Clone + Send + Sync + 'static {
+    let mut messages = Messages::default();
+    move |data, usage| {
+        let count = messages.ended_in(data);
+        if count > 0 {
+            usage.add(count);
+        }
+    }
+}
+
+/// What has passed of the current message: a flag, the length (4 bytes), and as many bytes. Source: *gRPC over HTTP2*,
+/// `Length-Prefixed-Message`, <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>.
+#[derive(Clone, Default)]
+struct Messages {
+    prefix: [u8; 5],
+    /// How many bytes of the prefix have passed.
+    known: usize,
+    /// How many bytes behind the prefix are to come.
+    left: usize,
+}
+
+impl Messages {
+    /// Returns how many messages end in this data.
+    fn ended_in(&mut self, mut data: &[u8]) -> u32 {
+        let mut count = 0_u32;
+        while !data.is_empty() {
+            let wanted = if self.known < 5 { 5 - self.known } else { self.left };
+            let (passed, rest) = data.split_at(wanted.min(data.len()));
+            data = rest;
+            if self.known < 5 {
+                self.prefix[self.known..self.known + passed.len()].copy_from_slice(passed);
+                self.known += passed.len();
+                let [_, a, b, c, d] = self.prefix;
+                self.left = u32::from_be_bytes([a, b, c, d]) as usize;
+            } else {
+                self.left -= passed.len();
+            }
+            if self.known == 5 && self.left == 0 {
+                (self.known, count) = (0, count.saturating_add(1));
+            }
+        }
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Messages with as many bytes.
+    fn body(lengths: &[u32]) -> Vec<u8> {
+        let message = |length: &u32| {
+            let prefix = [&[0][..], &length.to_be_bytes()].concat();
+            [prefix, vec![0; *length as usize]].concat()
+        };
+        lengths.iter().flat_map(message).collect()
+    }
+
+    #[test]
+    fn messages_count_however_they_are_cut() {
+        let body = body(&[0, 1, 300, 0, 7]);
+        for size in 1..body.len() + 1 {
+            let mut messages = Messages::default();
+            let counts: Vec<_> = body.chunks(size).map(|chunk| messages.ended_in(chunk)).collect();
+            assert_eq!(counts.iter().sum::<u32>(), 5, "in pieces of {size} bytes");
+        }
+    }
+
+    #[test]
+    fn a_message_counts_with_its_last_byte() {
+        let mut messages = Messages::default();
+        let body = body(&[3, 0]);
+        assert_eq!(messages.ended_in(&body[..7]), 0);
+        assert_eq!(messages.ended_in(&body[7..8]), 1);
+        assert_eq!(messages.ended_in(&body[8..12]), 0);
+        assert_eq!(messages.ended_in(&body[12..]), 1);
+        // The longest length that can be said.
+        assert_eq!(messages.ended_in(&[0, 255, 255, 255, 255, 9]), 0);
+        assert_eq!(messages.left, u32::MAX as usize - 1);
+    }
+}
