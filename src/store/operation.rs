@@ -260,6 +260,12 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// The next value alone.
+    pub(crate) fn one(&mut self) -> Result<Self, Garbled> {
+        let value = self.values.next().ok_or(Garbled("a script returned too few values"))?;
+        Ok(Self::new(std::slice::from_ref(value), self.twice))
+    }
+
     pub(crate) fn integer(&mut self) -> Result<i64, Garbled> {
         match self.next()? {
             Field::Integer(integer) => Ok(integer),
