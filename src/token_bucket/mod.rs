@@ -35,7 +35,7 @@ mod tests;
 
 pub use self::bucket::TokenBucket;
 pub use self::bucket_state::{Balance, BucketState};
-pub use self::budget::{AtResponse, BudgetLayer, Meter};
+pub use self::budget::{AtResponse, BudgetHold, BudgetLayer, Estimate, Meter};
 pub use self::decision::Decision;
 pub use self::fleet::{FleetQuotas, FleetTable};
 pub use self::holds::{Captured, Hold, HoldAll, OnEnd, Usage};

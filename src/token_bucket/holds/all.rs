@@ -110,18 +110,21 @@ impl<const N: usize> HoldAll<N> {
     /// # Cancel safety
     ///
     /// If the future is dropped, the captures are sent in the background.
-    pub async fn capture(self, n: impl Costs<N>) -> Result<[Captured; N], Error> {
+    pub fn capture(self, n: impl Costs<N>) -> impl Future<Output = Result<[Captured; N], Error>> + Send {
         let limits = Arc::clone(&self.set.quotas);
-        let captured = self.set.capture(&n.each()).await?;
-        Ok(array::from_fn(|limit| match captured.iter().find(|(of, _)| *of == limit) {
-            Some((_, captured)) => captured.clone(),
-            // It has no key.
-            None => {
-                let quotas = limits[limit].clone();
-                let state = BucketState { bucket: Bucket::full(&quotas), quotas, now: 0 };
-                Captured { charged: 0, excess: 0, ended: false, state }
-            }
-        }))
+        let captured = self.set.capture(&n.each());
+        async move {
+            let captured = captured.await?;
+            Ok(array::from_fn(|limit| match captured.iter().find(|(of, _)| *of == limit) {
+                Some((_, captured)) => captured.clone(),
+                // It has no key.
+                None => {
+                    let quotas = limits[limit].clone();
+                    let state = BucketState { bucket: Bucket::full(&quotas), quotas, now: 0 };
+                    Captured { charged: 0, excess: 0, ended: false, state }
+                }
+            }))
+        }
     }
 
     /// Releases what is held of all limits, and charges nothing. Returns whether all was still held.
@@ -129,8 +132,9 @@ impl<const N: usize> HoldAll<N> {
     /// # Errors
     ///
     /// The errors of [`capture`](Self::capture).
-    pub async fn release(self) -> Result<bool, Error> {
-        Ok(self.set.capture(&[0; N]).await?.iter().all(|(_, captured)| !captured.ended))
+    pub fn release(self) -> impl Future<Output = Result<bool, Error>> + Send {
+        let released = self.set.capture(&[0; N]);
+        async move { Ok(released.await?.iter().all(|(_, captured)| !captured.ended)) }
     }
 
     /// Waits until one of the limits is not held any more, as far as this process knows. As [`Hold::lost`].

@@ -134,9 +134,9 @@ impl Hold {
     /// # Cancel safety
     ///
     /// If the future is dropped, the capture is sent in the background.
-    pub async fn capture(self, n: u32) -> Result<Captured, Error> {
+    pub fn capture(self, n: u32) -> impl Future<Output = Result<Captured, Error>> + Send {
         let late = self.late(n);
-        self.end(n, late).await
+        self.end(n, late)
     }
 
     /// As [`capture`](Self::capture), but charges nothing if the hold has ended before.
@@ -144,8 +144,8 @@ impl Hold {
     /// # Errors
     ///
     /// The errors of [`capture`](Self::capture).
-    pub async fn capture_if_held(self, n: u32) -> Result<Captured, Error> {
-        self.end(n, 0).await
+    pub fn capture_if_held(self, n: u32) -> impl Future<Output = Result<Captured, Error>> + Send {
+        self.end(n, 0)
     }
 
     /// Releases what is held, and charges nothing. Returns whether it was still held.
@@ -153,8 +153,9 @@ impl Hold {
     /// # Errors
     ///
     /// The errors of [`capture`](Self::capture).
-    pub async fn release(self) -> Result<bool, Error> {
-        Ok(!self.end(0, 0).await?.ended)
+    pub fn release(self) -> impl Future<Output = Result<bool, Error>> + Send {
+        let released = self.end(0, 0);
+        async move { Ok(!released.await?.ended) }
     }
 
     /// Waits until the hold has ended, as far as this process knows: a renewal found it gone, or none was answered in time.
@@ -229,10 +230,13 @@ impl Hold {
         self.bucket.clients.holds.client.run(self.key.clone(), self.step(verb)).await
     }
 
-    async fn end(mut self, n: u32, late: u32) -> Result<Captured, Error> {
+    /// Captures `n` tokens, also if the future is dropped before it was polled.
+    fn end(mut self, n: u32, late: u32) -> impl Future<Output = Result<Captured, Error>> + Send {
         let verb = self.ends(n, late);
-        let reply = self.run(verb).await?;
-        Ok(self.ended(n, late, reply))
+        async move {
+            let reply = self.run(verb).await?;
+            Ok(self.ended(n, late, reply))
+        }
     }
 
     /// Notes an extension, or a renewal, that was sent at `sent`.

@@ -1,5 +1,8 @@
 //! The holds of one request, one of each limit that has a key.
 
+#[cfg(test)]
+mod tests;
+
 use std::future::pending;
 use std::sync::Arc;
 
@@ -12,7 +15,7 @@ use super::renewals::Validity;
 use super::state::MOST;
 use super::{OnEnd, Usage};
 use crate::token_bucket::quota::Quotas;
-use crate::token_bucket::several::{Keys, Price, Several};
+use crate::token_bucket::several::{Keys, Price, Several, Steps};
 use crate::token_bucket::{Decision, TokenBucket};
 use crate::{Error, Key, clock};
 
@@ -40,6 +43,8 @@ pub(in crate::token_bucket) struct HoldSet {
 
 type Holds = SmallVec<[(usize, Hold); 3]>;
 type Amounts = SmallVec<[u32; 3]>;
+/// By the positions of the limits.
+type Results = SmallVec<[(usize, Captured); 3]>;
 
 impl HoldSet {
     /// Holds tokens of all limits that have a key, or of none. `amounts` and `usages` are those of all limits.
@@ -117,48 +122,42 @@ impl HoldSet {
         if all_held { Ok(()) } else { Err(Error::lost()) }
     }
 
-    /// Captures the amounts, which are those of all limits. Returns the results by the positions of the limits.
-    pub(super) async fn capture(
+    /// Captures the amounts, which are those of all limits, also if the future is dropped before it was polled. Returns the
+    /// results by the positions of the limits.
+    pub(super) fn capture(
         mut self,
         amounts: &[u32],
-    ) -> Result<SmallVec<[(usize, Captured); 3]>, Error> {
+    ) -> impl Future<Output = Result<Results, Error>> + Send + use<> {
         let amounts: Amounts = self.places.iter().map(|limit| amounts[*limit]).collect();
         let portions = self.portions(&amounts);
-        let mut results: SmallVec<[(usize, Captured); 3]> = SmallVec::new();
-        if self.holds.is_empty() {
-            return Ok(results);
-        }
+        let (mut captures, mut lates, mut steps) = (Vec::new(), Amounts::new(), Steps::new());
         if self.are_together {
-            let each = self.holds.iter_mut().zip(&portions);
-            let (lates, steps): (Amounts, _) = each
-                .map(|((_, hold), n)| {
-                    let late = hold.late(*n);
-                    let verb = hold.ends(*n, late);
-                    (late, hold.step(verb))
-                })
-                .unzip();
+            for ((_, hold), n) in self.holds.iter_mut().zip(&portions) {
+                let late = hold.late(*n);
+                let verb = hold.ends(*n, late);
+                lates.push(late);
+                steps.push(hold.step(verb));
+            }
+        } else {
+            let holds = std::mem::take(&mut self.holds).into_iter().zip(&portions);
+            captures.extend(holds.map(|((limit, hold), n)| {
+                let (place, captured) = (self.places[limit], hold.capture(*n));
+                async move { (place, captured.await) }
+            }));
+        }
+        async move {
+            if !self.are_together {
+                return merged(join_all(captures).await);
+            }
+            if self.holds.is_empty() {
+                return Ok(Results::new());
+            }
             let reply = self.limits.run_on_holds(&self.keys, steps, false).await?;
             let each = self.holds.iter_mut().zip(portions).zip(lates).zip(reply.each);
-            results.extend(each.map(|((((limit, hold), n), late), reply)| {
-                (self.places[*limit], hold.ended(n, late, reply))
-            }));
-            return Ok(results);
+            let captured = each
+                .map(|((((limit, hold), n), late), reply)| (self.places[*limit], hold.ended(n, late, reply)));
+            Ok(captured.collect())
         }
-        let holds = std::mem::take(&mut self.holds).into_iter().zip(portions);
-        let captures = holds.map(async |((limit, hold), n)| (self.places[limit], hold.capture(n).await));
-        for (limit, captured) in join_all(captures).await {
-            let captured = captured?;
-            match results.iter_mut().find(|(of, _)| *of == limit) {
-                None => results.push((limit, captured)),
-                Some((_, of)) => {
-                    of.charged = of.charged.saturating_add(captured.charged);
-                    of.excess = of.excess.saturating_add(captured.excess);
-                    of.ended |= captured.ended;
-                    of.state = captured.state;
-                }
-            }
-        }
-        Ok(results)
     }
 
     pub(in crate::token_bucket) async fn lost(&self) {
@@ -197,6 +196,24 @@ impl HoldSet {
         };
         self.holds.iter().enumerate().map(portion).collect()
     }
+}
+
+/// Joins the results of the holds of each limit.
+fn merged(captured: Vec<(usize, Result<Captured, Error>)>) -> Result<Results, Error> {
+    let mut results = Results::new();
+    for (limit, captured) in captured {
+        let captured = captured?;
+        match results.iter_mut().find(|(of, _)| *of == limit) {
+            None => results.push((limit, captured)),
+            Some((_, of)) => {
+                of.charged = of.charged.saturating_add(captured.charged);
+                of.excess = of.excess.saturating_add(captured.excess);
+                of.ended |= captured.ended;
+                of.state = captured.state;
+            }
+        }
+    }
+    Ok(results)
 }
 
 /// Holds tokens of all limits in one operation.

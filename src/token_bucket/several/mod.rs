@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 pub use self::costs::Costs;
 pub(super) use self::costs::{MOST_LIMITS, Price};
-pub(super) use self::hold_step::HoldAllStep;
+pub(super) use self::hold_step::{HoldAllStep, Steps};
 #[cfg(test)]
 pub(super) use self::step::{Buckets, CancelAll};
 pub(super) use self::step::{Decided, ReserveAll};
@@ -36,7 +36,8 @@ use crate::{Error, IntoKey, Key};
 
 /// Several limits over different keys, such as one per user, one per tenant and one global limit.
 ///
-/// A request is charged to all of them, or to none.
+/// A request is charged to all of them, or to none: one token of each, or a [cost](Costs) each, such as one request and 1200
+/// tokens. What is known only at the end can be [held](Self::authorize) first.
 ///
 /// ```
 /// # use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets};
