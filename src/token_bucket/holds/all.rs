@@ -5,16 +5,17 @@ use std::sync::Arc;
 
 use tokio::task::coop::consume_budget;
 
+use super::Usage;
 use super::hold::Captured;
 use super::set::HoldSet;
-use super::{Hold, Usage};
 use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::several::extracted;
 use crate::token_bucket::state::Bucket;
 use crate::token_bucket::{Costs, Decision, TokenBuckets};
 use crate::{Error, IntoKey};
 
-/// Tokens of several limits that are held together, until [`capture`](Self::capture) charges what was used. As [`Hold`].
+/// Tokens of several limits that are held together, until [`capture`](Self::capture) charges what was used. As
+/// [`Hold`](super::Hold).
 ///
 /// If it is dropped, the [usage](Self::usage) of each limit that was counted so far is captured in the background. A limit of
 /// which none was counted ends as [`OnEnd`](super::OnEnd) says.
@@ -30,6 +31,7 @@ impl<const N: usize> TokenBuckets<N> {
     /// [`TokenBucket::authorize`](crate::TokenBucket::authorize).
     ///
     /// A limit whose key is `None` is not asked. What is captured of it later is not charged.
+    /// Each key has at most 1024 holds at a time, so a limit for all requests has at most as many in flight.
     ///
     /// ```
     /// # use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets};
@@ -91,7 +93,7 @@ impl<const N: usize> HoldAll<N> {
     ///
     /// # Errors
     ///
-    /// The errors of [`Hold::extend`]. If one limit refuses, all are held as they were.
+    /// The errors of [`Hold::extend`](super::Hold::extend). If one limit refuses, all are held as they were.
     ///
     /// # Cancel safety
     ///
@@ -101,11 +103,11 @@ impl<const N: usize> HoldAll<N> {
     }
 
     /// Charges `n` tokens of each limit now, or as many of each as an array says, and releases the rest. As
-    /// [`Hold::capture`], for each limit.
+    /// [`Hold::capture`](super::Hold::capture), for each limit.
     ///
     /// # Errors
     ///
-    /// The errors of [`Hold::capture`].
+    /// The errors of [`Hold::capture`](super::Hold::capture).
     ///
     /// # Cancel safety
     ///
@@ -137,7 +139,7 @@ impl<const N: usize> HoldAll<N> {
         async move { Ok(released.await?.iter().all(|(_, captured)| !captured.ended)) }
     }
 
-    /// Waits until one of the limits is not held any more, as far as this process knows. As [`Hold::lost`].
+    /// Waits until one of the limits is not held any more, as far as this process knows. As [`Hold::lost`](super::Hold::lost).
     ///
     /// # Cancel safety
     ///
