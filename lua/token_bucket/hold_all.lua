@@ -37,9 +37,11 @@ for run = 1, #KEYS / n do
   for p = 1, n do
     local i = at[KEYS[base + p]]
     under(p)
-    -- Sets the levels of this limit again; see lib/bucket.
-    local s = states[i] and on.rested(states[i])
-    states[i] = s
+    local s = states[i]
+    if s and run > 1 then
+      s = on.rested(s)
+      states[i] = s
+    end
     if s then
       local h = {held = 0, captures = 0, next = 0, last = 0, tail = ''}
       for name, value in pairs(s.holds or {}) do h[name] = value end
@@ -67,7 +69,7 @@ end
 for _, i in ipairs(met) do
   if changed[i] then
     under(i)
-    local saved = on.save(KEYS[i], (on.rested(states[i])))
+    local saved = on.save(KEYS[i], states[i])
     if type(saved) == 'table' and saved.err then return saved end
   end
 end
