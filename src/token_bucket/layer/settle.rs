@@ -6,7 +6,6 @@ use super::settings::{RateLimitLayer, Settings};
 use crate::middleware::away::Away;
 use crate::telemetry::Outcome;
 use crate::token_bucket::Decision;
-use crate::token_bucket::limiter::Limiter;
 use crate::{Error, Extracted, Key, Refusal, Reject};
 
 impl Settings {

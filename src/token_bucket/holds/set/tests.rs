@@ -181,7 +181,7 @@ impl Simulation {
         self.sweep();
         let ids: Vec<_> = self.holds.keys().copied().collect();
         let lost: Vec<_> = ids.into_iter().filter(|id| !self.is_held(*id, &self.holds[id])).collect();
-        lost.iter().for_each(|id| drop(self.holds.remove(id)));
+        self.holds.retain(|id, _| !lost.contains(id));
         let ids: Vec<_> = self.holds.keys().copied().collect();
         let any = ids.choose(rng).copied();
         let ttl = *[1000, 400_000, 3_000_000, 30_000_000].choose(rng).unwrap();
