@@ -45,22 +45,27 @@ struct Simulation {
     log: Vec<String>,
 }
 
+/// The quotas of three limits.
+fn random_terms(rng: &mut StdRng) -> Arc<Terms> {
+    let sets: [&[Quota]; 5] = [
+        &[Quota::per_second(10).burst(10)],
+        &[Quota::per_second(7).burst(30)],
+        &[Quota::per_second(3).burst(9).named("a"), Quota::per_minute(60).burst(20).named("b")],
+        &[Quota::non_refilling(200)],
+        &[Quota::per_second(999_983).burst(50)],
+    ];
+    let store = Store::in_memory();
+    let bucket = |name| {
+        let quotas = Quotas::new(sets.choose(rng).unwrap().iter().cloned()).unwrap();
+        TokenBucket::new(&store, name, quotas).unwrap()
+    };
+    Arc::new(Terms::new(&["users", "tenants", "all"].map(bucket)))
+}
+
 impl Simulation {
-    fn new(rng: &mut StdRng) -> Self {
-        let sets: [&[Quota]; 5] = [
-            &[Quota::per_second(10).burst(10)],
-            &[Quota::per_second(7).burst(30)],
-            &[Quota::per_second(3).burst(9).named("a"), Quota::per_minute(60).burst(20).named("b")],
-            &[Quota::non_refilling(200)],
-            &[Quota::per_second(999_983).burst(50)],
-        ];
-        let store = Store::in_memory();
-        let bucket = |name| {
-            let quotas = Quotas::new(sets.choose(rng).unwrap().iter().cloned()).unwrap();
-            TokenBucket::new(&store, name, quotas).unwrap()
-        };
+    fn new(terms: Arc<Terms>) -> Self {
         Self {
-            terms: Arc::new(Terms::new(&["users", "tenants", "all"].map(bucket))),
+            terms,
             buckets: BTreeMap::new(),
             ledgers: BTreeMap::new(),
             real: START,
@@ -100,10 +105,6 @@ impl Simulation {
         (0..3).all(|limit| at(limit).is_some_and(|bucket| bucket.find_hold(id).is_some()))
     }
 
-    fn held(&self) -> BTreeMap<(usize, usize), i64> {
-        self.buckets.iter().map(|(at, bucket)| (*at, bucket.held())).collect()
-    }
-
     fn at<R>(&mut self, place: Place, step: impl FnOnce(&mut Buckets, i64) -> R) -> R {
         let places = || place.into_iter().enumerate();
         let of = |at| self.buckets.entry(at).or_default().clone();
@@ -133,21 +134,19 @@ impl Simulation {
         };
         let steps = self.terms.each.iter().enumerate().map(step).collect();
         let step = HoldAllStep { terms: Arc::clone(&self.terms), steps, all_or_none };
-        let (before, replayed) = (self.held(), step.clone());
+        let verbs: Vec<_> = step.steps.iter().map(|step| step.verb).collect();
+        let held_now = |this: &Self| {
+            let held = this.buckets.iter().map(|(at, bucket)| (*at, bucket.held()));
+            held.filter(|(_, held)| *held > 0).collect::<Vec<_>>()
+        };
+        let before = held_now(self);
         let reply = self.at(held.place, |buckets, now| step.apply(buckets, now));
-        self.log.push(format!(
-            "{} {all_or_none} {:?} of {held:?}: {:?}",
-            self.now(),
-            replayed.steps,
-            reply.each
-        ));
+        let outcomes: Vec<_> = reply.each.iter().map(|reply| reply.outcome).collect();
+        self.log.push(format!("{} {verbs:?} of {id} at {:?}: {outcomes:?}", self.now(), held.place));
         if all_or_none && !reply.is_held() {
-            assert_eq!(
-                before.iter().filter(|(_, held)| **held > 0).collect::<Vec<_>>(),
-                self.held().iter().filter(|(_, held)| **held > 0).collect::<Vec<_>>()
-            );
+            assert_eq!(before, held_now(self), "{}", self.log.join("\n"));
         }
-        reply.each.iter().map(|reply| reply.outcome).collect()
+        outcomes
     }
 
     /// Authorizes one limit after the other, as on a Cluster. The process may crash on the way.
@@ -255,16 +254,18 @@ impl Simulation {
 #[test]
 fn captures_keep_to_the_quotas_of_all_limits_in_every_interval() {
     let first: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
+    let mut rng = StdRng::seed_from_u64(first);
+    let terms: Vec<_> = (0..20).map(|_| random_terms(&mut rng)).collect();
     for seed in (0..RUNS).map(|run| first ^ run) {
         let mut rng = StdRng::seed_from_u64(seed);
-        let mut simulation = Simulation::new(&mut rng);
+        let mut simulation = Simulation::new(Arc::clone(terms.choose(&mut rng).unwrap()));
         for _ in 0..rng.random_range(1..STEPS) {
             simulation.run(&mut rng);
         }
         // Holders that have crashed: what they hold ends by itself.
         simulation.real += 100_000_000;
         simulation.sweep();
-        assert!(simulation.held().values().all(|held| *held == 0), "SEED={seed}");
+        assert!(simulation.buckets.values().all(|bucket| bucket.held() == 0), "SEED={seed}");
         for ((limit, _), ledger) in simulation.ledgers {
             check(&simulation.terms.each[limit], ledger, &simulation.log, seed);
         }
