@@ -1,7 +1,7 @@
 //! Two gateways to a language model, which share the budgets of their tenants: requests and tokens per minute.
 //!
-//! What a request costs is known only when its answer ends. So each request holds an estimate, which its `max_tokens` says,
-//! and the usage in the last event of the stream is captured. The upstream is a small server of our own, and so are the
+//! What a request costs is known only when its answer ends. So each request holds one request and an estimate of tokens, which
+//! its `max_tokens` says, or is refused; and the usage in the last event of the stream is captured. The upstream is a small server of our own, and so are the
 //! tenants.
 //!
 //! ```text
@@ -26,10 +26,11 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
 use tokio::net::TcpListener;
-use tower::{BoxError, ServiceBuilder};
+use tower::BoxError;
 use tower_distributed::response::MeterBody;
+use tower_distributed::token_bucket::Estimate::{Fixed, Metered};
 use tower_distributed::token_bucket::Usage;
-use tower_distributed::{Key, Quota, Store, TokenBucket, extract, web};
+use tower_distributed::{Key, Quota, Store, TokenBucket, TokenBuckets, extract, web};
 
 const TENANTS: [&str; 3] = ["acme", "globex", "initech"];
 /// If a request does not say how long its answer may be.
@@ -77,18 +78,18 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A gateway: what it lets through has paid for one request, and holds its estimate of tokens.
+/// A gateway: what it lets through holds one request and its estimate of tokens, in one step.
 fn gateway(store: &Store, upstream: SocketAddr) -> Result<Router, BoxError> {
     let Tenants { requests, tokens } = Tenants::new(store)?;
     let tenant = || extract::header("x-tenant").map(|tenant| tenant.plain());
     let estimate = |request: &Request| {
         let asked = Query::<Asked>::try_from_uri(request.uri()).ok().and_then(|asked| asked.max_tokens);
-        asked.unwrap_or(MAX_TOKENS)
+        [Fixed(1), Metered(asked.unwrap_or(MAX_TOKENS))]
     };
-    let layers = ServiceBuilder::new().layer(web::rate_limit(requests, tenant()?)).layer(
-        web::token_budget(tokens, tenant()?, estimate).meter(MeterBody::default().frames(of_events())),
-    );
-    let forward = get(forward).layer(layers).with_state((client(), upstream));
+    let limits = TokenBuckets::new([requests, tokens])?;
+    let budget = web::token_budgets(limits, (tenant()?, tenant()?), estimate)
+        .meter(MeterBody::default().frames(of_events()));
+    let forward = get(forward).layer(budget).with_state((client(), upstream));
     Ok(Router::new().route("/complete", forward))
 }
 

@@ -1,8 +1,8 @@
 -- token_bucket/reserve_all: charges each request to several buckets, in full to all of them or not at all.
 -- KEYS     strings, the buckets: those of run 1 in the order of the limits, then those of run 2, ...; a bucket may
 --          belong to many runs
--- ARGV     sets of quotas (see lib/several); then per run, or once for all runs: cost (tokens), count (number of equal
---          requests)
+-- ARGV     sets of quotas (see lib/several); number of costs: 1, or as many as there are limits; then per run, or once for
+--          all runs: costs (tokens) of all limits or of each limit, count (number of equal requests)
 -- returns  now (µs); then per run: the number of admitted requests (the first of count; -1 if a key does not hold a
 --          bucket), and the state of each bucket before the run (see lib/bucket or lib/bare)
 -- writes   charged buckets, SET with PXAT (see lib/bucket; no PXAT if a quota never refills)
@@ -59,18 +59,21 @@ for m = 1, #met do
   end
 end
 
-local reply, stride = {now}, #ARGV == first + 1 and 0 or 2
-local cost, count
+local costs = tonumber(ARGV[first])
+first = first + 1
+local reply, stride = {now}, #ARGV == first + costs and 0 or costs + 1
+local cost, count, a
 local width = n + 1
 for run = 1, #KEYS / n do
   if stride > 0 or run == 1 then
-    local a = first + stride * (run - 1)
-    cost, count = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
+    a = first + stride * (run - 1)
+    cost, count = tonumber(ARGV[a]), tonumber(ARGV[a + costs])
   end
   local admitted, base, told = count, n * (run - 1), width * (run - 1) + 2
   for p = 1, n do
     local i = at[KEYS[base + p]]
     local ahead, s = bare[i], others[i]
+    if costs > 1 then cost = tonumber(ARGV[a + p - 1]) end
     if ahead then
       reply[told + p] = ahead
       if admitted > 0 then
@@ -92,6 +95,7 @@ for run = 1, #KEYS / n do
   reply[told] = admitted
   for p = 1, admitted >= 0 and n or 0 do
     local i = at[KEYS[base + p]]
+    if costs > 1 then cost = tonumber(ARGV[a + p - 1]) end
     if admitted == 0 then
       changed[i] = changed[i] or is_new[i]
     elseif bare[i] then

@@ -186,7 +186,7 @@ fn violated(refusal: &Refusal) -> String {
     let mut violated = String::with_capacity(64);
     #[cfg(feature = "rate-limit")]
     if let Some(decision) = refusal.decision() {
-        for balance in decision.state.balances().filter(|balance| balance.remaining < decision.cost) {
+        for balance in decision.violated() {
             let before = if violated.is_empty() { ",\"violated-policies\":[\"" } else { ",\"" };
             violated.extend([before, balance.name, "\""]);
         }

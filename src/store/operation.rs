@@ -35,7 +35,7 @@ use super::redis::Value;
 /// | `Open` of a filter, of a layout | the same: what it writes is there | yes |
 /// | `Forget` of an answer | the same; at worst it removes a newer answer | yes |
 /// | `Reserve`, `ReserveAll`, `Adjust`, `Prefetch` | charges again, and may refuse | no |
-/// | `HoldStep` | holds what was captured before, or charges a hold that is gone again | no |
+/// | `HoldStep`, `HoldAllStep` | holds what was captured before, or charges a hold that is gone again | no |
 /// | `Cancel`, `CancelAll` | gives back too much | no |
 /// | `CheckAndInsert` | finds its own items: they look as if handled before | no |
 /// | `Forget` of a handled item, `Revoke` | finds nothing: "not stored", "not held" | no |
@@ -258,6 +258,12 @@ impl<'a> Fields<'a> {
             Some(_) => Err(Garbled("a script returned a value that is not a number, text or list")),
             None => Err(Garbled("a script returned too few values")),
         }
+    }
+
+    /// The next value alone.
+    pub(crate) fn one(&mut self) -> Result<Self, Garbled> {
+        let value = self.values.next().ok_or(Garbled("a script returned too few values"))?;
+        Ok(Self::new(std::slice::from_ref(value), self.twice))
     }
 
     pub(crate) fn integer(&mut self) -> Result<i64, Garbled> {

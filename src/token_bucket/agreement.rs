@@ -6,6 +6,7 @@
 
 mod calendar;
 mod exact;
+mod hold_all;
 mod holds;
 mod learned;
 mod published;

@@ -7,6 +7,8 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::state::{Bucket, Level, Moment};
 use crate::token_bucket::quota::{Limit, Quotas};
 
@@ -92,6 +94,19 @@ impl BucketState {
         }
         let held_until = self.bucket.held_until(&self.quotas, self.now, cost);
         Some(micros(after.act(&self.quotas, self.now).max(held_until) - self.now))
+    }
+
+    /// Returns when there are tokens for a cost of each quota; `None` if never.
+    pub(super) fn available_after_each(&self, costs: &[u32]) -> Option<Duration> {
+        let mut each = self.bucket.pairs(&self.quotas).zip(costs).enumerate();
+        each.try_fold(self.blocked_for(), |longest, (at, ((level, limit), cost))| {
+            if self.free(level, limit) >= i64::from(*cost) {
+                return Some(longest);
+            }
+            let bucket = Bucket::new(self.bucket.blocked_until, SmallVec::from_slice(&[*level]));
+            let alone = Self { quotas: self.quotas.part(at..at + 1), now: self.now, bucket };
+            alone.available_after(*cost).map(|after| after.max(longest))
+        })
     }
 
     /// The first quota that has fewer than `cost` tokens.

@@ -1,8 +1,11 @@
 //! Decisions of a bucket.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "http")]
+use super::bucket_state::Balance;
 use super::bucket_state::{BucketState, micros};
 use super::state::Bucket;
 use crate::telemetry::Outcome;
@@ -37,7 +40,8 @@ use crate::{Error, Key};
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Decision {
-    /// The requested number of tokens.
+    /// The requested number of tokens. If several limits have [different costs](super::Costs): that of the limit that
+    /// refused the request, or else the largest.
     pub cost: u32,
     /// Whether this process made the decision without a call to the store: with
     /// [prefetched](crate::TokenBucket::prefetch) tokens, or by a
@@ -53,6 +57,8 @@ pub struct Decision {
     pub(super) admitted: bool,
     /// The limit that refused the request, if there are several limits.
     pub(crate) by: Option<Refuser>,
+    /// The cost for each quota, if several limits have different ones.
+    pub(super) costs: Option<Arc<[u32]>>,
 }
 
 /// Which limit and which quota of the decision refused a request.
@@ -92,7 +98,7 @@ impl Decision {
 
     pub(super) fn new(cost: i64, admitted: bool, state: BucketState) -> Self {
         let cost = u32::try_from(cost).unwrap_or(u32::MAX);
-        Self { cost, is_local: false, key: None, state, admitted, by: None }
+        Self { cost, is_local: false, key: None, state, admitted, by: None, costs: None }
     }
 
     /// Converts a refusal to an error.
@@ -118,7 +124,21 @@ impl Decision {
     /// never zero. `None` if the request is admitted, or can never be admitted.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        if self.admitted { None } else { self.state.available_after(self.cost) }
+        match &self.costs {
+            _ if self.admitted => None,
+            None => self.state.available_after(self.cost),
+            Some(costs) => self.state.available_after_each(costs),
+        }
+    }
+
+    /// The quotas that lack tokens for the request.
+    #[cfg(feature = "http")]
+    pub(crate) fn violated(&self) -> impl Iterator<Item = Balance<'_>> {
+        let cost = |quota: usize| self.costs.as_ref().and_then(|costs| costs.get(quota).copied());
+        let lacks = move |(quota, balance): &(usize, Balance<'_>)| {
+            balance.remaining < cost(*quota).unwrap_or(self.cost)
+        };
+        self.state.balances().enumerate().filter(lacks).map(|(_, balance)| balance)
     }
 
     /// Returns the name of the quota that refused the request: the first, if several do. `None` if the request is

@@ -14,7 +14,7 @@ use super::layer::ChosenQuotas;
 use super::learn::Learned;
 use super::operations::Reserve;
 use super::quota::Quotas;
-use super::several::{ReserveAll, keys_of};
+use super::several::{Price, ReserveAll, keys_of};
 use super::state::Ask;
 use super::{Decision, Several, TokenBucket};
 use crate::telemetry::Decisions;
@@ -115,7 +115,7 @@ impl Limiter {
     fn step(&self, quotas: Option<&Quotas>, key: &Key, cost: u32) -> Step {
         let bucket = match self {
             Self::One(bucket) => bucket,
-            Self::All(several) => return Step::All(several.decide(key, cost)),
+            Self::All(several) => return Step::All(several.decide(key, Price::Same(cost))),
         };
         let (quotas, wait) = (quotas.unwrap_or(&bucket.quotas), bucket.max_wait);
         match Decide::begin(bucket, quotas, key, cost, wait) {
@@ -176,7 +176,7 @@ impl Limiter {
     }
 
     /// This local share with a share of the quotas of `other`.
-    fn standing_in_for(&self, other: &Self) -> Self {
+    pub(super) fn standing_in_for(&self, other: &Self) -> Self {
         let of = other.buckets();
         self.map(|limit, bucket| {
             of.get(limit).map_or_else(|| bucket.clone(), |of| bucket.share_of(&of.quotas))

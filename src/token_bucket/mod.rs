@@ -35,14 +35,14 @@ mod tests;
 
 pub use self::bucket::TokenBucket;
 pub use self::bucket_state::{Balance, BucketState};
-pub use self::budget::{AtResponse, BudgetLayer, Meter};
+pub use self::budget::{AtResponse, BudgetHold, BudgetLayer, Estimate, Meter};
 pub use self::decision::Decision;
 pub use self::fleet::{FleetQuotas, FleetTable};
-pub use self::holds::{Captured, Hold, OnEnd, Usage};
+pub use self::holds::{Captured, Hold, HoldAll, OnEnd, Usage};
 pub use self::layer::*;
 pub use self::learn::{LearnFromResponse, Learned};
 pub use self::reservation::Reservation;
-pub use self::several::TokenBuckets;
+pub use self::several::{Costs, TokenBuckets};
 
 pub(crate) use self::several::{Keys, Several};
 pub(crate) use self::state::Bucket;

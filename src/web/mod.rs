@@ -16,6 +16,7 @@
 //! | [`rate_limit`] | [`RateLimitLayer`](crate::RateLimitLayer), with `Retry-After` and RateLimit fields |
 //! | [`rate_limits`] | the same with several limits over different keys, charged all or none |
 //! | [`token_budget`] | [`BudgetLayer`](crate::BudgetLayer): a cost that is known only at the end of the body |
+//! | [`token_budgets`] | the same with several limits, held all or none |
 //! | [`concurrency_limit`] | [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer), to the end of the response body |
 //! | [`rw_lock`] | [`RwLockLayer`](crate::RwLockLayer), by the method, to the end of the response body |
 //! | [`mutex`] | [`MutexLayer`](crate::MutexLayer), to the end of the response body |
@@ -58,6 +59,6 @@ pub use self::rw_lock::{access_by_method, rw_lock};
 #[cfg(feature = "single-flight")]
 pub use self::single_flight::single_flight;
 #[cfg(feature = "rate-limit")]
-pub use self::token_budget::{insert_usage, token_budget};
+pub use self::token_budget::{insert_usage, token_budget, token_budgets};
 #[cfg(feature = "dedupe")]
 pub use crate::idempotency::{IdempotencyBuilder, IdempotencyLayer, idempotency};

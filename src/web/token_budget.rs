@@ -4,8 +4,9 @@ use http::Request;
 
 use crate::middleware::Cost;
 use crate::response::{MeterBody, Refuse, refuse};
-use crate::token_bucket::Usage;
-use crate::{BudgetLayer, KeyExtractor, TokenBucket};
+use crate::token_bucket::layer::KeyExtractors;
+use crate::token_bucket::{Estimate, Usage};
+use crate::{BudgetLayer, KeyExtractor, TokenBucket, TokenBuckets};
 
 /// A [`BudgetLayer`] for HTTP: it holds `estimate` tokens until the end of the response body, and captures the usage.
 ///
@@ -38,7 +39,43 @@ pub fn token_budget<B>(
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
     estimate: impl Cost<Request<B>> + Send + Sync + 'static,
 ) -> BudgetLayer<Request<B>, MeterBody, Refuse> {
-    BudgetLayer::new(bucket, key, estimate)
+    in_http(BudgetLayer::new(bucket, key, estimate))
+}
+
+/// Budgets of several limits for HTTP, such as requests and tokens per minute: a request holds tokens of all of them or of
+/// none, in one step. As [`token_budget`], and [`BudgetLayer::all_of`].
+///
+/// ```
+/// use axum::{Router, extract::Request, routing::post};
+/// use tower_distributed::token_bucket::Estimate::{Fixed, Metered};
+/// use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets, extract, web};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let store = Store::in_memory();
+/// let limits = TokenBuckets::new([
+///     TokenBucket::new(&store, "requests", Quota::per_minute(60))?,
+///     TokenBucket::new(&store, "tokens", Quota::per_minute(60_000))?,
+/// ])?;
+/// let tenant = || extract::header("x-tenant");
+/// let estimate = |_: &Request| [Fixed(1), Metered(1200)];
+/// let budget = web::token_budgets(limits, (tenant()?, tenant()?), estimate);
+/// let app: Router = Router::new().route("/complete", post(async || "an answer")).layer(budget);
+/// # Ok(()) }
+/// ```
+#[must_use]
+pub fn token_budgets<B, K, const N: usize>(
+    limits: TokenBuckets<N>,
+    keys: K,
+    estimate: impl Fn(&Request<B>) -> [Estimate; N] + Send + Sync + 'static,
+) -> BudgetLayer<Request<B>, MeterBody, Refuse>
+where
+    K: KeyExtractors<Request<B>, N>,
+{
+    in_http(BudgetLayer::all_of(limits, keys, estimate))
+}
+
+fn in_http<B>(layer: BudgetLayer<Request<B>>) -> BudgetLayer<Request<B>, MeterBody, Refuse> {
+    layer
         .on_hold(|usage, request| insert_usage(usage, request))
         .meter(MeterBody::default())
         .reject_with(refuse())

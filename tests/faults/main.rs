@@ -18,6 +18,7 @@ mod not_serving;
 mod pools;
 mod resent;
 mod several;
+mod several_holds;
 #[cfg(feature = "cluster")]
 mod slots;
 #[cfg(feature = "sentinel")]

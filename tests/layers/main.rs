@@ -19,6 +19,8 @@ mod upstream;
 
 #[cfg(feature = "http")]
 mod budget;
+#[cfg(feature = "http")]
+mod budgets;
 mod contract;
 #[cfg(all(feature = "http", feature = "tonic"))]
 mod dedupe;

@@ -23,6 +23,7 @@ mod operators;
 mod permits;
 mod rw_locks;
 mod several;
+mod several_holds;
 mod stores;
 #[allow(dead_code)]
 #[path = "../lease_faults/taken.rs"]
@@ -80,6 +81,13 @@ on_every_store! {
     crate::several::all_limits_are_charged_or_none as all_limits_are_charged_or_none,
     crate::several::a_crowd_on_several_limits_gets_the_least as a_crowd_on_several_limits_gets_the_least,
     crate::several::who_goes_away_is_charged_nowhere as who_goes_away_is_charged_nowhere,
+    crate::several_holds::each_limit_has_its_own_cost as each_limit_has_its_own_cost,
+    crate::several_holds::all_limits_are_held_or_none as all_limits_are_held_or_none,
+    crate::several_holds::all_limits_are_extended_or_none as all_limits_are_extended_or_none,
+    crate::several_holds::holds_of_several_limits_keep_to_each as holds_of_several_limits_keep_to_each,
+    crate::several_holds::holds_of_several_limits_are_renewed_and_lost as holds_of_several_limits_are_renewed_and_lost,
+    crate::several_holds::dropped_holds_of_several_limits_end_as_they_say as dropped_holds_of_several_limits_end_as_they_say,
+    crate::several_holds::who_goes_away_holds_nothing as who_goes_away_holds_nothing,
     crate::callers::a_crowd_on_one_key_gets_the_burst as a_crowd_on_one_key_gets_the_burst,
     crate::callers::a_crowd_of_mixed_costs_gets_the_burst as a_crowd_of_mixed_costs_gets_the_burst,
     crate::callers::a_crowd_on_many_keys_gets_each_burst as a_crowd_on_many_keys_gets_each_burst,

@@ -16,31 +16,33 @@ const IDS: [u128; 5] =
 
 /// Random steps on the holds of some keys, in one call.
 pub(super) fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas) {
-    let mut runs = random_runs(rng, |rng, _| {
-        let most = quotas.max_cost();
-        let amount = match rng.random_range(0..8) {
-            0 => most,
-            1 => rng.random_range(1..=most),
-            2 => u32::MAX,
-            _ => rng.random_range(1..=most.min(3)),
-        };
-        let ttl = *[1, 1000, 500_000, 500_000, 3_000_000, 70_000_000, 86_400_000_000].choose(rng).unwrap();
-        let verb = match rng.random_range(0..10) {
-            0..4 => Verb::Authorize { amount, ttl },
-            4..6 => Verb::Extend { amount, ttl },
-            6 => Verb::Extend { amount: 0, ttl },
-            7 => Verb::Capture { amount: 0, late: 0 },
-            _ => Verb::Capture { amount, late: *[0, 0, 1, 5, u32::MAX].choose(rng).unwrap() },
-        };
-        let on_end = *[OnEnd::Capture, OnEnd::Release].choose(rng).unwrap();
-        Some(HoldStep { quotas: quotas.clone(), id: *IDS.choose(rng).unwrap(), on_end, verb })
-    });
+    let mut runs = random_runs(rng, |rng, _| Some(random_step(rng, quotas)));
     if rng.random_bool(0.4) {
         runs.truncate(1);
     }
     if !runs.is_empty() {
         both.call(&runs);
     }
+}
+
+pub(super) fn random_step(rng: &mut StdRng, quotas: &Quotas) -> HoldStep {
+    let most = quotas.max_cost();
+    let amount = match rng.random_range(0..8) {
+        0 => most,
+        1 => rng.random_range(1..=most),
+        2 => u32::MAX,
+        _ => rng.random_range(1..=most.min(3)),
+    };
+    let ttl = *[1, 1000, 500_000, 500_000, 3_000_000, 70_000_000, 86_400_000_000].choose(rng).unwrap();
+    let verb = match rng.random_range(0..10) {
+        0..4 => Verb::Authorize { amount, ttl },
+        4..6 => Verb::Extend { amount, ttl },
+        6 => Verb::Extend { amount: 0, ttl },
+        7 => Verb::Capture { amount: 0, late: 0 },
+        _ => Verb::Capture { amount, late: *[0, 0, 1, 5, u32::MAX].choose(rng).unwrap() },
+    };
+    let on_end = *[OnEnd::Capture, OnEnd::Release].choose(rng).unwrap();
+    HoldStep { quotas: quotas.clone(), id: *IDS.choose(rng).unwrap(), on_end, verb }
 }
 
 #[tokio::test]

@@ -9,31 +9,32 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::runs::eval;
 use super::virtual_time::{VirtualTime, jump};
+use super::{hold_all, holds};
 use super::{quota_sets, seed};
 use crate::store::{Cell as _, Fields, Operation};
 use crate::token_bucket::adjust::Adjust;
 use crate::token_bucket::operations::Reserve;
-use crate::token_bucket::several::{Buckets, CancelAll, ReserveAll, Terms};
+use crate::token_bucket::several::{Buckets, CancelAll, Price, ReserveAll, Terms};
 use crate::token_bucket::state::{Ask, Bucket};
 use crate::{Quotas, Store, TokenBucket};
 use support::redis_server::RedisServer;
 
-const SEQUENCES: usize = 150;
-const STEPS: usize = 30;
+const SEQUENCES: usize = 200;
+const STEPS: usize = 40;
 /// The number of keys of each limit. The last key of the second limit holds a list.
-const KEYS: [usize; 3] = [4, 3, 1];
+pub(super) const KEYS: [usize; 3] = [4, 3, 1];
 
 /// The keys of a request, one per limit.
-type Place = [usize; 3];
+pub(super) type Place = [usize; 3];
 
-struct Both {
-    time: VirtualTime,
+pub(super) struct Both {
+    pub(super) time: VirtualTime,
     sequence: usize,
-    now: i64,
+    pub(super) now: i64,
     cells: BTreeMap<(usize, usize), Bucket>,
 }
 
-fn is_foreign(limit: usize, key: usize) -> bool {
+pub(super) fn is_foreign(limit: usize, key: usize) -> bool {
     (limit, key) == (1, KEYS[1] - 1)
 }
 
@@ -42,11 +43,11 @@ impl Both {
         if is_foreign(limit, key) { "list".to_owned() } else { format!("{}:{limit}:{key}", self.sequence) }
     }
 
-    fn names(&self, place: Place) -> impl Iterator<Item = String> {
+    pub(super) fn names(&self, place: Place) -> impl Iterator<Item = String> {
         place.into_iter().enumerate().map(|(limit, key)| self.name(limit, key))
     }
 
-    fn cell(&mut self, limit: usize, key: usize) -> &mut Bucket {
+    pub(super) fn cell(&mut self, limit: usize, key: usize) -> &mut Bucket {
         let now = self.now;
         let cell = self.cells.entry((limit, key)).or_default();
         if cell.is_idle(now) {
@@ -55,7 +56,7 @@ impl Both {
         cell
     }
 
-    fn apply<O: Operation<Cell = Buckets>>(&mut self, place: Place, operation: O) -> O::Reply {
+    pub(super) fn apply<O: Operation<Cell = Buckets>>(&mut self, place: Place, operation: O) -> O::Reply {
         let now = self.now;
         let cells = |this: &mut Self| (0..3).map(|limit| this.cell(limit, place[limit]).clone()).collect();
         let mut buckets = Buckets(cells(self));
@@ -151,22 +152,40 @@ async fn buckets_are_charged_together_in_lua_as_in_rust() {
             let limit = rng.random_range(0..3);
             let key = rng.random_range(0..KEYS[limit]);
             match rng.random_range(0..10) {
-                0..6 => {
+                0..5 => {
                     let same = rng.random_bool(0.3);
-                    let most = terms.all.max_cost();
-                    let cost = |rng: &mut StdRng| rng.random_range(1..=most.min(4)).into();
+                    // Those with a cost of each limit leave in calls of their own.
+                    let each = rng.random_bool(0.4);
+                    let cost = |rng: &mut StdRng| {
+                        let most = |quotas: &Quotas| quotas.max_cost().min(4);
+                        let costs = || terms.each.iter().map(most);
+                        let mut price = Price::new(costs().map(|most| rng.random_range(1..=most)));
+                        while matches!(price, Price::Same(_)) == each {
+                            let first = rng.random_range(1..=terms.all.max_cost().min(4));
+                            let of = |(limit, most)| match each {
+                                true => rng.random_range(1..=if limit == 0 { most } else { 2 * most }),
+                                false => first,
+                            };
+                            price = Price::new(costs().enumerate().map(of));
+                        }
+                        price
+                    };
                     let (first, count) = (cost(&mut rng), rng.random_range(1..=3));
                     let run = |_| {
                         let place = KEYS.map(|keys| rng.random_range(0..keys));
-                        let cost = if same { first } else { cost(&mut rng) };
+                        let price = if same { first } else { cost(&mut rng) };
                         let count = if same { count } else { rng.random_range(1..=3) };
-                        (place, ReserveAll { terms: Arc::clone(&terms), cost }, count)
+                        (place, ReserveAll { terms: Arc::clone(&terms), price }, count)
                     };
                     let runs: Vec<_> = (0..5).map(run).collect();
                     let runs = &runs[..1 + sequence % 5];
                     cancels.extend(both.reserve(&mut rng, runs));
                 }
-                6..8 if !cancels.is_empty() => {
+                5 => hold_all::step(&mut rng, &mut both, &terms),
+                6 => {
+                    both.one(limit, key, holds::random_step(&mut rng, &terms.each[limit]));
+                }
+                7 if !cancels.is_empty() => {
                     let (place, cancel) = cancels.swap_remove(rng.random_range(0..cancels.len()));
                     let foreign = rng.random_bool(0.2).then(|| rng.random_range(0..3));
                     both.cancel(place, cancel, foreign);

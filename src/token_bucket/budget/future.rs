@@ -9,9 +9,8 @@ use futures_util::future::BoxFuture;
 use pin_project_lite::pin_project;
 use tower::Service;
 
-use super::{BudgetLayer, Meter, authorize};
+use super::{BudgetHold, BudgetLayer, Meter, authorize};
 use crate::middleware::{Middleware, take_ready};
-use crate::token_bucket::holds::Hold;
 use crate::{Error, Refusal, Reject};
 
 pin_project! {
@@ -34,7 +33,7 @@ pin_project! {
         S: Service<Req>,
     {
         Authorizing {
-            authorizing: BoxFuture<'static, Result<Option<Hold>, Error>>,
+            authorizing: BoxFuture<'static, Result<Option<BudgetHold>, Error>>,
             // The ready service and the request. `None` after the call.
             call: Option<(S, Req)>,
         },
@@ -43,7 +42,7 @@ pin_project! {
             #[pin]
             future: S::Future,
             // `None` if the request passed without a hold.
-            hold: Option<Hold>,
+            hold: Option<BudgetHold>,
         },
         Done,
     }
@@ -64,9 +63,10 @@ where
     }
 
     fn call(self: &Arc<Self>, inner: &mut S, request: Req) -> Self::Future {
-        let estimate = self.estimate.cost(&request).max(1);
-        let (bucket, away) = (self.bucket.clone(), self.on_store_failure.clone());
-        let authorizing = Box::pin(authorize(bucket, away, self.key.extract(&request), estimate));
+        let estimates = (self.estimate)(&request);
+        let (limits, away) = (self.limits.clone(), self.on_store_failure.clone());
+        let authorizing =
+            Box::pin(authorize(limits, away, self.limits.key_of(&self.keys, &request), estimates));
         let state = State::Authorizing { authorizing, call: Some((take_ready(inner), request)) };
         ResponseFuture { layer: Arc::clone(self), state }
     }

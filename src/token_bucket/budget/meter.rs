@@ -1,7 +1,8 @@
 //! How the usage of a request is read from its response.
 
+use super::BudgetHold;
 use crate::token_bucket::Decision;
-use crate::token_bucket::holds::{Hold, Usage};
+use crate::token_bucket::holds::Usage;
 
 /// Reads from a response what its request has used, and says when the hold of the request ends.
 ///
@@ -16,12 +17,12 @@ pub trait Meter<Res> {
     /// The response that the layer returns.
     type Response;
 
-    /// Attaches the hold to a response, or drops it, which captures its [usage](Hold::usage). `None`: the request passed
+    /// Attaches the hold to a response, or drops it, which captures its [usage](BudgetHold::usage). `None`: the request passed
     /// without a hold.
-    fn meter(&self, response: Res, hold: Option<Hold>) -> Self::Response;
+    fn meter(&self, response: Res, hold: Option<BudgetHold>) -> Self::Response;
 
     /// Takes the hold of a request whose inner service has failed. By default it is dropped.
-    fn failed(&self, hold: Hold) {
+    fn failed(&self, hold: BudgetHold) {
         drop(hold);
     }
 
@@ -36,7 +37,7 @@ pub struct AtResponse;
 impl<Res> Meter<Res> for AtResponse {
     type Response = Res;
 
-    fn meter(&self, response: Res, hold: Option<Hold>) -> Res {
+    fn meter(&self, response: Res, hold: Option<BudgetHold>) -> Res {
         drop(hold);
         response
     }
@@ -45,7 +46,7 @@ impl<Res> Meter<Res> for AtResponse {
 impl<Res, F: Fn(&Res, &Usage)> Meter<Res> for F {
     type Response = Res;
 
-    fn meter(&self, response: Res, hold: Option<Hold>) -> Res {
+    fn meter(&self, response: Res, hold: Option<BudgetHold>) -> Res {
         if let Some(hold) = hold {
             self(&response, hold.usage());
         }

@@ -1,6 +1,8 @@
 //! The layer that authorizes an estimate for each request, and captures what the request has used.
 
+mod estimate;
 mod future;
+mod hold;
 mod meter;
 
 use std::sync::Arc;
@@ -8,12 +10,17 @@ use std::sync::Arc;
 use derive_where::derive_where;
 use tower_layer::Layer;
 
+pub use self::estimate::Estimate;
+use self::estimate::{Estimates, Estimator};
+pub use self::hold::BudgetHold;
 pub use self::meter::{AtResponse, Meter};
-use super::holds::{Hold, Usage};
+use super::holds::Usage;
+use super::layer::KeyExtractors;
+use super::limiter::Limiter;
 use crate::middleware::away::Away;
 use crate::middleware::key::DynKey;
 use crate::middleware::{Cost, Layered};
-use crate::{AsError, Error, Extracted, KeyExtractor, StoreFailure, TokenBucket};
+use crate::{AsError, Error, Extracted, KeyExtractor, StoreFailure, TokenBucket, TokenBuckets};
 
 /// A [`Layer`] for requests whose cost is known only at the end: it [authorizes](TokenBucket::authorize) an estimate, and
 /// captures what was used.
@@ -61,12 +68,13 @@ use crate::{AsError, Error, Extracted, KeyExtractor, StoreFailure, TokenBucket};
 /// ```
 #[derive_where(Clone; M, R)]
 pub struct BudgetLayer<Req, M = AtResponse, R = AsError> {
-    pub(super) bucket: TokenBucket,
-    pub(super) key: DynKey<Req>,
-    pub(super) estimate: Arc<dyn Cost<Req> + Send + Sync>,
+    pub(super) limits: Limiter,
+    /// The key of each limit.
+    pub(super) keys: Arc<[DynKey<Req>]>,
+    pub(super) estimate: Estimator<Req>,
     pub(super) on_hold: Vec<OnHold<Req>>,
     pub(super) meter: M,
-    pub(super) on_store_failure: Away<TokenBucket>,
+    pub(super) on_store_failure: Away<Limiter>,
     pub(super) reject: R,
 }
 
@@ -85,15 +93,64 @@ impl<Req> BudgetLayer<Req> {
         key: impl KeyExtractor<Req> + Send + Sync + 'static,
         estimate: impl Cost<Req> + Send + Sync + 'static,
     ) -> Self {
-        Self {
-            bucket,
-            key: Arc::new(key),
-            estimate: Arc::new(estimate),
-            on_hold: Vec::new(),
-            meter: AtResponse,
-            on_store_failure: Away::FailClosed,
-            reject: AsError,
-        }
+        Self::of(Limiter::One(bucket), Arc::new([Arc::new(key)]), estimate::metered(estimate))
+    }
+
+    fn of(limits: Limiter, keys: Arc<[DynKey<Req>]>, estimate: Estimator<Req>) -> Self {
+        let (meter, on_store_failure, reject) = (AtResponse, Away::FailClosed, AsError);
+        Self { limits, keys, estimate, on_hold: Vec::new(), meter, on_store_failure, reject }
+    }
+
+    /// Creates a layer with several limits, such as requests and tokens per minute, or tokens per user, per tenant and for all.
+    ///
+    /// A request holds tokens of all limits or of none; see [`TokenBuckets::authorize`]. `keys` is a tuple with one
+    /// [`KeyExtractor`] for each limit. A limit whose key is `None` is not asked. `estimate` is a closure from `&Req` to an
+    /// [`Estimate`] for each limit: what is fixed is captured as it is, and the [`Usage`] is captured of all other limits.
+    ///
+    /// ```
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use tower_distributed::token_bucket::{Estimate, Usage};
+    /// use tower_distributed::{BudgetLayer, Quota, Refusal, Store, TokenBucket, TokenBuckets};
+    ///
+    /// struct Prompt { tenant: String, max_tokens: u32, usage: Usage }
+    ///
+    /// fn tenant(prompt: &Prompt) -> &str { &prompt.tenant }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let store = Store::in_memory();
+    /// let requests = TokenBucket::new(&store, "requests", Quota::per_hour(60))?;
+    /// let tokens = TokenBucket::new(&store, "tokens", Quota::per_hour(10_000))?;
+    /// let budget = BudgetLayer::all_of(
+    ///     TokenBuckets::new([requests.clone(), tokens.clone()])?,
+    ///     (tenant, tenant),
+    ///     |prompt: &Prompt| [Estimate::Fixed(1), Estimate::Metered(prompt.max_tokens)],
+    /// )
+    /// .on_hold(|usage: &Usage, prompt: &mut Prompt| prompt.usage = usage.clone());
+    /// let model = budget.layer(service_fn(async |prompt: Prompt| {
+    ///     prompt.usage.set(831);
+    ///     Ok::<_, std::io::Error>("an answer")
+    /// }));
+    ///
+    /// let prompt = |max_tokens| Prompt { tenant: "acme".into(), max_tokens, usage: Usage::default() };
+    /// model.clone().oneshot(prompt(1200)).await?;
+    /// assert_eq!(requests.peek("acme").await?.remaining(), 59);
+    /// assert_eq!(tokens.peek("acme").await?.remaining(), 9169);
+    /// let refusal = model.oneshot(prompt(9500)).await.unwrap_err();
+    /// let refusal = refusal.downcast_ref::<Refusal>().and_then(Refusal::decision);
+    /// assert_eq!(refusal.and_then(|decision| decision.refused_by()), Some("tokens"));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn all_of<K, const N: usize>(
+        limits: TokenBuckets<N>,
+        keys: K,
+        estimate: impl Fn(&Req) -> [Estimate; N] + Send + Sync + 'static,
+    ) -> Self
+    where
+        K: KeyExtractors<Req, N>,
+    {
+        let estimate = Arc::new(move |request: &Req| Estimates::from_slice(&estimate(request)));
+        Self::of(Limiter::All(limits.several().clone()), Arc::new(keys.into_extractors()), estimate)
     }
 }
 
@@ -125,8 +182,8 @@ impl<Req, M, R> BudgetLayer<Req, M, R> {
     /// ```
     #[must_use]
     pub fn meter<M2>(self, meter: M2) -> BudgetLayer<Req, M2, R> {
-        let Self { bucket, key, estimate, on_hold, meter: _, on_store_failure, reject } = self;
-        BudgetLayer { bucket, key, estimate, on_hold, meter, on_store_failure, reject }
+        let Self { limits, keys, estimate, on_hold, meter: _, on_store_failure, reject } = self;
+        BudgetLayer { limits, keys, estimate, on_hold, meter, on_store_failure, reject }
     }
 
     /// Sets what happens to requests while the store is unavailable. Default: [`StoreFailure::FailClosed`].
@@ -136,7 +193,7 @@ impl<Req, M, R> BudgetLayer<Req, M, R> {
     /// [`StoreUnavailable`](crate::RefusalKind::StoreUnavailable).
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
-        self.on_store_failure = Away::new(on_store_failure, |replicas| self.bucket.local_share(replicas));
+        self.on_store_failure = Away::new(on_store_failure, |replicas| self.limits.local_share(replicas));
         self
     }
 
@@ -144,24 +201,23 @@ impl<Req, M, R> BudgetLayer<Req, M, R> {
     /// [`Reject`](crate::Reject). Default: a refusal is a boxed error. For HTTP, use `response::refuse()`.
     #[must_use]
     pub fn reject_with<R2>(self, reject: R2) -> BudgetLayer<Req, M, R2> {
-        let Self { bucket, key, estimate, on_hold, meter, on_store_failure, reject: _ } = self;
-        BudgetLayer { bucket, key, estimate, on_hold, meter, on_store_failure, reject }
+        let Self { limits, keys, estimate, on_hold, meter, on_store_failure, reject: _ } = self;
+        BudgetLayer { limits, keys, estimate, on_hold, meter, on_store_failure, reject }
     }
 }
 
-/// Holds an estimate for a key. `None`: the request passes without a hold.
+/// Holds the estimates for a key. `None`: the request passes without a hold.
 async fn authorize(
-    bucket: TokenBucket,
-    away: Away<TokenBucket>,
+    limits: Limiter,
+    away: Away<Limiter>,
     key: Extracted,
-    estimate: u32,
-) -> Result<Option<Hold>, Error> {
-    let decisions = bucket.decisions();
+    estimates: Estimates,
+) -> Result<Option<BudgetHold>, Error> {
+    let decisions = limits.decisions();
     let Some(key) = decisions.extracted(key.await)? else { return Ok(None) };
-    let asked = bucket.hold(key.clone(), estimate).await;
-    let quotas = bucket.quotas();
-    let local = async |local: TokenBucket, outage| {
-        let held = local.share_of(quotas).hold(key, estimate).await;
+    let asked = estimate::hold(&limits, key.clone(), &estimates).await;
+    let local = async |local: Limiter, outage| {
+        let held = estimate::hold(&local.standing_in_for(&limits), key, &estimates).await;
         // An estimate that is too high for the share only is refused because of the outage.
         held.map_err(|refusal: Error| if refusal.is_exceeds_limit() { outage } else { refusal })
     };
@@ -176,4 +232,4 @@ impl<S, Req, M: Clone, R: Clone> Layer<S> for BudgetLayer<Req, M, R> {
     }
 }
 
-debug!(BudgetLayer<Req, M, R>, bucket);
+debug!(BudgetLayer<Req, M, R>, limits);

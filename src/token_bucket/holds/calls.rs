@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::hold::{End, Hold};
 use super::operation::{HoldStep, Outcome, Verb};
 use super::renewals::Validity;
 use super::state::MOST;
 use super::{HoldOptions, OnEnd, Usage};
 use crate::token_bucket::TokenBucket;
+use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::calls::to_micros;
 use crate::token_bucket::decision::Decision;
 use crate::{Error, Key, clock};
@@ -55,16 +58,7 @@ impl TokenBucket {
 
     /// As [`authorize`](Self::authorize). The caller counts the decision.
     pub(in crate::token_bucket) async fn hold(&self, key: Key, n: u32) -> Result<Hold, Error> {
-        let most = self.quotas.max_cost();
-        match n {
-            0 => {
-                let text =
-                    format!("the number of tokens to authorize must be 1 to {most}, the burst; it is 0");
-                return Err(Error::invalid(text));
-            }
-            _ if n > most => return Err(Error::exceeds_burst(n, most)),
-            _ => {}
-        }
+        self.check_amount(n)?;
         let HoldOptions { ttl, .. } = self.holding;
         let on_end = self.holding.on_end(&self.quotas);
         let step = |verb, id| HoldStep { quotas: self.quotas.clone(), id, on_end, verb };
@@ -88,10 +82,35 @@ impl TokenBucket {
         if !is_held {
             return Err(decision.refused());
         }
-        let validity = Validity::new(sent, ttl);
-        holds.hold(&key, step(Verb::Extend { amount: 0, ttl }, id), &validity, sent);
-        let (bucket, usage, state) = (self.clone(), Usage::default(), decision.state);
-        Ok(Hold { bucket, key, id, on_end, amount: n, validity, usage, state, end: End::Unknown })
+        Ok(self.held(key, (id, n), Usage::default(), sent, decision.state))
+    }
+
+    /// Refuses amounts that can never be held.
+    pub(super) fn check_amount(&self, n: u32) -> Result<(), Error> {
+        match self.quotas.max_cost() {
+            most if n == 0 => Err(Error::invalid(format!(
+                "the number of tokens to authorize must be 1 to {most}, the burst; it is 0"
+            ))),
+            most if n > most => Err(Error::exceeds_burst(n, most)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The hold of so many tokens that a call sent at `sent` has authorized.
+    pub(super) fn held(
+        &self,
+        key: Key,
+        (id, amount): (u128, u32),
+        usage: Usage,
+        sent: Instant,
+        state: BucketState,
+    ) -> Hold {
+        let (ttl, on_end) = (self.holding.ttl, self.holding.on_end(&self.quotas));
+        let (bucket, validity) = (self.clone(), Validity::new(sent, ttl));
+        let hold = Hold { bucket, key, id, on_end, amount, validity, usage, state, end: End::Unknown };
+        let renewal = hold.step(Verb::Extend { amount: 0, ttl });
+        self.clients.holds.hold(&hold.key, renewal, &hold.validity, sent);
+        hold
     }
 
     /// Returns a handle to the same buckets whose [holds](Self::authorize) end after this time without a renewal, for

@@ -1,6 +1,6 @@
 //! Tokens that are held.
 
-use super::operation::{HoldStep, Outcome, Verb};
+use super::operation::{HoldReply, HoldStep, Outcome, Verb};
 use super::renewals::Validity;
 use super::{OnEnd, Usage};
 use crate::token_bucket::TokenBucket;
@@ -8,6 +8,8 @@ use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::decision::Decision;
 use crate::{Error, Key, clock};
 use std::sync::Arc;
+
+use tokio::time::Instant;
 
 /// Tokens that are held, until [`capture`](Self::capture) charges what was used.
 ///
@@ -91,14 +93,11 @@ impl Hold {
         if amount > most {
             return Err(Error::exceeds_burst(amount, most));
         }
-        let ttl = self.bucket.holding.ttl;
         let sent = clock::now();
-        let reply = self.run(Verb::Extend { amount, ttl }).await?;
+        let reply = self.run(Verb::Extend { amount, ttl: self.bucket.holding.ttl }).await?;
         match reply.outcome {
             Outcome::Held => {
-                self.validity.renewed(sent, ttl);
-                self.amount = amount;
-                self.state = reply.state;
+                self.extended(amount, sent, reply.state);
                 Ok(())
             }
             Outcome::Refused | Outcome::Full => Err(Decision::new(more.into(), false, reply.state).refused()),
@@ -135,9 +134,9 @@ impl Hold {
     /// # Cancel safety
     ///
     /// If the future is dropped, the capture is sent in the background.
-    pub async fn capture(self, n: u32) -> Result<Captured, Error> {
+    pub fn capture(self, n: u32) -> impl Future<Output = Result<Captured, Error>> + Send {
         let late = self.late(n);
-        self.end(n, late).await
+        self.end(n, late)
     }
 
     /// As [`capture`](Self::capture), but charges nothing if the hold has ended before.
@@ -145,8 +144,8 @@ impl Hold {
     /// # Errors
     ///
     /// The errors of [`capture`](Self::capture).
-    pub async fn capture_if_held(self, n: u32) -> Result<Captured, Error> {
-        self.end(n, 0).await
+    pub fn capture_if_held(self, n: u32) -> impl Future<Output = Result<Captured, Error>> + Send {
+        self.end(n, 0)
     }
 
     /// Releases what is held, and charges nothing. Returns whether it was still held.
@@ -154,8 +153,9 @@ impl Hold {
     /// # Errors
     ///
     /// The errors of [`capture`](Self::capture).
-    pub async fn release(self) -> Result<bool, Error> {
-        Ok(!self.end(0, 0).await?.ended)
+    pub fn release(self) -> impl Future<Output = Result<bool, Error>> + Send {
+        let released = self.end(0, 0);
+        async move { Ok(!released.await?.ended) }
     }
 
     /// Waits until the hold has ended, as far as this process knows: a renewal found it gone, or none was answered in time.
@@ -205,7 +205,6 @@ impl Hold {
     }
 
     /// The decision that admitted it.
-    #[cfg(feature = "http")]
     pub(in crate::token_bucket) fn decision(&self) -> Decision {
         Decision {
             key: Some(self.key.clone()),
@@ -214,7 +213,7 @@ impl Hold {
     }
 
     /// The tokens to charge for a usage of `n` if the hold has ended.
-    fn late(&self, n: u32) -> u32 {
+    pub(super) fn late(&self, n: u32) -> u32 {
         match self.on_end {
             // A client that repeats calls by itself would charge twice.
             _ if self.bucket.clients.holds.client.may_repeat() => 0,
@@ -223,19 +222,38 @@ impl Hold {
         }
     }
 
-    fn step(&self, verb: Verb) -> HoldStep {
+    pub(super) fn step(&self, verb: Verb) -> HoldStep {
         HoldStep { quotas: self.bucket.quotas.clone(), id: self.id, on_end: self.on_end, verb }
     }
 
-    async fn run(&self, verb: Verb) -> Result<super::operation::HoldReply, Error> {
+    async fn run(&self, verb: Verb) -> Result<HoldReply, Error> {
         self.bucket.clients.holds.client.run(self.key.clone(), self.step(verb)).await
     }
 
-    async fn end(mut self, n: u32, late: u32) -> Result<Captured, Error> {
+    /// Captures `n` tokens, also if the future is dropped before it was polled.
+    fn end(mut self, n: u32, late: u32) -> impl Future<Output = Result<Captured, Error>> + Send {
+        let verb = self.ends(n, late);
+        async move {
+            let reply = self.run(verb).await?;
+            Ok(self.ended(n, late, reply))
+        }
+    }
+
+    /// Notes an extension, or a renewal, that was sent at `sent`.
+    pub(super) fn extended(&mut self, amount: u32, sent: Instant, state: BucketState) {
+        self.validity.renewed(sent, self.bucket.holding.ttl);
+        (self.amount, self.state) = (amount, state);
+    }
+
+    /// Begins a capture, which the caller sends. If there is no answer, the drop sends it again.
+    pub(super) fn ends(&mut self, n: u32, late: u32) -> Verb {
         self.bucket.clients.holds.stop(self.id);
-        // If there is no answer, the drop of `self` sends it again.
         self.end = End::Sent(n);
-        let reply = self.run(Verb::Capture { amount: n, late }).await?;
+        Verb::Capture { amount: n, late }
+    }
+
+    /// Takes the answer to a capture.
+    pub(super) fn ended(&mut self, n: u32, late: u32, reply: HoldReply) -> Captured {
         self.end = End::Done;
         self.over();
         let ended = reply.outcome == Outcome::Ended;
@@ -245,7 +263,7 @@ impl Hold {
             (true, OnEnd::Capture) => (self.amount.saturating_add(late), late),
             (true, OnEnd::Release) => (late, late),
         };
-        Ok(Captured { charged, excess, ended, state: reply.state })
+        Captured { charged, excess, ended, state: reply.state }
     }
 
     /// It is not held any more.
@@ -253,19 +271,38 @@ impl Hold {
         self.validity.end();
         self.bucket.local.forget_refusal(&self.key, &self.bucket.quotas);
     }
+
+    /// Ends it without a caller that waits, with the capture that is returned. `None`: it has ended.
+    fn drops(&mut self) -> Option<HoldStep> {
+        let (amount, late) = match (self.end, self.usage.get()) {
+            (End::Done, _) => return None,
+            (End::Sent(n), _) => (n, 0),
+            (End::Unknown, Some(used)) => (used, self.late(used)),
+            (End::Unknown, None) if self.on_end == OnEnd::Capture => (self.amount, 0),
+            (End::Unknown, None) => (0, 0),
+        };
+        self.over();
+        Some(self.step(Verb::Capture { amount, late }))
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.end == End::Done
+    }
+
+    /// As its drop. The caller sends the capture that is returned.
+    pub(super) fn dropped(&mut self) -> Option<HoldStep> {
+        let step = self.drops()?;
+        self.end = End::Done;
+        self.bucket.clients.holds.owe(self.key.clone(), step.clone(), &self.validity);
+        Some(step)
+    }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let (amount, late, again) = match (self.end, self.usage.get()) {
-            (End::Done, _) => return,
-            (End::Sent(n), _) => (n, 0, true),
-            (End::Unknown, Some(used)) => (used, self.late(used), false),
-            (End::Unknown, None) if self.on_end == OnEnd::Capture => (self.amount, 0, false),
-            (End::Unknown, None) => (0, 0, false),
-        };
-        self.over();
-        let step = self.step(Verb::Capture { amount, late });
-        self.bucket.clients.holds.settle(self.key.clone(), step, &self.validity, again);
+        let again = matches!(self.end, End::Sent(_));
+        if let Some(step) = self.drops() {
+            self.bucket.clients.holds.settle(self.key.clone(), step, &self.validity, again);
+        }
     }
 }

@@ -1,19 +1,22 @@
 //! Authorize and capture: a cost that is known only at the end.
 
+mod all;
 mod calls;
 mod hold;
 mod operation;
 mod renewals;
+mod set;
 mod state;
 mod usage;
 
 #[cfg(test)]
 mod tests;
 
+pub use self::all::HoldAll;
 pub use self::hold::{Captured, Hold};
-#[cfg(test)]
-pub(super) use self::operation::{HoldStep, Verb};
+pub(super) use self::operation::{HoldReply, HoldStep, Outcome, Verb};
 pub(super) use self::renewals::Renewals;
+pub(super) use self::set::HoldSet;
 pub(crate) use self::state::Holds;
 pub use self::usage::Usage;
 

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::operation::{HoldReply, HoldStep, Outcome, Verb};
+use super::operation::{HoldStep, Outcome, Verb};
 use crate::lease::Drift;
 use crate::store::timer::until;
 use crate::store::{Client, Namespace, PeriodicTask, Signal};
@@ -169,31 +169,30 @@ impl Renewals {
 
     /// Ends a hold without a caller that waits. `step` is a capture. `again`: it was sent once.
     pub(super) fn settle(self: &Arc<Self>, key: Key, step: HoldStep, validity: &Arc<Validity>, again: bool) {
-        let validity = Arc::clone(validity);
-        let pause = Some(FIRST_PAUSE);
+        let Verb::Capture { amount, .. } = step.verb else { return };
+        let late = || HoldStep { verb: Verb::Capture { amount, late: 0 }, ..step.clone() };
+        let first = if again { late() } else { step.clone() };
+        self.owe(key.clone(), step, validity);
+        self.send(Handle::try_current().ok(), key, first);
+    }
+
+    /// Notes a capture that the caller sends. It is sent again until it is [answered](Self::answered).
+    pub(super) fn owe(self: &Arc<Self>, key: Key, step: HoldStep, validity: &Arc<Validity>) {
+        let (validity, pause) = (Arc::clone(validity), Some(FIRST_PAUSE));
         let due = clock::now() + FIRST_PAUSE;
-        let id = step.id;
-        let late = match step.verb {
-            Verb::Capture { amount, .. } => {
-                HoldStep { verb: Verb::Capture { amount, late: 0 }, ..step.clone() }
-            }
-            _ => return,
-        };
-        let first = if again { late.clone() } else { step };
+        let Verb::Capture { amount, .. } = step.verb else { return };
+        // To charge for a hold that is gone is not safe to repeat. So only the first call does.
+        let step = HoldStep { verb: Verb::Capture { amount, late: 0 }, ..step };
         let mut table = lock(&self.table);
-        table.take(id);
+        table.take(step.id);
         if table.owed < MOST_OWED {
             table.owed += 1;
             table.keep = Some(Arc::clone(self));
             if let Some(owed) = self.store.owed() {
                 owed.add(1);
             }
-            // To charge for a hold that is gone is not safe to repeat. So only the first call does.
-            self.put_in(table, Entry { key: key.clone(), step: late, validity, due, pause });
-        } else {
-            drop(table);
+            self.put_in(table, Entry { key, step, validity, due, pause });
         }
-        self.send(Handle::try_current().ok(), key, first);
     }
 
     fn put(self: &Arc<Self>, entry: Entry) {
@@ -217,10 +216,19 @@ impl Renewals {
     fn send(self: &Arc<Self>, from: Option<Handle>, key: Key, step: HoldStep) {
         let (this, id, sent) = (Arc::clone(self), step.id, clock::now());
         let settles = matches!(step.verb, Verb::Capture { .. });
-        self.client.send(from, key, step, move |reply| this.answered(id, sent, settles, reply));
+        self.client.send(from, key, step, move |reply| {
+            this.answered(id, sent, settles, reply.map(|reply| reply.outcome));
+        });
     }
 
-    fn answered(self: &Arc<Self>, id: u128, sent: Instant, settles: bool, reply: Result<HoldReply, Error>) {
+    /// Takes the answer to a renewal, or to a capture if it `settles` a hold.
+    pub(super) fn answered(
+        self: &Arc<Self>,
+        id: u128,
+        sent: Instant,
+        settles: bool,
+        reply: Result<Outcome, Error>,
+    ) {
         let mut table = lock(&self.table);
         // A renewal may be answered when the hold has ended meanwhile.
         if table.entries.get(&id).is_none_or(|entry| entry.pause.is_some() != settles) {
@@ -235,7 +243,7 @@ impl Renewals {
             };
         };
         let due = match reply {
-            Ok(HoldReply { outcome: Outcome::Held, .. }) => {
+            Ok(Outcome::Held) => {
                 entry.validity.renewed(sent, ttl);
                 sent + span(ttl) / 3
             }

@@ -74,8 +74,9 @@ impl Level {
     pub(crate) fn with_held(mut self, pace: &Pace, now: i64, held: i64) -> Self {
         match pace.num {
             _ if held == 0 => {}
-            0 => self.tat.whole += held,
-            _ => self.tat = self.tat.max(Moment::at(now)).advance(pace, held),
+            // More may be held than a quota admits that was changed, by any factor.
+            0 => self.overuse(now, now, held),
+            _ => self.tat = self.overdrawn(pace, now, now, held),
         }
         self
     }

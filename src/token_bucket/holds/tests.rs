@@ -167,26 +167,25 @@ impl Simulation {
             }
         }
     }
+}
 
-    /// Checks every closed interval. A delay is rounded up to whole µs.
-    fn check(&mut self, seed: u64) {
-        self.ledger.sort_unstable();
-        for limit in self.quotas.limits() {
-            for (from, (start, _)) in self.ledger.iter().enumerate() {
-                let mut sum = 0;
-                for (end, amount) in &self.ledger[from..] {
-                    sum += i128::from(*amount);
-                    let refill = if limit.num == 0 { 0 } else { i128::from(end - start + 1) };
-                    let most = i128::from(limit.burst) * i128::from(limit.num.max(1))
-                        + refill * i128::from(limit.den);
-                    assert!(
-                        sum * i128::from(limit.num.max(1)) <= most,
-                        "SEED={seed} {sum} within {} µs under {limit:?}\n{:?}\n{}",
-                        end - start,
-                        self.ledger,
-                        self.log.join("\n")
-                    );
-                }
+/// Checks every closed interval of what was captured or acted, and when. A delay is rounded up to whole µs.
+pub(super) fn check(quotas: &Quotas, mut ledger: Vec<(i64, i64)>, log: &[String], seed: u64) {
+    ledger.sort_unstable();
+    for limit in quotas.limits() {
+        for (from, (start, _)) in ledger.iter().enumerate() {
+            let mut sum = 0;
+            for (end, amount) in &ledger[from..] {
+                sum += i128::from(*amount);
+                let refill = if limit.num == 0 { 0 } else { i128::from(end - start + 1) };
+                let most =
+                    i128::from(limit.burst) * i128::from(limit.num.max(1)) + refill * i128::from(limit.den);
+                assert!(
+                    sum * i128::from(limit.num.max(1)) <= most,
+                    "SEED={seed} {sum} within {} µs under {limit:?}\n{ledger:?}\n{}",
+                    end - start,
+                    log.join("\n")
+                );
             }
         }
     }
@@ -212,7 +211,7 @@ fn captures_and_admissions_keep_to_the_quota_in_every_interval() {
         for _ in 0..rng.random_range(1..STEPS) {
             simulation.run(&mut rng);
         }
-        simulation.check(seed);
+        check(&simulation.quotas, simulation.ledger, &simulation.log, seed);
     }
 }
 

@@ -29,6 +29,11 @@ impl Default for Usage {
 }
 
 impl Usage {
+    /// A usage of so many tokens.
+    pub(in crate::token_bucket) fn of(tokens: u32) -> Self {
+        Self(Arc::new(AtomicI64::new(tokens.into())))
+    }
+
     /// Sets the number of used tokens.
     pub fn set(&self, tokens: u32) {
         self.0.store(tokens.into(), Ordering::Relaxed);

@@ -10,8 +10,8 @@ use pin_project_lite::pin_project;
 use super::fields::RateLimitFields;
 use crate::setters::setters;
 use crate::token_bucket::Decision;
-use crate::token_bucket::budget::Meter;
-use crate::token_bucket::holds::{Hold, Usage};
+use crate::token_bucket::budget::{BudgetHold, Meter};
+use crate::token_bucket::holds::Usage;
 
 /// A [`Meter`] for HTTP: the hold of a request ends with the body of its response, and with it the usage is captured. If the
 /// body fails, or is dropped because the client has gone, what was counted so far is captured.
@@ -103,7 +103,7 @@ impl<D, F: FnMut(&D, &Usage) + Clone> CountFrames<D> for F {
 impl<B: Body, F: CountFrames<B::Data>> Meter<Response<B>> for MeterBody<F> {
     type Response = Response<MeteredBody<B, F>>;
 
-    fn meter(&self, mut response: Response<B>, hold: Option<Hold>) -> Self::Response {
+    fn meter(&self, mut response: Response<B>, hold: Option<BudgetHold>) -> Self::Response {
         if let Some(hold) = &hold {
             if self.failures_are_free && response.status().as_u16() >= 400 {
                 set_if_unknown(hold.usage());
@@ -125,7 +125,7 @@ impl<B: Body, F: CountFrames<B::Data>> Meter<Response<B>> for MeterBody<F> {
         })
     }
 
-    fn failed(&self, hold: Hold) {
+    fn failed(&self, hold: BudgetHold) {
         if self.failures_are_free {
             set_if_unknown(hold.usage());
         }
@@ -170,7 +170,7 @@ pin_project! {
 }
 
 struct Metered<F> {
-    hold: Hold,
+    hold: BudgetHold,
     frames: F,
     field: Option<HeaderName>,
     /// Whether the body has had no data yet that `frames` would count.

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::middleware::key::DynKey;
 use crate::token_bucket::Keys;
+use crate::token_bucket::limiter::Limiter;
 use crate::{Extracted, Key, KeyExtractor};
 
 /// The key extractors for several limits: a tuple of one to eight [`KeyExtractor`]s, one for each limit.
@@ -19,8 +20,22 @@ pub trait KeyExtractors<Req, const N: usize> {
     fn into_extractors(self) -> [Arc<dyn KeyExtractor<Req> + Send + Sync>; N];
 }
 
+impl Limiter {
+    /// Extracts the key of a request, with the extractor of each limit.
+    pub(in crate::token_bucket) fn key_of<Req>(
+        &self,
+        extractors: &[DynKey<Req>],
+        request: &Req,
+    ) -> Extracted {
+        match (self, extractors) {
+            (Self::One(_), [key]) => key.extract(request),
+            (_, keys) => extract_all(keys, request),
+        }
+    }
+}
+
 /// Extracts the key for each limit, and combines them into one key.
-pub(super) fn extract_all<Req>(extractors: &[DynKey<Req>], request: &Req) -> Extracted {
+fn extract_all<Req>(extractors: &[DynKey<Req>], request: &Req) -> Extracted {
     let extracted = extractors.iter().map(|extractor| extractor.extract(request));
     let extracted: SmallVec<[Extracted; 3]> = extracted.collect();
     if extracted.iter().any(|one| matches!(one, Extracted::Pending(_))) {

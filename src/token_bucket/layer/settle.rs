@@ -1,13 +1,11 @@
 //! What a layer does with a request, by its settings.
 
 use super::future::Passing;
-use super::keys::extract_all;
 use super::quotas::ChosenQuotas;
 use super::settings::{RateLimitLayer, Settings};
 use crate::middleware::away::Away;
 use crate::telemetry::Outcome;
 use crate::token_bucket::Decision;
-use crate::token_bucket::limiter::Limiter;
 use crate::{Error, Extracted, Key, Refusal, Reject};
 
 impl Settings {
@@ -37,10 +35,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     }
 
     pub(super) fn key_of(&self, request: &Req) -> Extracted {
-        match (&self.settings.limiter, &*self.keys) {
-            (Limiter::One(_), [key]) => key.extract(request),
-            (_, keys) => extract_all(keys, request),
-        }
+        self.settings.limiter.key_of(&self.keys, request)
     }
 
     pub(super) fn quotas_of(&self, request: &Req) -> ChosenQuotas {

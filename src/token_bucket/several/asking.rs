@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::step::{Buckets, Decided, ReserveAll};
-use super::{Several, Together, keys_of};
-use crate::store::{Cells, Client, Operation as _, timer};
+use super::{Price, Several, Together, keys_of};
+use crate::store::{Cells, Client, Operation, timer};
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::acquire::{Decide, Decides};
 use crate::token_bucket::decision::Decision;
@@ -18,53 +18,69 @@ use crate::token_bucket::state::{Ask, Bucket};
 use crate::{Error, Key, clock};
 
 impl Several {
-    /// Begins to ask each limit for `cost` tokens. `key` combines the keys of the limits.
-    pub(crate) fn decide(&self, key: &Key, cost: u32) -> Decide<ReserveAll> {
+    /// Begins to ask each limit for its cost. `key` combines the keys of the limits.
+    pub(crate) fn decide(&self, key: &Key, price: Price) -> Decide<ReserveAll> {
         match self.max_wait.is_zero() {
-            true => self.decide_once(key, cost),
-            false => Decide::Later(Box::pin(self.clone().decide_within(key.clone(), cost))),
+            true => self.decide_once(key, price),
+            false => Decide::Later(Box::pin(self.clone().decide_within(key.clone(), price))),
         }
     }
 
-    fn decide_once(&self, key: &Key, cost: u32) -> Decide<ReserveAll> {
-        let keys = keys_of(key);
+    fn decide_once(&self, key: &Key, price: Price) -> Decide<ReserveAll> {
+        let mut keys = keys_of(key);
         let (count, limits) = (keys.len(), self.limits.buckets.len());
         if count != limits {
             let text = format!("the number of keys must be {limits}, is {count}");
             return Err(Error::invalid(text)).into();
         }
+        if matches!(price, Price::Each(_)) {
+            let free = keys.iter_mut().enumerate().filter(|(limit, _)| price.of(*limit) == 0);
+            free.for_each(|(_, key)| *key = None);
+        }
         if keys.iter().all(Option::is_none) {
-            return Ok(Decision::free(self.limits.terms.all.clone())).into();
+            return Ok(self.free()).into();
         }
-        let some = keys.iter().any(Option::is_none).then(|| self.with_keys(&keys));
+        if keys.iter().all(Option::is_some) {
+            return self.decide_all(key, keys.into_iter().flatten().collect(), price);
+        }
+        let some = self.with_keys(&keys);
+        let price =
+            Price::new((0..limits).filter(|limit| keys[*limit].is_some()).map(|limit| price.of(limit)));
         let there: SmallVec<[Key; 3]> = keys.into_iter().flatten().collect();
-        match some {
-            Some(some) => some.decide_all(&Key::of(&there), there, cost),
-            None => self.decide_all(key, there, cost),
-        }
+        some.decide_all(&Key::of(&there), there, price)
     }
 
     /// As `decide_once`, for limits that all have a key.
-    fn decide_all(&self, key: &Key, keys: SmallVec<[Key; 3]>, cost: u32) -> Decide<ReserveAll> {
-        if let Some(decided) = Decision::without_state(&self.limits.terms.all, cost) {
+    fn decide_all(&self, key: &Key, keys: SmallVec<[Key; 3]>, price: Price) -> Decide<ReserveAll> {
+        if let Some(decided) = self.without_state(price) {
             return decided.into();
         }
         match &self.limits.places.together {
-            Together::Redis(client) if self.are_in_one_place(&keys) => {
-                self.decide_on(client, key, keys, cost)
+            Together::Redis(client, _) if self.are_in_one_place(&keys) => {
+                self.decide_on(client, key, keys, price)
             }
-            Together::InMemory(cells) => {
-                self.step(cells, &keys, cost).map(|decided| decided.decision()).into()
-            }
+            Together::InMemory(cells) => self.decide_in(cells, &keys, price).into(),
             _ => {
                 let this = self.clone();
-                Decide::Later(Box::pin(async move { this.decide_in_order(&keys, cost).await }))
+                Decide::Later(Box::pin(async move { this.decide_in_order(&keys, price).await }))
+            }
+        }
+    }
+
+    /// The decision on a cost of zero, and the error of a cost above the burst.
+    fn without_state(&self, price: Price) -> Option<Result<Decision, Error>> {
+        let terms = &self.limits.terms;
+        match price {
+            Price::Same(cost) => Decision::without_state(&terms.all, cost),
+            Price::Each(costs) => {
+                let mut each = costs.into_iter().zip(&terms.each);
+                each.find_map(|(cost, quotas)| Decision::without_state(quotas, cost))
             }
         }
     }
 
     /// Whether one script may access all keys.
-    fn are_in_one_place(&self, keys: &[Key]) -> bool {
+    pub(super) fn are_in_one_place(&self, keys: &[Key]) -> bool {
         let slot =
             |(bucket, key): (&TokenBucket, &Key)| -> Option<u16> { bucket.clients.namespace.slot(key) };
         let mut slots = self.limits.buckets.iter().zip(keys).map(slot);
@@ -78,24 +94,43 @@ impl Several {
         client: &Client<ReserveAll>,
         key: &Key,
         keys: SmallVec<[Key; 3]>,
-        cost: u32,
+        price: Price,
     ) -> Decide<ReserveAll> {
-        let (now, ask) = (clock::micros(), Ask { cost: cost.into(), wait: 0 });
+        let now = clock::micros();
         let (mut asked, mut ends) = (SmallVec::new(), SmallVec::<[_; 1]>::new());
         for (limit, (bucket, key)) in self.limits.buckets.iter().zip(keys).enumerate() {
             ends.extend(bucket.clients.returning.end(&key));
+            let ask = Ask { cost: price.of(limit).into(), wait: 0 };
             match bucket.local.answer(&bucket.clients, &bucket.quotas, Cow::Owned(key), || now, ask, false) {
                 ControlFlow::Break(refusal) => return Ok(self.alone(limit, refusal)).into(),
                 ControlFlow::Continue(one) => asked.push(one),
             }
         }
-        let reserve = ReserveAll { terms: Arc::clone(&self.limits.terms), cost: cost.into() };
+        let reserve = ReserveAll { terms: Arc::clone(&self.limits.terms), price };
         Decide::Asking(client.run(key.clone(), reserve), asked).after(ends)
     }
 
-    /// Decides in one operation, with the states of all buckets locked.
-    fn step(&self, cells: &[Arc<Cells<Bucket>>], keys: &[Key], cost: u32) -> Result<Decided, Error> {
-        let reserve = ReserveAll { terms: Arc::clone(&self.limits.terms), cost: cost.into() };
+    /// Decides in memory.
+    fn decide_in(&self, cells: &[Arc<Cells<Bucket>>], keys: &[Key], price: Price) -> Result<Decision, Error> {
+        let reserve = ReserveAll { terms: Arc::clone(&self.limits.terms), price };
+        let take_back = |limit: usize, decided: &Decided| {
+            if decided.admitted {
+                let (state, sent) = (&decided.states[limit], clock::micros());
+                self.limits.buckets[limit].take_back(&keys[limit], state, price.of(limit).into(), sent);
+            }
+        };
+        self.step(cells, keys, &reserve, take_back).map(|decided| decided.decision())
+    }
+
+    /// Runs one operation with the states of all buckets locked. In a full store, `take_back` is called for the limits
+    /// whose states were changed nevertheless.
+    pub(super) fn step<O: Operation<Cell = Buckets> + Clone>(
+        &self,
+        cells: &[Arc<Cells<Bucket>>],
+        keys: &[Key],
+        operation: &O,
+        take_back: impl Fn(usize, &O::Reply),
+    ) -> Result<O::Reply, Error> {
         // Cells are locked in one global order, independent of the order of the limits, to prevent deadlocks.
         let mut order: SmallVec<[usize; 3]> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|limit| Arc::as_ptr(&cells[*limit]).addr());
@@ -103,15 +138,14 @@ impl Several {
         // A full store removes expired keys when it is asked a second time.
         for _ in 0..2 {
             let mut buckets = Buckets((0..keys.len()).map(|_| Bucket::default()).collect());
-            let mut decided = None;
-            let mut apply = |buckets: &mut Buckets, now| decided = Some(reserve.clone().apply(buckets, now));
+            let mut reply = None;
+            let mut apply = |buckets: &mut Buckets, now| reply = Some(operation.clone().apply(buckets, now));
             let stepped = step_all(&order, cells, keys, &mut buckets, 0, &mut apply);
-            let Err((error, changed)) = stepped else { return decided.ok_or(full) };
+            let Err((error, changed)) = stepped else { return reply.ok_or(full) };
             full = error;
-            let Some(decided) = decided.filter(|decided| decided.admitted) else { continue };
+            let Some(reply) = reply else { continue };
             for limit in &order[order.len() - changed..] {
-                let (state, sent) = (&decided.states[*limit], clock::micros());
-                self.limits.buckets[*limit].take_back(&keys[*limit], state, decided.cost, sent);
+                take_back(*limit, &reply);
             }
         }
         cells[order[0]].tell_refused();
@@ -119,11 +153,11 @@ impl Several {
     }
 
     /// Asks one limit after the other.
-    async fn decide_in_order(&self, keys: &[Key], cost: u32) -> Result<Decision, Error> {
+    async fn decide_in_order(&self, keys: &[Key], price: Price) -> Result<Decision, Error> {
         let mut charged = Charged { of: self, keys, decisions: SmallVec::new() };
         for (limit, (bucket, key)) in self.limits.buckets.iter().zip(keys).enumerate() {
             let sent = clock::micros();
-            let decision = Decide::begin(bucket, &bucket.quotas, key, cost, 0).await?;
+            let decision = Decide::begin(bucket, &bucket.quotas, key, price.of(limit), 0).await?;
             if !decision.is_admitted() {
                 return Ok(self.alone(limit, decision));
             }
@@ -132,14 +166,14 @@ impl Several {
         let decisions = std::mem::take(&mut charged.decisions);
         let states = decisions.into_iter().map(|(decision, _)| decision.state).collect();
         let terms = Arc::clone(&self.limits.terms);
-        Ok(Decided { terms, cost: cost.into(), admitted: true, states }.decision())
+        Ok(Decided { terms, price, admitted: true, states }.decision())
     }
 
     /// Asks again when there may be tokens, until `max_wait` has passed.
-    async fn decide_within(self, key: Key, cost: u32) -> Result<Decision, Error> {
+    async fn decide_within(self, key: Key, price: Price) -> Result<Decision, Error> {
         let began = Instant::now();
         loop {
-            let decision = self.decide_once(&key, cost).await?;
+            let decision = self.decide_once(&key, price).await?;
             match decision.retry_after() {
                 Some(after) if began.elapsed() + after <= self.max_wait => timer::sleep(after).await,
                 _ => return Ok(decision),
@@ -193,9 +227,9 @@ impl Decides for ReserveAll {
     type Asked = SmallVec<[Option<Asked>; 3]>;
 
     fn decision(decided: Decided, asked: &mut Self::Asked) -> Decision {
-        for (asked, state) in asked.drain(..).zip(&decided.states) {
+        for (limit, (asked, state)) in asked.drain(..).zip(&decided.states).enumerate() {
             if let Some(asked) = asked {
-                asked.answered(decided.admitted || decided.has(state), state);
+                asked.answered(decided.admitted || decided.has(limit), state);
             }
         }
         decided.decision()

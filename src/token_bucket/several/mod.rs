@@ -1,6 +1,8 @@
 //! Several limits that are charged together: all of them, or none.
 
 mod asking;
+mod costs;
+mod hold_step;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -13,9 +15,12 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-pub(super) use self::step::ReserveAll;
+pub use self::costs::Costs;
+pub(super) use self::costs::{MOST_LIMITS, Price};
+pub(super) use self::hold_step::{HoldAllStep, Steps};
 #[cfg(test)]
-pub(super) use self::step::{Buckets, CancelAll, Decided};
+pub(super) use self::step::{Buckets, CancelAll};
+pub(super) use self::step::{Decided, ReserveAll};
 use super::TokenBucket;
 use super::bucket_state::BucketState;
 use super::calls::counted;
@@ -31,7 +36,8 @@ use crate::{Error, IntoKey, Key};
 
 /// Several limits over different keys, such as one per user, one per tenant and one global limit.
 ///
-/// A request is charged to all of them, or to none.
+/// A request is charged to all of them, or to none: one token of each, or a [cost](Costs) each, such as one request and 1200
+/// tokens. What is known only at the end can be [held](Self::authorize) first.
 ///
 /// ```
 /// # use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets};
@@ -123,18 +129,32 @@ impl<const N: usize> TokenBuckets<N> {
         self.allow_n(keys, 1).await
     }
 
-    /// Takes `n` tokens of each bucket, if all buckets have as many now.
+    /// Takes `n` tokens of each bucket, or as many of each as an array says, if all buckets have as many now.
+    ///
+    /// A limit whose cost is 0 is not asked.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// # let store = Store::in_memory();
+    /// let requests = TokenBucket::new(&store, "requests", Quota::per_minute(60))?;
+    /// let tokens = TokenBucket::new(&store, "tokens", Quota::per_minute(2000))?;
+    /// let limits = TokenBuckets::new([requests, tokens])?;
+    /// assert!(limits.allow_n(["ann", "ann"], [1, 1200]).await?.is_admitted());
+    /// let refused = limits.allow_n(["ann", "ann"], [1, 1200]).await?;
+    /// assert_eq!((refused.refused_by(), refused.cost), (Some("tokens"), 1200));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
-    /// The errors of [`allow`](Self::allow); [`is_exceeds_limit`](Error::is_exceeds_limit) if `n` is above the
-    /// burst of a quota.
-    pub async fn allow_n<K: IntoKey>(&self, keys: [K; N], n: u32) -> Result<Decision, Error> {
-        let keys: Keys = keys.into_iter().map(IntoKey::into_key).collect::<Result<_, _>>()?;
-        let key = Key::of_some(keys.iter().map(Option::as_ref));
+    /// The errors of [`allow`](Self::allow); [`is_exceeds_limit`](Error::is_exceeds_limit) if a cost is above the
+    /// burst of a quota of its limit.
+    pub async fn allow_n<K: IntoKey>(&self, keys: [K; N], n: impl Costs<N>) -> Result<Decision, Error> {
+        let key = Key::of_some(extracted(keys)?.iter().map(Option::as_ref));
         // Yields to other tasks now and then, before anything is charged: in memory, nothing else waits.
         consume_budget().await;
-        counted(self.0.decisions(), self.0.decide(&key, n).await)
+        counted(self.0.decisions(), self.0.decide(&key, Price::new(n.each())).await)
     }
 
     pub(crate) fn several(&self) -> &Several {
@@ -145,6 +165,10 @@ impl<const N: usize> TokenBuckets<N> {
 /// The keys of a request, one per limit. A limit whose key is `None` is not asked. [`Key::of_some`] combines them
 /// into one key.
 pub(crate) type Keys = SmallVec<[Option<Key>; 3]>;
+
+pub(super) fn extracted<K: IntoKey>(keys: impl IntoIterator<Item = K>) -> Result<Keys, Error> {
+    keys.into_iter().map(IntoKey::into_key).collect()
+}
 
 /// Splits a combined key into the keys of each limit.
 pub(super) fn keys_of(key: &Key) -> Keys {
@@ -186,7 +210,7 @@ pub(crate) struct Terms {
 /// How all limits are charged in one operation.
 enum Together {
     InMemory(Box<[Arc<Cells<Bucket>>]>),
-    Redis(Client<ReserveAll>),
+    Redis(Client<ReserveAll>, Client<HoldAllStep>),
     /// They cannot be charged in one operation.
     No,
 }
@@ -194,7 +218,7 @@ enum Together {
 impl Several {
     fn new(buckets: &[TokenBucket]) -> Result<Self, Error> {
         let of = buckets.len();
-        if !(1..=8).contains(&of) {
+        if !(1..=MOST_LIMITS).contains(&of) {
             return Err(Error::invalid(format!("the number of limits must be 1 to 8, is {of}")));
         }
         if let Some(name) = repeated(buckets.iter().map(TokenBucket::name)) {
@@ -222,7 +246,7 @@ impl Several {
     }
 
     /// The limits that have a key.
-    fn with_keys(&self, keys: &Keys) -> Self {
+    pub(super) fn with_keys(&self, keys: &Keys) -> Self {
         let bits = keys.iter().enumerate().map(|(limit, key)| u8::from(key.is_some()) << limit).sum();
         let some = self.limits.buckets.iter().zip(keys).filter(|(_, key)| key.is_some());
         let buckets: Box<[_]> = some.map(|(bucket, _)| bucket.clone()).collect();
@@ -244,6 +268,11 @@ impl Several {
         let buckets = self.limits.buckets.iter().enumerate().map(|(limit, bucket)| map(limit, bucket));
         let this = Self::of(buckets.collect(), Arc::clone(&self.limits.places));
         Self { max_wait: self.max_wait, ..this }
+    }
+
+    /// The decision on a request that no limit is asked for.
+    pub(super) fn free(&self) -> Decision {
+        Decision::free(self.limits.terms.all.clone())
     }
 
     pub(crate) fn decisions(&self) -> &Decisions {
@@ -269,7 +298,7 @@ impl Several {
 
     /// Converts the decision of one limit to a decision of all limits, which contains the quotas of this limit
     /// only.
-    fn alone(&self, limit: usize, decision: Decision) -> Decision {
+    pub(super) fn alone(&self, limit: usize, decision: Decision) -> Decision {
         let refuser =
             (!decision.admitted).then(|| Refuser::new(limit, 0, &decision.state, decision.cost.into()));
         let quotas = self.limits.terms.alone[limit].clone();
@@ -300,7 +329,7 @@ impl Together {
     fn new(buckets: &[TokenBucket]) -> Self {
         let namespaces: Vec<_> = buckets.iter().map(|bucket| bucket.clients.namespace.clone()).collect();
         if let Some(joined) = Namespace::joined(&namespaces) {
-            return Self::Redis(joined.client());
+            return Self::Redis(joined.client(), joined.client());
         }
         let store = buckets.first().map(|bucket| &bucket.clients.store);
         if buckets.iter().any(|bucket| store.is_none_or(|store| !bucket.clients.store.is_same(store))) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::Terms;
+use super::{Price, Terms};
 use crate::store::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, script};
 use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::cancel::Cancel;
@@ -26,14 +26,15 @@ pub(crate) struct Buckets(pub(crate) SmallVec<[Bucket; 3]>);
 #[derive(Clone, Debug)]
 pub(crate) struct ReserveAll {
     pub(crate) terms: Arc<Terms>,
-    pub(crate) cost: i64,
+    /// At least one token of each limit.
+    pub(crate) price: Price,
 }
 
 /// The result of a request.
 #[derive(Debug)]
 pub(crate) struct Decided {
     pub(crate) terms: Arc<Terms>,
-    pub(crate) cost: i64,
+    pub(crate) price: Price,
     pub(crate) admitted: bool,
     /// One state per limit, after the decision.
     pub(crate) states: SmallVec<[BucketState; 3]>,
@@ -68,7 +69,9 @@ impl Operation for ReserveAll {
     const MOST_REPEATS: usize = MOST_REPEATS;
 
     fn group(&self) -> Option<u128> {
-        Some(self.terms.all.id() as u128)
+        // Requests with a cost for each limit have more arguments.
+        let is_each = matches!(self.price, Price::Each(_));
+        Some((self.terms.all.id() as u128) << 1 | u128::from(is_each))
     }
 
     fn most_runs(&self) -> usize {
@@ -77,42 +80,47 @@ impl Operation for ReserveAll {
 
     fn shared(&self, call: &mut Arguments<'_>) {
         write_sets(self.terms.each.iter(), call);
+        call.integer(self.price.count(self.terms.each.len()) as i64);
     }
 
     fn repeats(&self, other: &Self) -> bool {
-        self.cost == other.cost
+        self.price == other.price
     }
 
     fn own(&self, count: usize, call: &mut Arguments<'_>) {
-        call.integer(self.cost);
+        for limit in 0..self.price.count(self.terms.each.len()) {
+            call.integer(self.price.of(limit).into());
+        }
         call.integer(count as i64);
     }
 
     fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decided, Garbled> {
         let (admitted, nth) = (read_count(&mut fields)?, nth as i64);
         let mut states = SmallVec::new();
-        for quotas in &self.terms.each {
-            let bucket = read_charged(quotas, now, &mut fields, (self.cost, admitted, nth))?;
+        for (limit, quotas) in self.terms.each.iter().enumerate() {
+            let cost = self.price.of(limit).into();
+            let bucket = read_charged(quotas, now, &mut fields, (cost, admitted, nth))?;
             states.push(BucketState { quotas: quotas.clone(), now, bucket });
         }
-        Ok(Decided { terms: self.terms, cost: self.cost, admitted: nth < admitted, states })
+        Ok(Decided { terms: self.terms, price: self.price, admitted: nth < admitted, states })
     }
 
     fn apply(self, cells: &mut Buckets, now: i64) -> Decided {
-        let Self { terms, cost } = self;
+        let Self { terms, price } = self;
         cells.0.resize(terms.each.len(), Bucket::default());
-        let ask = Ask { cost, wait: 0 };
         let mut after: SmallVec<[(&Quotas, Bucket, bool); 3]> = SmallVec::new();
         for (bucket, quotas) in cells.0.iter_mut().zip(&terms.each) {
             let swept = bucket.sweep(now);
             let (bucket, is_new) = bucket.fitted(quotas, now);
             after.push((quotas, bucket, is_new || swept));
         }
-        let admitted = after.iter().all(|(quotas, bucket, _)| bucket.has(quotas, now, ask));
+        let ask = |limit| Ask { cost: price.of(limit).into(), wait: 0 };
+        let mut each = after.iter().enumerate();
+        let admitted = each.all(|(limit, (quotas, bucket, _))| bucket.has(quotas, now, ask(limit)));
         let mut states = SmallVec::new();
-        for (cell, (quotas, mut bucket, is_new)) in cells.0.iter_mut().zip(after) {
+        for (limit, (cell, (quotas, mut bucket, is_new))) in cells.0.iter_mut().zip(after).enumerate() {
             if admitted {
-                bucket.charge(quotas, now, cost);
+                bucket.charge(quotas, now, price.of(limit).into());
             }
             // As in `Reserve`: a refusal leaves the bucket unchanged, except that new quotas are stored.
             if admitted || is_new {
@@ -120,15 +128,16 @@ impl Operation for ReserveAll {
             }
             states.push(BucketState { quotas: quotas.clone(), now, bucket });
         }
-        Decided { terms, cost, admitted, states }
+        Decided { terms, price, admitted, states }
     }
 
     fn undo(replies: &[Decided]) -> Option<CancelAll> {
         let count = replies.iter().take_while(|decided| decided.admitted).count();
         let (first, last) = (replies.first()?, replies[..count].last()?);
-        let cost = last.cost;
-        let states = first.states.iter().zip(&last.states);
-        let cancels = states.map(|(first, last)| Cancel::combined(first, last, cost, count));
+        let states = first.states.iter().zip(&last.states).enumerate();
+        let cancels = states.map(|(limit, (first, state))| {
+            Cancel::combined(first, state, last.price.of(limit).into(), count)
+        });
         Some(CancelAll(cancels.collect()))
     }
 }
@@ -136,12 +145,19 @@ impl Operation for ReserveAll {
 impl Decided {
     /// The decision that the caller gets.
     pub(crate) fn decision(&self) -> Decision {
+        let mut refused = (0..self.states.len()).filter(|limit| !self.admitted && !self.has(*limit));
+        self.decision_by(refused.next())
+    }
+
+    /// The decision, in which the limit at a position has refused the request.
+    pub(in crate::token_bucket) fn decision_by(&self, refused: Option<usize>) -> Decision {
         let now = self.states.first().map_or(0, |state| state.now);
         let mut bucket = Bucket::default();
         let mut refuser = None;
         for (limit, state) in self.states.iter().enumerate() {
-            if !self.admitted && refuser.is_none() && !self.has(state) {
-                refuser = Some(Refuser::new(limit, bucket.levels.len(), state, self.cost));
+            if refused == Some(limit) {
+                let cost = self.price.of(limit).into();
+                refuser = Some(Refuser::new(limit, bucket.levels.len(), state, cost));
             }
             // Converts all times to the time of the first state.
             let shift = now - state.now;
@@ -157,12 +173,21 @@ impl Decided {
             }
         }
         let state = BucketState { quotas: self.terms.all.clone(), now, bucket };
-        Decision { by: refuser, ..Decision::new(self.cost, self.admitted, state) }
+        let cost = refused.map_or_else(|| self.price.most(), |limit| self.price.of(limit));
+        Decision { by: refuser, costs: self.costs(), ..Decision::new(cost.into(), self.admitted, state) }
     }
 
-    /// Whether the limit of this state has the tokens.
-    pub(super) fn has(&self, state: &BucketState) -> bool {
-        state.bucket.has(&state.quotas, state.now, Ask { cost: self.cost, wait: 0 })
+    /// The cost for each quota, if the limits have different ones.
+    fn costs(&self) -> Option<Arc<[u32]>> {
+        let Price::Each(costs) = self.price else { return None };
+        let each = costs.into_iter().zip(&self.terms.each);
+        Some(each.flat_map(|(cost, quotas)| quotas.limits().iter().map(move |_| cost)).collect())
+    }
+
+    /// Whether the limit at this position has the tokens.
+    pub(super) fn has(&self, limit: usize) -> bool {
+        let (state, cost) = (&self.states[limit], self.price.of(limit).into());
+        state.bucket.has(&state.quotas, state.now, Ask { cost, wait: 0 })
     }
 }
 

@@ -1,0 +1,350 @@
+//! Holds of several limits: the bound of each quota, whatever happens to the holders; and limits in different stores.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::super::OnEnd;
+use super::super::operation::{HoldStep, Outcome, Verb};
+use super::super::tests::check;
+use crate::store::{Cell as _, Operation as _};
+use crate::token_bucket::several::{Buckets, HoldAllStep, Price, ReserveAll, Terms};
+use crate::token_bucket::state::Bucket;
+use crate::{Quota, Quotas, Store, TokenBucket, TokenBuckets};
+
+const RUNS: u64 = 10_000;
+const STEPS: usize = 60;
+const START: i64 = 1_760_000_000_000_000;
+/// The keys of each limit: two users of one tenant, and all.
+const KEYS: [usize; 3] = [2, 1, 1];
+
+type Place = [usize; 3];
+
+/// The holds of a request as its holder sees them.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    place: Place,
+    amounts: [u32; 3],
+    on_end: OnEnd,
+}
+
+struct Simulation {
+    terms: Arc<Terms>,
+    /// By limit and key.
+    buckets: BTreeMap<(usize, usize), Bucket>,
+    ledgers: BTreeMap<(usize, usize), Vec<(i64, i64)>>,
+    /// The true time, and how far the server's clock is behind.
+    real: i64,
+    behind: i64,
+    next: u128,
+    holds: BTreeMap<u128, Held>,
+    admitted: BTreeSet<u128>,
+    log: Vec<String>,
+}
+
+/// The quotas of three limits.
+fn random_terms(rng: &mut StdRng) -> Arc<Terms> {
+    let sets: [&[Quota]; 5] = [
+        &[Quota::per_second(10).burst(10)],
+        &[Quota::per_second(7).burst(30)],
+        &[Quota::per_second(3).burst(9).named("a"), Quota::per_minute(60).burst(20).named("b")],
+        &[Quota::non_refilling(200)],
+        &[Quota::per_second(999_983).burst(50)],
+    ];
+    let store = Store::in_memory();
+    let bucket = |name| {
+        let quotas = Quotas::new(sets.choose(rng).unwrap().iter().cloned()).unwrap();
+        TokenBucket::new(&store, name, quotas).unwrap()
+    };
+    Arc::new(Terms::new(&["users", "tenants", "all"].map(bucket)))
+}
+
+impl Simulation {
+    fn new(terms: Arc<Terms>) -> Self {
+        Self {
+            terms,
+            buckets: BTreeMap::new(),
+            ledgers: BTreeMap::new(),
+            real: START,
+            behind: 0,
+            next: 0,
+            holds: BTreeMap::new(),
+            admitted: BTreeSet::new(),
+            log: Vec::new(),
+        }
+    }
+
+    fn now(&self) -> i64 {
+        self.real - self.behind
+    }
+
+    /// Ends the holds that are due in all buckets, and notes what is charged for them.
+    fn sweep(&mut self) {
+        let now = self.now();
+        for (at, bucket) in &mut self.buckets {
+            bucket.set_back(now);
+            let all: Vec<_> = bucket.holds.iter().flat_map(|holds| &holds.each).copied().collect();
+            for record in all.iter().filter(|record| record.end <= now) {
+                if record.on_end == OnEnd::Capture {
+                    assert!(self.admitted.contains(&record.id), "{} was refused", record.id);
+                    self.ledgers.entry(*at).or_default().push((record.end + self.behind, record.amount));
+                }
+            }
+            bucket.sweep(now);
+            if bucket.is_idle(now) {
+                *bucket = Bucket::default();
+            }
+        }
+    }
+
+    fn is_held(&self, id: u128, held: &Held) -> bool {
+        let at = |limit: usize| self.buckets.get(&(limit, held.place[limit]));
+        (0..3).all(|limit| at(limit).is_some_and(|bucket| bucket.find_hold(id).is_some()))
+    }
+
+    fn at<R>(&mut self, place: Place, step: impl FnOnce(&mut Buckets, i64) -> R) -> R {
+        let places = || place.into_iter().enumerate();
+        let of = |at| self.buckets.entry(at).or_default().clone();
+        let mut buckets = Buckets(places().map(of).collect());
+        let result = step(&mut buckets, self.real - self.behind);
+        self.buckets.extend(places().zip(buckets.0));
+        result
+    }
+
+    fn bucket(&mut self, limit: usize, held: &Held) -> &mut Bucket {
+        self.buckets.entry((limit, held.place[limit])).or_default()
+    }
+
+    /// Runs a step on all limits. Returns the outcomes.
+    fn all(
+        &mut self,
+        id: u128,
+        held: &Held,
+        verb: impl Fn(usize) -> Verb,
+        all_or_none: bool,
+    ) -> Vec<Outcome> {
+        let step = |(limit, quotas): (usize, &Quotas)| HoldStep {
+            quotas: quotas.clone(),
+            id,
+            on_end: held.on_end,
+            verb: verb(limit),
+        };
+        let steps = self.terms.each.iter().enumerate().map(step).collect();
+        let step = HoldAllStep { terms: Arc::clone(&self.terms), steps, all_or_none };
+        let verbs: Vec<_> = step.steps.iter().map(|step| step.verb).collect();
+        let held_now = |this: &Self| {
+            let held = this.buckets.iter().map(|(at, bucket)| (*at, bucket.held()));
+            held.filter(|(_, held)| *held > 0).collect::<Vec<_>>()
+        };
+        let before = held_now(self);
+        let reply = self.at(held.place, |buckets, now| step.apply(buckets, now));
+        let outcomes: Vec<_> = reply.each.iter().map(|reply| reply.outcome).collect();
+        self.log.push(format!("{} {verbs:?} of {id} at {:?}: {outcomes:?}", self.now(), held.place));
+        if all_or_none && !reply.is_held() {
+            assert_eq!(before, held_now(self), "{}", self.log.join("\n"));
+        }
+        outcomes
+    }
+
+    /// Authorizes one limit after the other, as on a Cluster. The process may crash on the way.
+    fn in_order(&mut self, rng: &mut StdRng, id: u128, held: &Held, ttl: i64) -> bool {
+        for limit in 0..3 {
+            let quotas = self.terms.each[limit].clone();
+            let step = |verb| HoldStep { quotas: quotas.clone(), id, on_end: OnEnd::Release, verb };
+            let authorize = step(Verb::Authorize { amount: held.amounts[limit], ttl });
+            let now = self.now();
+            let outcome = authorize.apply(self.bucket(limit, held), now).outcome;
+            self.log.push(format!("{now} in order, limit {limit} of {held:?}: {outcome:?}"));
+            if outcome != Outcome::Held || rng.random_bool(0.1) {
+                let undone = if rng.random_bool(0.3) { 0 } else { limit };
+                for limit in 0..undone {
+                    let quotas = self.terms.each[limit].clone();
+                    let release = HoldStep { quotas, ..step(Verb::Capture { amount: 0, late: 0 }) };
+                    release.apply(self.bucket(limit, held), now);
+                }
+                return false;
+            }
+        }
+        true
+    }
+
+    fn run(&mut self, rng: &mut StdRng) {
+        let jumps = [0, 1, 1000, 142_857, 500_000, 1_000_000, 4_000_000];
+        self.real += jumps.choose(rng).unwrap();
+        if rng.random_bool(0.05) {
+            self.behind += [1, 1000, 1_500_000, 60_000_000].choose(rng).unwrap();
+        }
+        self.sweep();
+        let ids: Vec<_> = self.holds.keys().copied().collect();
+        let lost: Vec<_> = ids.into_iter().filter(|id| !self.is_held(*id, &self.holds[id])).collect();
+        self.holds.retain(|id, _| !lost.contains(id));
+        let ids: Vec<_> = self.holds.keys().copied().collect();
+        let any = ids.choose(rng).copied();
+        let ttl = *[1000, 400_000, 3_000_000, 30_000_000].choose(rng).unwrap();
+        let mut amounts = [1; 3];
+        for (amount, quotas) in amounts.iter_mut().zip(&self.terms.each) {
+            *amount = rng.random_range(1..=quotas.max_cost());
+        }
+        let place = KEYS.map(|keys| rng.random_range(0..keys));
+        match (rng.random_range(0..10), any) {
+            (0..4, _) => {
+                self.next += 1;
+                let on_end = if rng.random_bool(0.5) { OnEnd::Capture } else { OnEnd::Release };
+                let (id, mut held) = (self.next, Held { place, amounts, on_end });
+                if rng.random_bool(0.3) {
+                    held.on_end = OnEnd::Release;
+                    if self.in_order(rng, id, &held, ttl) {
+                        self.holds.insert(id, held);
+                    }
+                    return;
+                }
+                // It may arrive twice.
+                for _ in 0..rng.random_range(1..=2) {
+                    let verb = |limit: usize| Verb::Authorize { amount: amounts[limit], ttl };
+                    if self.all(id, &held, verb, true).iter().all(|outcome| *outcome == Outcome::Held) {
+                        self.holds.insert(id, held);
+                        self.admitted.insert(id);
+                    }
+                }
+            }
+            (4, Some(id)) => {
+                let mut held = self.holds[&id];
+                let more = held.amounts.map(|amount| amount + amount / 3);
+                let outcomes = self.all(id, &held, |limit| Verb::Extend { amount: more[limit], ttl }, true);
+                if outcomes.iter().all(|outcome| *outcome == Outcome::Held) {
+                    held.amounts = more;
+                    self.holds.insert(id, held);
+                }
+            }
+            (5, Some(id)) => {
+                let held = self.holds[&id];
+                let outcomes = self.all(id, &held, |_| Verb::Extend { amount: 0, ttl }, true);
+                assert_eq!(outcomes, [Outcome::Held; 3]);
+            }
+            (6..8, Some(id)) => {
+                let held = self.holds.remove(&id).unwrap();
+                let used = held.amounts.map(|amount| rng.random_range(0..=amount));
+                let capture = |limit: usize| Verb::Capture { amount: used[limit], late: 0 };
+                assert_eq!(self.all(id, &held, capture, false), [Outcome::Held; 3]);
+                for limit in 0..3 {
+                    let ledger = self.ledgers.entry((limit, held.place[limit])).or_default();
+                    ledger.push((self.real, used[limit].into()));
+                }
+                if rng.random_bool(0.3) {
+                    assert_eq!(self.all(id, &held, capture, false), [Outcome::Ended; 3], "twice is once");
+                }
+            }
+            _ => {
+                let reserve = ReserveAll { terms: Arc::clone(&self.terms), price: Price::new(amounts) };
+                self.log.push(format!("{} {reserve:?} of {place:?}", self.now()));
+                if self.at(place, |buckets, now| reserve.apply(buckets, now)).admitted {
+                    for limit in 0..3 {
+                        let ledger = self.ledgers.entry((limit, place[limit])).or_default();
+                        ledger.push((self.real, amounts[limit].into()));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn captures_keep_to_the_quotas_of_all_limits_in_every_interval() {
+    let first: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
+    let mut rng = StdRng::seed_from_u64(first);
+    let terms: Vec<_> = (0..20).map(|_| random_terms(&mut rng)).collect();
+    for seed in (0..RUNS).map(|run| first ^ run) {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut simulation = Simulation::new(Arc::clone(terms.choose(&mut rng).unwrap()));
+        for _ in 0..rng.random_range(1..STEPS) {
+            simulation.run(&mut rng);
+        }
+        // Holders that have crashed: what they hold ends by itself.
+        simulation.real += 100_000_000;
+        simulation.sweep();
+        assert!(simulation.buckets.values().all(|bucket| bucket.held() == 0), "SEED={seed}");
+        for ((limit, _), ledger) in simulation.ledgers {
+            check(&simulation.terms.each[limit], ledger, &simulation.log, seed);
+        }
+    }
+}
+
+/// Two limits in different stores, which are asked one after the other.
+fn apart() -> ([TokenBucket; 2], TokenBuckets<2>) {
+    let buckets = ["requests", "tokens"]
+        .map(|name| TokenBucket::new(&Store::in_memory(), name, Quota::per_hour(1).burst(1000)).unwrap());
+    let limits = TokenBuckets::new(buckets.clone()).unwrap();
+    (buckets, limits)
+}
+
+/// What is held and what is left of each.
+async fn left(buckets: &[TokenBucket; 2]) -> [(u32, u32); 2] {
+    let mut left = [(0, 0); 2];
+    for (left, bucket) in left.iter_mut().zip(buckets) {
+        let state = bucket.peek("k").await.unwrap();
+        *left = (state.held(), state.remaining());
+    }
+    left
+}
+
+#[tokio::test]
+async fn limits_in_different_stores_are_held_in_order_and_released() {
+    let (buckets, limits) = apart();
+    let hold = limits.authorize(["k", "k"], [1, 600]).await.unwrap();
+    assert_eq!(left(&buckets).await, [(1, 999), (600, 400)]);
+    let refused = limits.authorize(["k", "k"], [1, 600]).await.unwrap_err();
+    assert_eq!(refused.decision().unwrap().refused_by(), Some("tokens"));
+    assert!(refused.retry_after().is_some());
+    assert_eq!(left(&buckets).await, [(1, 999), (600, 400)], "it is released");
+    let [requests, tokens] = hold.capture([1, 831]).await.unwrap();
+    assert_eq!((requests.charged, requests.excess, tokens.charged, tokens.excess), (1, 0, 831, 231));
+    assert_eq!(left(&buckets).await, [(0, 999), (0, 169)]);
+    assert!(limits.authorize(["k", "k"], [5, 100]).await.unwrap().release().await.unwrap());
+    assert_eq!(left(&buckets).await, [(0, 999), (0, 169)]);
+}
+
+#[tokio::test]
+async fn limits_in_different_stores_are_extended_all_or_none() {
+    let (buckets, limits) = apart();
+    let mut hold = limits.authorize(["k", "k"], [1, 600]).await.unwrap();
+    let other = limits.authorize(["k", "k"], [1, 300]).await.unwrap();
+    let refused = hold.extend([5, 200]).await.unwrap_err();
+    assert_eq!(refused.decision().unwrap().refused_by(), Some("tokens"));
+    assert_eq!((hold.held(), left(&buckets).await), ([1, 600], [(2, 998), (900, 100)]));
+    hold.extend([0, 100]).await.unwrap();
+    assert_eq!((hold.held(), left(&buckets).await), ([1, 700], [(2, 998), (1000, 0)]));
+    other.release().await.unwrap();
+    // Of what both holds of a limit have, the first is used first.
+    let [_, tokens] = hold.capture([1, 650]).await.unwrap();
+    assert_eq!((tokens.charged, tokens.excess, tokens.ended), (650, 0, false));
+    assert_eq!(left(&buckets).await, [(0, 999), (0, 350)]);
+}
+
+#[tokio::test]
+async fn limits_in_different_stores_that_are_dropped_end_as_they_say() {
+    let (buckets, limits) = apart();
+    let mut hold = limits.authorize(["k", "k"], [1, 600]).await.unwrap();
+    hold.extend([0, 100]).await.unwrap();
+    hold.usage()[1].add(650);
+    drop(hold);
+    assert_eq!(left(&buckets).await, [(0, 999), (0, 350)], "what was not counted is charged as it was held");
+    let limits =
+        TokenBuckets::new(buckets.each_ref().map(|bucket| bucket.with_on_end(OnEnd::Release))).unwrap();
+    let hold = limits.authorize(["k", "k"], [1, 300]).await.unwrap();
+    hold.usage()[0].set(1);
+    drop(hold);
+    assert_eq!(left(&buckets).await, [(0, 998), (0, 350)]);
+}
+
+#[tokio::test]
+async fn a_full_store_holds_none() {
+    let store = crate::StoreBuilder::default().max_keys(1).in_memory().unwrap();
+    let bucket = |name| TokenBucket::new(&store, name, Quota::non_refilling(5)).unwrap();
+    let buckets = ["a", "b"].map(bucket);
+    let limits = TokenBuckets::new(buckets.clone()).unwrap();
+    assert!(limits.authorize(["k", "k"], 2).await.unwrap_err().is_overloaded());
+    assert_eq!(left(&buckets).await, [(0, 5); 2]);
+}

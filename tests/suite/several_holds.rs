@@ -1,0 +1,180 @@
+//! Costs and holds of several limits, a number each: all or none.
+
+use std::task::Poll;
+use std::time::Duration;
+
+use futures::future::join_all;
+use futures::poll;
+use tokio::time::timeout;
+use tower_distributed::token_bucket::OnEnd;
+use tower_distributed::{Key, Quota, Store, TokenBucket, TokenBuckets};
+
+use crate::stores::SOON;
+use support::eventually;
+
+/// Requests and tokens.
+fn limits(store: &Store, name: &str) -> ([TokenBucket; 2], TokenBuckets<2>) {
+    let bucket = |ending, burst| {
+        TokenBucket::new(store, &format!("{name}-{ending}"), Quota::per_hour(1).burst(burst)).unwrap()
+    };
+    let buckets = [bucket("requests", 100), bucket("tokens", 2000)];
+    let limits = TokenBuckets::new(buckets.clone()).unwrap();
+    (buckets, limits)
+}
+
+/// Waits until so much is held of each limit, and so much is left.
+async fn comes_to(buckets: &[TokenBucket; 2], key: &str, held: [u32; 2], left: [u32; 2]) {
+    for limit in 0..2 {
+        let what = format!("{} of limit {limit} held, {} left", held[limit], left[limit]);
+        eventually(&what, SOON, async || {
+            let state = buckets[limit].peek(key).await.unwrap();
+            (state.held(), state.remaining()) == (held[limit], left[limit])
+        })
+        .await;
+    }
+}
+
+pub(crate) async fn each_limit_has_its_own_cost(store: &Store, name: &str) {
+    let (buckets, limits) = limits(store, name);
+    let decision = limits.allow_n(["k", "k"], [1, 1200]).await.unwrap();
+    assert!(decision.is_admitted() && decision.cost == 1200);
+    let refused = limits.allow_n(["k", "k"], [1, 1200]).await.unwrap();
+    assert_eq!((refused.refused_by(), refused.cost), (Some(format!("{name}-tokens").as_str()), 1200));
+    let after = refused.retry_after().unwrap();
+    assert!(399 * 3600 < after.as_secs() && after.as_secs() <= 400 * 3600, "{after:?}");
+    let refused = limits.allow_n(["k", "k"], [100, 1]).await.unwrap();
+    assert_eq!((refused.refused_by(), refused.cost), (Some(format!("{name}-requests").as_str()), 100));
+    comes_to(&buckets, "k", [0, 0], [99, 800]).await;
+    // What costs nothing is not asked.
+    buckets[0].block_for("k", Duration::from_secs(60)).await.unwrap();
+    assert!(limits.allow_n(["k", "k"], [0, 800]).await.unwrap().is_admitted());
+    assert!(limits.allow_n(["k", "k"], [0, 0]).await.unwrap().is_admitted());
+    let refused = limits.allow_n(["k", "k"], [1, 1]).await.unwrap();
+    assert_eq!(refused.refused_by(), Some(format!("{name}-requests").as_str()));
+    let error = limits.allow_n(["k", "k"], [101, 5]).await.unwrap_err();
+    assert!(error.is_exceeds_limit() && error.to_string().contains("101"), "{error}");
+}
+
+pub(crate) async fn all_limits_are_held_or_none(store: &Store, name: &str) {
+    let (buckets, limits) = limits(store, name);
+    let hold = limits.authorize(["k", "k"], [1, 1200]).await.unwrap();
+    assert_eq!((hold.held(), hold.is_held()), ([1, 1200], true));
+    comes_to(&buckets, "k", [1, 1200], [99, 800]).await;
+    let refused = limits.authorize(["k", "k"], [1, 1200]).await.unwrap_err();
+    let decision = refused.decision().unwrap();
+    assert_eq!(decision.refused_by(), Some(format!("{name}-tokens").as_str()));
+    assert!(refused.is_refused() && refused.retry_after().is_some());
+    comes_to(&buckets, "k", [1, 1200], [99, 800]).await;
+    assert!(!limits.allow_n(["k", "k"], [1, 801]).await.unwrap().is_admitted());
+    let [requests, tokens] = hold.capture([1, 831]).await.unwrap();
+    assert_eq!((requests.charged, requests.excess, requests.ended), (1, 0, false));
+    assert_eq!((tokens.charged, tokens.excess, tokens.ended), (831, 0, false));
+    assert_eq!((requests.state.remaining(), tokens.state.remaining()), (99, 1169));
+    assert!(limits.authorize(["k", "k"], [9, 100]).await.unwrap().release().await.unwrap());
+    comes_to(&buckets, "k", [0, 0], [99, 1169]).await;
+    // A limit without a key is neither held nor charged.
+    let hold = limits.authorize([None, Some("k")], [9, 100]).await.unwrap();
+    assert_eq!(hold.held(), [0, 100]);
+    let [requests, tokens] = hold.capture([9, 169]).await.unwrap();
+    assert_eq!((requests.charged, tokens.charged, tokens.excess), (0, 169, 69));
+    comes_to(&buckets, "k", [0, 0], [99, 1000]).await;
+    for (amounts, told) in [([0, 5], "0"), ([5, 0], "0"), ([1, 2001], "2001")] {
+        let error = limits.authorize(["k", "k"], amounts).await.unwrap_err();
+        assert!(
+            (error.is_invalid() || error.is_exceeds_limit()) && error.to_string().contains(told),
+            "{error}"
+        );
+    }
+    comes_to(&buckets, "k", [0, 0], [99, 1000]).await;
+}
+
+pub(crate) async fn all_limits_are_extended_or_none(store: &Store, name: &str) {
+    let (buckets, limits) = limits(store, name);
+    let mut hold = limits.authorize(["k", "k"], [1, 1200]).await.unwrap();
+    let other = limits.authorize(["k", "k"], [1, 500]).await.unwrap();
+    let refused = hold.extend([1, 301]).await.unwrap_err();
+    assert_eq!(refused.decision().unwrap().refused_by(), Some(format!("{name}-tokens").as_str()));
+    assert_eq!(hold.held(), [1, 1200]);
+    comes_to(&buckets, "k", [2, 1700], [98, 300]).await;
+    hold.extend([1, 300]).await.unwrap();
+    assert_eq!(hold.held(), [2, 1500]);
+    comes_to(&buckets, "k", [3, 2000], [97, 0]).await;
+    assert!(hold.extend([0, 501]).await.unwrap_err().is_exceeds_limit());
+    assert!(other.release().await.unwrap());
+    let [requests, tokens] = hold.capture([2, 1600]).await.unwrap();
+    assert_eq!((requests.excess, tokens.charged, tokens.excess), (0, 1600, 100));
+    comes_to(&buckets, "k", [0, 0], [98, 400]).await;
+}
+
+pub(crate) async fn holds_of_several_limits_keep_to_each(store: &Store, name: &str) {
+    let (buckets, limits) = limits(store, name);
+    let holds = join_all((0..150).map(|_| limits.authorize(["k", "k"], [1, 30]))).await;
+    let (held, refused): (Vec<_>, Vec<_>) = holds.into_iter().partition(Result::is_ok);
+    assert!(refused.iter().all(|refused| refused.as_ref().unwrap_err().is_refused()));
+    // In order, a limit may refuse because of what another is about to release.
+    let count = u32::try_from(held.len()).unwrap();
+    assert!(0 < count && count <= 66, "{count} of 2000 / 30");
+    comes_to(&buckets, "k", [count, 30 * count], [100 - count, 2000 - 30 * count]).await;
+    let captured = join_all(held.into_iter().map(|hold| hold.unwrap().capture([1, 7]))).await;
+    assert!(captured.into_iter().all(|captured| captured.unwrap().iter().all(|captured| !captured.ended)));
+    comes_to(&buckets, "k", [0, 0], [100 - count, 2000 - 7 * count]).await;
+}
+
+pub(crate) async fn holds_of_several_limits_are_renewed_and_lost(store: &Store, name: &str) {
+    let ttl = Duration::from_millis(900);
+    let (buckets, _) = limits(store, name);
+    let buckets = buckets.map(|bucket| bucket.with_hold_ttl(ttl).unwrap());
+    let limits = TokenBuckets::new(buckets.clone()).unwrap();
+    let hold = limits.authorize(["k", "k"], [1, 1200]).await.unwrap();
+    let began = std::time::Instant::now();
+    while began.elapsed() < 2 * ttl {
+        assert!(hold.is_held());
+        assert_eq!(buckets[1].peek("k").await.unwrap().held(), 1200);
+    }
+    assert_eq!(buckets[0].peek("k").await.unwrap().held(), 1);
+    buckets[1].reset("k").await.unwrap();
+    timeout(SOON, hold.lost()).await.expect("it is still held here");
+    assert!(!hold.is_held());
+    let [requests, tokens] = hold.capture([1, 1200]).await.unwrap();
+    assert_eq!((requests.ended, tokens.ended), (false, true));
+    comes_to(&buckets, "k", [0, 0], [99, buckets[1].peek("k").await.unwrap().remaining()]).await;
+}
+
+pub(crate) async fn dropped_holds_of_several_limits_end_as_they_say(store: &Store, name: &str) {
+    let (buckets, limits) = limits(store, name);
+    let mut hold = limits.authorize(["k", "k"], [1, 1200]).await.unwrap();
+    hold.extend([0, 100]).await.unwrap();
+    hold.usage()[1].add(20);
+    drop(hold);
+    comes_to(&buckets, "k", [0, 0], [99, 1980]).await;
+    drop(limits.authorize(["k", "k"], [1, 1200]).await.unwrap());
+    comes_to(&buckets, "k", [0, 0], [98, 780]).await;
+    let released = buckets.each_ref().map(|bucket| bucket.with_on_end(OnEnd::Release));
+    drop(TokenBuckets::new(released).unwrap().authorize(["k", "k"], [1, 700]).await.unwrap());
+    comes_to(&buckets, "k", [0, 0], [98, 780]).await;
+}
+
+pub(crate) async fn who_goes_away_holds_nothing(store: &Store, name: &str) {
+    let (buckets, limits) = limits(store, name);
+    for n in 0..10 {
+        let key = Key::from(n);
+        // Polled once or twice, so under way, and then dropped.
+        let mut asking = Box::pin(limits.authorize([&key, &key], [1, 1200]));
+        let mut polled = poll!(asking.as_mut());
+        if n % 2 == 1 && polled.is_pending() {
+            tokio::task::yield_now().await;
+            polled = poll!(asking.as_mut());
+        }
+        if let Poll::Ready(held) = polled {
+            assert!(held.unwrap().release().await.unwrap());
+        }
+        drop(asking);
+        comes_to(&buckets, &n.to_string(), [0, 0], [100, 2000]).await;
+        // A capture that is dropped is sent nevertheless.
+        let hold = limits.authorize([&key, &key], [1, 1200]).await.unwrap();
+        let mut capturing = Box::pin(hold.capture([1, 900]));
+        drop(poll!(capturing.as_mut()));
+        drop(capturing);
+        comes_to(&buckets, &n.to_string(), [0, 0], [99, 1100]).await;
+    }
+}
