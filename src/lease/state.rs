@@ -12,12 +12,13 @@ use super::options::Holding;
 use super::token;
 use super::tokens::{Grant, Release};
 use super::validity::Validity;
+use crate::store::Link;
 use crate::store::timer::sleep_until;
 use crate::sync::lock;
 use crate::telemetry::LeaseCounts;
 use crate::{Key, clock};
 
-/// How often [`LeaseHandle::lost`] checks whether the host was suspended.
+/// How often [`LeaseHandle::lost`] checks whether the host was suspended, and whether messages arrive.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Watches a [`Lease`](crate::Lease) without holding it.
@@ -102,6 +103,7 @@ impl LeaseHandle {
     pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
         let lease = self.clone();
         async move {
+            let mut link = None;
             loop {
                 let changed = lease.state.changed.notified();
                 if !lease.is_held() {
@@ -109,7 +111,9 @@ impl LeaseHandle {
                 }
                 // Its own timer, so it does not depend on renewals.
                 tokio::select! {
-                    () = sleep_until(lease.until().min(Instant::now() + LOOK_EVERY)) => {}
+                    () = sleep_until(lease.until().min(Instant::now() + LOOK_EVERY)) => {
+                        link = lease.state.watched(link);
+                    }
                     () = changed => {}
                 }
             }
@@ -143,6 +147,12 @@ impl LeaseState {
 
     pub(crate) fn is_retained(&self) -> bool {
         lock(&self.state).1 == Phase::Retained
+    }
+
+    /// Sees to it that the loss of the lease is learned of soon. See [`Watched`](super::options::Watched).
+    fn watched(&self, since: Option<Link>) -> Option<Link> {
+        let place = self.holding.watched.as_ref()?.upgrade()?;
+        Some(place.watched(self.grant.id, since))
     }
 
     /// Records that a call sent at `sent` made the lease valid until then. Returns whether it is still valid.

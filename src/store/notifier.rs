@@ -26,7 +26,8 @@ pub(crate) struct Push {
 pub(crate) enum News {
     /// The waiter holds the lease until `expiry`, in µs of the server's clock.
     Granted { expiry: i64, fence: i64 },
-    /// The waiter lost its place in the queue. It must ask again.
+    /// The waiter lost its place in the queue: it must ask again. Or the lease of a holder was revoked: it must be looked
+    /// after.
     Gone,
     /// The waiter left the queue. The bytes are its final answer.
     Told(Arc<[u8]>),

@@ -148,7 +148,8 @@ impl<O: Operation> Pending<'_, O> {
         if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
             own.truncate(each);
         }
-        let keys = named.len() * space.width(O::PARTS.len());
+        let width = |run: &Run| space.width(self.item(run.at.start).key.as_bytes(), O::PARTS.len());
+        let keys = named.iter().map(width).sum();
         let mut command = script.call(keys, keys + shared.len() + own.len(), bytes);
         for run in named {
             space.keys(self.item(run.at.start).key.as_bytes(), O::PARTS, &mut |key| {
