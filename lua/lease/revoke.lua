@@ -11,7 +11,7 @@ return lease.each(1, function(run)
   local was = kind.forget(token) and 1 or waiters.leave(token) and 2 or 0
   local process, id = string.match(token, '^(%x+)%-(%x+)')
   if was == 1 and process and #process == 16 then
-    redis.pcall('PUBLISH', ARGV[1] .. process, '0 0 ' .. id) -- if it is denied, the holder learns of it by its renewal
+    lease.publish(process, '0 0 ' .. id)
   end
   waiters.grant()
   return was

@@ -150,11 +150,13 @@ impl Mutex {
     /// Takes a lock from its holder, as a release by the holder does: the next waiter is woken and gets the lock. Returns
     /// whether the holder still held it.
     ///
-    /// The holder is not asked. It learns that its lock is [lost](crate::LeaseHandle::lost) at its next renewal, a third of its ttl later
-    /// at most; without [`watchdog`](MutexBuilder::watchdog) when the ttl ends. Until then two holders may work at once: the
+    /// The holder is not asked. A message tells its process, which then asks the store at once, and the lock is
+    /// [lost](crate::LeaseHandle::lost). A process receives messages once a caller has waited for a lock or a permit, or for
+    /// `lost()` for 1 s. Without messages, the holder learns of the loss at its next renewal, a third of its ttl later at most;
+    /// without [`watchdog`](MutexBuilder::watchdog) when the ttl ends. Until then two holders may work at once: the
     /// resource must check the [fencing token](MutexGuard::fence), which is higher for the next holder. Waiters of the
-    /// holder's own process stand in one line with it, and wait for its next renewal, too. A holder that hands the lock on to
-    /// one of them knows nothing of the loss: even [`unlock`](MutexGuard::unlock) returns `true`.
+    /// holder's own process stand in one line with it, and wait for that, too. A holder that hands the lock on to
+    /// one of them before that knows nothing of the loss: even [`unlock`](MutexGuard::unlock) returns `true`.
     ///
     /// ```
     /// # use tower_distributed::{Mutex, Store};

@@ -19,6 +19,8 @@ mod pools;
 mod resent;
 mod several;
 #[cfg(feature = "cluster")]
+mod shards;
+#[cfg(feature = "cluster")]
 mod slots;
 #[cfg(feature = "sentinel")]
 mod switches;
