@@ -97,3 +97,87 @@ impl<C: Cell> Cells<C> {
         Ok((reply, pushes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+    use std::thread;
+
+    use super::*;
+    use crate::store::in_memory::{Clock, InMemory};
+
+    /// A number, and until when it is kept.
+    #[derive(Clone, Debug, Default)]
+    struct Kept(u64, i64);
+
+    impl Cell for Kept {
+        fn is_idle(&self, now: i64) -> bool {
+            self.1 <= now
+        }
+    }
+
+    fn store(max_keys: Option<usize>) -> (Arc<Cells<Kept>>, Arc<AtomicI64>) {
+        let time = Arc::new(AtomicI64::new(0));
+        (InMemory::new(Clock::Manual(Arc::clone(&time)), max_keys).cells("a"), time)
+    }
+
+    fn add(cells: &Cells<Kept>, keys: &[String], until: i64) -> Result<Vec<u64>, Error> {
+        cells.step_all(keys, |cells, _| {
+            cells.iter_mut().for_each(|cell| *cell = Kept(cell.0 + 1, until));
+            cells.iter().map(|cell| cell.0).collect()
+        })
+    }
+
+    fn names(keys: impl IntoIterator<Item = u64>) -> Vec<String> {
+        keys.into_iter().map(|key| key.to_string()).collect()
+    }
+
+    #[test]
+    fn a_full_store_takes_all_new_keys_or_none() {
+        let (cells, time) = store(Some(3));
+        assert_eq!(add(&cells, &names([1, 2]), 10).unwrap(), [1, 1]);
+        assert!(add(&cells, &names([2, 3, 4]), 10).unwrap_err().is_overloaded());
+        assert_eq!(add(&cells, &names([2, 3, 1]), 10).unwrap(), [2, 1, 2]);
+        assert!(add(&cells, &names([1, 4]), 10).is_err());
+        // A key without state makes room at once.
+        assert_eq!(add(&cells, &names([3]), 0).unwrap(), [2]);
+        assert_eq!(add(&cells, &names([1, 4]), 10).unwrap(), [3, 1]);
+        time.store(2010, Ordering::Relaxed);
+        assert_eq!(add(&cells, &names([5, 6, 4]), 3000).unwrap(), [1, 1, 1], "all had expired");
+        assert_eq!(cells.shared.bound.as_ref().unwrap().cells(), 3);
+    }
+
+    /// Threads that name their keys in all orders wait for each other, and none of them for ever. No step is lost.
+    #[test]
+    fn steps_on_the_same_keys_run_one_after_the_other() {
+        const STEPS: u64 = 2000;
+        let (cells, _time) = store(None);
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let cells = &cells;
+                scope.spawn(move || {
+                    // With 1000 keys, some of them are in one shard.
+                    for step in 0..STEPS {
+                        let first = (step * 7 + thread * 3) % 1000;
+                        let (second, third) = ((first + 500) % 1000, (first * 3 + 1) % 1000);
+                        let mut keys = vec![first, second];
+                        keys.extend((third != first && third != second).then_some(third));
+                        add(cells, &names(keys), i64::MAX).unwrap();
+                        cells.step(b"alone", |cell, _| *cell = Kept(cell.0 + 1, i64::MAX)).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(add(&cells, &names([]), 0).unwrap(), [0; 0]);
+        let alone = cells.step(b"alone", |cell, _| cell.0).unwrap();
+        let all = cells.step_all(&names(0..1000), |cells, _| cells.iter().map(|cell| cell.0).sum::<u64>());
+        let keys = |thread: u64, step: u64| {
+            let first = (step * 7 + thread * 3) % 1000;
+            let third = (first * 3 + 1) % 1000;
+            2 + u64::from(third != first && third != (first + 500) % 1000)
+        };
+        let wanted = (0..4).flat_map(|thread| (0..STEPS).map(move |step| keys(thread, step))).sum::<u64>();
+        assert_eq!((alone, all.unwrap()), (4 * STEPS, wanted));
+    }
+}
