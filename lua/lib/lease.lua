@@ -86,8 +86,8 @@ local function new_lease()
     return at == 18 and tonumber(ttl, 16)
   end
 
-  -- Publishes a message to a process. ARGV[1] is the prefix of the channel names. If it ends in a hash tag, the channel may
-  -- be one of the current node of a Cluster. If it is not, or nobody listens there, the message goes to all nodes.
+  -- Publishes a message to a process. ARGV[1] is the prefix of the channel names. If it ends in a hash tag, the channel
+  -- may be one of this node of a Cluster alone. If it is not, or nobody listens there, the message goes to all nodes.
   -- If it is denied, the process asks in time.
   function lease.publish(process, text)
     local all, heard_by = string.match(ARGV[1], '^(.*){%d+}:$'), nil

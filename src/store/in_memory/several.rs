@@ -117,9 +117,9 @@ mod tests {
         }
     }
 
-    fn store(max_keys: Option<usize>) -> (Arc<Cells<Kept>>, Arc<AtomicI64>) {
+    fn store(max_keys: Option<usize>) -> (InMemory, Arc<AtomicI64>) {
         let time = Arc::new(AtomicI64::new(0));
-        (InMemory::new(Clock::Manual(Arc::clone(&time)), max_keys).cells("a"), time)
+        (InMemory::new(Clock::Manual(Arc::clone(&time)), max_keys), time)
     }
 
     fn add(cells: &Cells<Kept>, keys: &[String], until: i64) -> Result<Vec<u64>, Error> {
@@ -135,7 +135,8 @@ mod tests {
 
     #[test]
     fn a_full_store_takes_all_new_keys_or_none() {
-        let (cells, time) = store(Some(3));
+        let (store, time) = store(Some(3));
+        let cells = store.cells("a");
         assert_eq!(add(&cells, &names([1, 2]), 10).unwrap(), [1, 1]);
         assert!(add(&cells, &names([2, 3, 4]), 10).unwrap_err().is_overloaded());
         assert_eq!(add(&cells, &names([2, 3, 1]), 10).unwrap(), [2, 1, 2]);
@@ -152,7 +153,8 @@ mod tests {
     #[test]
     fn steps_on_the_same_keys_run_one_after_the_other() {
         const STEPS: u64 = 2000;
-        let (cells, _time) = store(None);
+        let (store, _time) = store(None);
+        let cells = store.cells("a");
         thread::scope(|scope| {
             for thread in 0..4 {
                 let cells = &cells;

@@ -32,7 +32,8 @@ static TAGS: LazyLock<Vec<(String, u16)>> = LazyLock::new(|| {
 
 /// The prefix of the channels for a slot, given that of all channels. Without a slot, that is the same.
 pub(super) fn prefix(channels: &str, slot: Option<u16>) -> Option<String> {
-    let (tag, _) = TAGS.get(usize::from(slot? / PER_GROUP))?;
+    let group = slot? / PER_GROUP;
+    let (tag, _) = TAGS.get(usize::from(group))?;
     Some(tagged(channels, tag))
 }
 

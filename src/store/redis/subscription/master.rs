@@ -105,8 +105,8 @@ impl Master {
         Ok(subscribed)
     }
 
-    /// Subscribes to the channels of this master that are missing. Returns whether there were any. Where this is denied,
-    /// or the server has no such channels, messages come by the others.
+    /// Subscribes to the channels of this master that are missing. Returns whether any were added. Where this is denied,
+    /// or the server has no such channels, it is not tried again: messages come by the others.
     async fn follow(&self, ear: &Ear, subscribed: &mut Subscribed) -> Result<bool, RedisError> {
         let (all, process) = ear.shards();
         let masters = &self.cluster.masters;
@@ -118,12 +118,17 @@ impl Master {
         }
         let channels = missing.iter().map(|(prefix, _)| ("SSUBSCRIBE", format!("{prefix}{process}")));
         let replies = subscribe(&mut subscribed.connection, channels).await?;
+        let mut added = false;
         for ((_, slot), reply) in missing.iter().zip(replies) {
-            if matches!(reply, Value::Push { kind: PushKind::SSubscribe, .. }) {
-                subscribed.slots.insert(*slot);
+            match reply.extract_error() {
+                // The slot is at another master by now, which is known at the next look.
+                Err(error) if failure::redirect(&error).is_some() => continue,
+                Err(_) => {}
+                Ok(_) => added = true,
             }
+            subscribed.slots.insert(*slot);
         }
-        Ok(true)
+        Ok(added)
     }
 }
 
