@@ -25,7 +25,8 @@ impl Mutex {
     /// that you need in one call.
     ///
     /// There is one guard for all keys. It has a [fencing token](MutexGuards::fences) for each key, in the order of `keys`.
-    /// [`max_wait`](super::MutexBuilder::max_wait) is for the whole call, and the other settings are for each key.
+    /// [`max_wait`](super::MutexBuilder::max_wait) is for the whole call, and the other settings are for each key. If the
+    /// future is dropped, all of them are unlocked.
     ///
     /// ```
     /// use tower_distributed::{Mutex, Store};
