@@ -58,7 +58,7 @@ async fn leases_of_several_keys_agree() {
         let keys: Vec<_> = (0..KEYS).map(|key| Key::from(format!("all {sequence} {key}"))).collect();
         let suffixes = ["", "", ":alice", "~9c40@host"];
         let tokens: Vec<_> = keys.iter().map(|_| tokens(&suffixes, &mut rng, &mut next)).collect();
-        let mut history = Vec::new();
+        let (mut history, mut last) = (Vec::new(), None);
         for round in 0..STEPS {
             let jumps = [0, 0, 1, 999, 10_000, 400_000, 1_500_000, 8_000_000];
             time.set(time.now + jumps.choose(&mut rng).unwrap());
@@ -84,6 +84,10 @@ async fn leases_of_several_keys_agree() {
                     ttl,
                     tokens: chosen.iter().map(of_key).collect(),
                 };
+                // Also a call that is sent twice, perhaps with others between the copies.
+                let again = last.take().filter(|_| rng.random_bool(0.4));
+                let (chosen, acquire) = again.unwrap_or((chosen, acquire));
+                last = Some((chosen.clone(), acquire.clone()));
                 history.push(format!("{now}: {chosen:?} {acquire:?}"));
                 let chosen: Vec<_> = chosen.into_iter().map(|key| keys[key].clone()).collect();
                 let wanted = apply(rust.states.as_ref().unwrap(), &chosen, &acquire);
