@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use deadpool_redis::redis;
 use tower_distributed::dedupe::{Claimed, Dedupe};
+use tower_distributed::lease::Holder;
 use tower_distributed::operator::{Entry, Kind, Operator, State};
 use tower_distributed::single_flight::Json;
 use tower_distributed::{
-    BloomFilter, Holder, Key, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup,
+    BloomFilter, Key, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup,
 };
 
 use crate::stores::{Place, SOON, with_servers};
