@@ -99,6 +99,9 @@ impl LeaseHandle {
     /// Completes when the lease ends: when it expires without a renewal, when the store reports that it is lost, or
     /// when it is released.
     ///
+    /// After 1 s, it subscribes the process to messages of the store, if no waiter has done so: then a lease that is
+    /// [revoked](crate::Mutex::revoke) is lost at once, and otherwise at its next renewal.
+    ///
     /// Cancel safe. The future borrows nothing, so it can be moved to another task.
     pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
         let lease = self.clone();
