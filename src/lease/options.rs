@@ -4,11 +4,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::token;
 use super::validity::Drift;
 use crate::Error;
-use crate::store::Link;
 use crate::telemetry::Leases;
 
 /// The options of the leases of one value, such as one [`Mutex`](crate::Mutex).
@@ -102,9 +102,9 @@ pub(crate) struct Holding {
 
 /// The place of leases for whose loss somebody waits.
 pub(crate) trait Watched: Send + Sync {
-    /// Sees to it that messages about the loss of a lease arrive. `since`: the link at the last look, if there was one: if
-    /// messages were missed since, the lease is looked after. Returns the link.
-    fn watched(self: Arc<Self>, id: u64, since: Option<Link>) -> Link;
+    /// Sees to it that messages about the loss of a lease arrive. `since`: when this was done last, or the lease was
+    /// granted. If messages may have been missed since, the store is asked.
+    fn watched(self: Arc<Self>, id: u64, since: Instant);
 }
 
 impl Holding {

@@ -266,13 +266,12 @@ impl<K: Kind> Recipient for Admission<K> {
 }
 
 impl<K: Kind> Watched for Admission<K> {
-    fn watched(self: Arc<Self>, id: u64, since: Option<Link>) -> Link {
-        let link = self.store.notifier().current_link();
-        match (link, since) {
-            (Link::Down, _) => self.store.subscribe(),
-            (Link::Up(_), Some(since)) if since != link => self.hear(id, News::Gone),
-            (Link::Up(_), _) => {}
+    fn watched(self: Arc<Self>, id: u64, since: Instant) {
+        let notifier = self.store.notifier();
+        if notifier.current_link() == Link::Down {
+            self.store.subscribe();
+        } else if notifier.may_have_missed(since) {
+            self.hear(id, News::Gone);
         }
-        link
     }
 }

@@ -2,7 +2,7 @@
 //! process.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -12,7 +12,6 @@ use super::options::Holding;
 use super::token;
 use super::tokens::{Grant, Release};
 use super::validity::Validity;
-use crate::store::Link;
 use crate::store::timer::sleep_until;
 use crate::sync::lock;
 use crate::telemetry::LeaseCounts;
@@ -106,7 +105,7 @@ impl LeaseHandle {
     pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
         let lease = self.clone();
         async move {
-            let mut link = None;
+            let mut since = lease.state.grant.at;
             loop {
                 let changed = lease.state.changed.notified();
                 if !lease.is_held() {
@@ -115,7 +114,9 @@ impl LeaseHandle {
                 // Its own timer, so it does not depend on renewals.
                 tokio::select! {
                     () = sleep_until(lease.until().min(Instant::now() + LOOK_EVERY)) => {
-                        link = lease.state.watched(link);
+                        let now = clock::now();
+                        lease.state.watched(since);
+                        since = now;
                     }
                     () = changed => {}
                 }
@@ -153,9 +154,10 @@ impl LeaseState {
     }
 
     /// Sees to it that the loss of the lease is learned of soon. See [`Watched`](super::options::Watched).
-    fn watched(&self, since: Option<Link>) -> Option<Link> {
-        let place = self.holding.watched.as_ref()?.upgrade()?;
-        Some(place.watched(self.grant.id, since))
+    fn watched(&self, since: Instant) {
+        if let Some(place) = self.holding.watched.as_ref().and_then(Weak::upgrade) {
+            place.watched(self.grant.id, since);
+        }
     }
 
     /// Records that a call sent at `sent` made the lease valid until then. Returns whether it is still valid.
