@@ -174,7 +174,7 @@ pub use error::Error;
 pub use lease::{Lease, LeaseHandle};
 pub use middleware::{AsError, Extracted, IntoKey, KeyExtractor, Layered, Refusal, RefusalKind, Reject};
 #[cfg(feature = "mutex")]
-pub use mutex::{Mutex, MutexGuard, MutexLayer};
+pub use mutex::{Mutex, MutexGuard, MutexGuards, MutexLayer};
 #[cfg(feature = "rw-lock")]
 pub use rw_lock::{RwLock, RwLockLayer};
 #[cfg(feature = "single-flight")]

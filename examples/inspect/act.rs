@@ -32,7 +32,7 @@ pub(crate) async fn act(
         Verb::Revoke => {
             let holder = chosen(&state, arguments)?;
             println!("{}", show::holder(holder));
-            confirmed(arguments, "Take the lease from this holder, which goes on until its next renewal?")?;
+            confirmed(arguments, "Take the lease from this holder, which is told, but not asked?")?;
             let was_held = operator.revoke(&entry, holder).await.map_err(told)?;
             println!("{}", if was_held { "The lease is revoked." } else { "The holder had it no longer." });
         }

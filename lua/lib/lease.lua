@@ -86,6 +86,15 @@ local function new_lease()
     return at == 18 and tonumber(ttl, 16)
   end
 
+  -- Publishes a message to a process. ARGV[1] is the prefix of the channel names. If it ends in a hash tag, the channel
+  -- may be one of this node of a Cluster alone. If it is not, or nobody listens there, the message goes to all nodes.
+  -- If it is denied, the process asks in time.
+  function lease.publish(process, text)
+    local all, heard_by = string.match(ARGV[1], '^(.*){%d+}:$'), nil
+    if all then heard_by = redis.pcall('SPUBLISH', ARGV[1] .. process, text) end
+    if type(heard_by) ~= 'number' or heard_by == 0 then redis.pcall('PUBLISH', (all or ARGV[1]) .. process, text) end
+  end
+
   -- Returns how many waiters are ahead of a new waiter of this rank.
   function lease.ahead(rank)
     return call('LLEN', queue) + (second and rank > 0 and call('LLEN', second) or 0)

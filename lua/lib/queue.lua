@@ -92,7 +92,7 @@ local function new_waiters()
       if heard == 0 then heard = {} end
       heard[#heard + 1] = text
     else
-      redis.pcall('PUBLISH', ARGV[1] .. process, text) -- if it is denied, the waiter asks in time
+      lease.publish(process, text)
     end
   end
 

@@ -288,12 +288,12 @@ pub(crate) enum Got<F> {
 pub(super) type Received<F> = Result<Option<Got<F>>, Error>;
 
 /// Withdraws an acquire whose answer nobody receives, when it is dropped.
-struct Undo<'a, K: Kind> {
-    admission: &'a Arc<Admission<K>>,
-    options: &'a LeaseOptions,
-    key: &'a Key,
-    token: &'a Arc<str>,
-    is_armed: bool,
+pub(super) struct Undo<'a, K: Kind> {
+    pub(super) admission: &'a Arc<Admission<K>>,
+    pub(super) options: &'a LeaseOptions,
+    pub(super) key: &'a Key,
+    pub(super) token: &'a Arc<str>,
+    pub(super) is_armed: bool,
 }
 
 impl<K: Kind> Undo<'_, K> {

@@ -8,13 +8,13 @@
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use super::key_state::{KeyState, Spans, Terms, Was};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::operations::{AcquireRelease, Heartbeat, Renew, Scene, Verb, VerbOf, What};
-use super::options::{Holding, LeaseOptions, micros};
+use super::options::{Holding, LeaseOptions, Watched, micros};
 use super::outcome::{self, Outcome as _};
 use super::perform::Local;
 use super::snapshot::Look;
@@ -108,7 +108,7 @@ impl<K: Kind> Admission<K> {
                 hold_time: AtomicU64::new(0),
             })
         });
-        let task: std::sync::Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&admission);
+        let task: Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&admission);
         store.scheduler().join(task);
         admission
     }
@@ -219,7 +219,9 @@ impl<K: Kind> Leases<K> {
         options: LeaseOptions,
         leases: crate::telemetry::Leases,
     ) -> Self {
-        Self { admission, holding: Arc::new(Holding::new(options, leases)) }
+        let watched: Weak<dyn Watched> = Arc::<Admission<K>>::downgrade(&admission);
+        let holding = Holding { watched: Some(watched), ..Holding::new(options, leases) };
+        Self { admission, holding: Arc::new(holding) }
     }
 
     /// Sends away the waiters of this value, now and later.

@@ -9,6 +9,7 @@
 //! dropped, and the clock is set back at times. The clock of the in-memory store never runs backwards, so that
 //! store may drop more.
 
+mod all;
 mod busy;
 mod claims;
 mod ids;

@@ -62,6 +62,11 @@ pub(crate) trait Keeper: Send + Sync {
     /// Releases the lease. Returns whether it was still held.
     fn release(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<bool, Error>>;
 
+    /// Releases the lease with the others that are released at the same time: in one call, where that is possible.
+    fn release_together(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<bool, Error>> {
+        self.release(lease)
+    }
+
     /// Releases the lease in the background, with retries while the store may still hold it.
     fn release_detached(self: Arc<Self>, lease: LeaseHandle);
 
@@ -76,6 +81,9 @@ pub(crate) trait Keeper: Send + Sync {
         self.released(&lease);
     }
 }
+
+/// How a keeper releases a lease.
+type Releases = fn(Arc<dyn Keeper>, LeaseHandle) -> BoxFuture<'static, Result<bool, Error>>;
 
 impl Lease {
     pub(crate) fn new(handle: LeaseHandle, keeper: Arc<dyn Keeper>) -> Self {
@@ -124,14 +132,23 @@ impl Lease {
     /// # Cancel safety
     ///
     /// Once the future was polled, the lease is released even if the future is dropped.
-    pub async fn release(mut self) -> Result<bool, Error> {
+    pub async fn release(self) -> Result<bool, Error> {
+        self.release_by(<dyn Keeper as Keeper>::release).await
+    }
+
+    /// The same, with the others that are released at the same time: in one call, where that is possible.
+    pub(crate) async fn release_together(self) -> Result<bool, Error> {
+        self.release_by(<dyn Keeper as Keeper>::release_together).await
+    }
+
+    async fn release_by(mut self, release: Releases) -> Result<bool, Error> {
         if let Some(due) = self.not_before() {
             let was_held = self.is_held();
             self.release_at(due);
             return Ok(was_held);
         }
         let Some(keeper) = &self.keeper else { return Ok(false) };
-        let released = Arc::clone(keeper).release(self.handle()).await;
+        let released = release(Arc::clone(keeper), self.handle()).await;
         if let Ok(was_held) = released {
             if !was_held {
                 self.state.counts.lost();

@@ -5,15 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 use super::admission::{ALIVE, Admission, State};
 use super::handle::Keeper;
 use super::key_state::{KeyState, Was};
 use super::kind::Kind;
+use super::operations::{Answer, What};
 use super::options::{Holding, micros};
 use super::perform::Local;
 use super::state::LeaseHandle;
-use super::tokens::{Effect, Event, Grant, Now, Release, Tokens};
+use super::tokens::{Effect, Event, Grant, Now, Release, Tokens, unexpected};
 use super::young::Leased;
 use crate::store::background::Background;
 use crate::sync::lock;
@@ -36,7 +39,7 @@ impl<K: Kind> Admission<K> {
     }
 
     /// Lets the tokens have a lease that was acquired at once.
-    fn grow_up(&self, id: u64) {
+    pub(super) fn grow_up(&self, id: u64) {
         let State { tokens, young, .. } = &mut *lock(&self.tokens);
         if let Some(leased) = young.remove(id) {
             holds(tokens, leased, self.now());
@@ -134,6 +137,21 @@ impl<K: Kind> Keeper for Admission<K> {
                 Ok(was == Was::Held || was == Was::Neither && twice && was_held)
             }),
         }
+    }
+
+    /// It leaves in the next batch, and not from the task of the caller, so that the others leave with it.
+    fn release_together(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<bool, Error>> {
+        let (was_held, release) = self.end(&lease, false);
+        let Some(release) = release else { return Box::pin(ready(Ok(was_held))) };
+        let (answered, answer) = oneshot::channel();
+        let (operation, here) = (self.release_operation(&release), Handle::try_current().ok());
+        self.acquire_release.send(here, release.key, operation, move |answer| drop(answered.send(answer)));
+        Box::pin(async move {
+            let Answer { what, twice, .. } = answer.await.unwrap_or_else(|_| Err(unexpected()))?;
+            let What::Released(was) = what else { return Err(unexpected()) };
+            // Of a call that was sent twice, the first copy may have released the lease.
+            Ok(was == Was::Held || was == Was::Neither && twice && was_held)
+        })
     }
 
     fn release_detached(self: Arc<Self>, lease: LeaseHandle) {

@@ -251,7 +251,7 @@ impl<H: Holders> KeyState<H> {
     }
 
     /// Drops expired holders, and the queue and the tombstones once they have expired.
-    fn sweep(&mut self, now: i64) {
+    pub(super) fn sweep(&mut self, now: i64) {
         self.holders.sweep(now);
         if self.kept_until <= now && self.kept_until > 0 {
             self.queue = Queue::default();
@@ -267,7 +267,7 @@ impl<H: Holders> KeyState<H> {
 
     /// Grants leases while the first waiter in the queue fits. A waiter that stopped sending heartbeats loses its
     /// place when its turn comes.
-    fn grant(&mut self, now: i64, spans: Spans) {
+    pub(super) fn grant(&mut self, now: i64, spans: Spans) {
         let mut turn = false;
         while !self.holders.is_full()
             && let Some(token) = self.holders.head(&self.queue, &mut turn)

@@ -4,6 +4,7 @@ mod acquire;
 mod admission;
 #[cfg(test)]
 pub(crate) mod agreement;
+pub(crate) mod all;
 pub(crate) mod ends;
 mod handle;
 pub(crate) mod holder;

@@ -49,7 +49,7 @@ impl<K: Kind> Scene<K> {
 impl Spans {
     /// Writes the arguments that `lua/lib/queue.lua` takes.
     pub(super) fn write(self, channels: &Arc<str>, call: &mut Arguments<'_>) {
-        call.text(Arc::clone(channels));
+        call.channels(Arc::clone(channels));
         [self.grant, self.alive, self.tombstone].into_iter().for_each(|span| call.integer(span));
     }
 }

@@ -1,8 +1,10 @@
 //! The options of leases.
 
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::token;
 use super::validity::Drift;
@@ -87,7 +89,6 @@ impl LeaseOptions {
 }
 
 /// The shared state of all leases of one value in a namespace. Clones of the value share it.
-#[derive(Debug)]
 pub(crate) struct Holding {
     pub(crate) options: LeaseOptions,
     pub(crate) leases: Leases,
@@ -95,14 +96,25 @@ pub(crate) struct Holding {
     pub(super) marks: String,
     /// Whether waiters of this value are sent away.
     pub(crate) closed: watch::Sender<bool>,
+    /// Where its leases are; `None` in models.
+    pub(super) watched: Option<Weak<dyn Watched>>,
+}
+
+/// The place of leases for whose loss somebody waits.
+pub(crate) trait Watched: Send + Sync {
+    /// Sees to it that messages about the loss of a lease arrive. `since`: when this was done last, or the lease was
+    /// granted. If messages may have been missed since, the store is asked.
+    fn watched(self: Arc<Self>, id: u64, since: Instant);
 }
 
 impl Holding {
     pub(crate) fn new(options: LeaseOptions, leases: Leases) -> Self {
         let (marks, closed) = (token::marks(&options), watch::Sender::new(false));
-        Self { options, leases, marks, closed }
+        Self { options, leases, marks, closed, watched: None }
     }
 }
+
+debug!(Holding, options);
 
 /// Converts a span to whole µs, rounded up.
 pub(crate) fn micros(span: Duration) -> i64 {

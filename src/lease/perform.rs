@@ -14,14 +14,14 @@ use super::keep;
 use super::key_state::Terms;
 use super::kind::{Found, Kind, Query};
 use super::operations::{Heartbeat, Standings, Verb};
-use super::options::{Holding, micros};
+use super::options::{Holding, Watched, micros};
 use super::outcome::Outcome;
 use super::state::LeaseHandle;
 use super::token;
 use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
 use super::validity::Anchor;
 use crate::error::{Busy, Why};
-use crate::store::{Ids, News, PeriodicTask, Recipient, Signal};
+use crate::store::{Ids, Link, News, PeriodicTask, Recipient, Signal};
 use crate::sync::lock;
 use crate::{Error, Key, clock};
 
@@ -127,7 +127,7 @@ impl<K: Kind> Admission<K> {
                 }
                 Effect::Acquire { id, key, token, options } => self.send_acquire(id, key, token, &options),
                 Effect::Heartbeat { key, waiters } => self.send_heartbeat(key, waiters),
-                Effect::Renew { lease } => self.send_renewal(lease),
+                Effect::Renew { lease, extends } => self.send_renewal(lease, extends),
                 Effect::Subscribe => self.store.subscribe(),
                 Effect::Give { waiter, lease, found } => {
                     let lease = Lease::new(lease, Arc::clone(self) as Arc<dyn Keeper>);
@@ -205,9 +205,11 @@ impl<K: Kind> Admission<K> {
         });
     }
 
-    fn send_renewal(self: &Arc<Self>, lease: LeaseHandle) {
+    fn send_renewal(self: &Arc<Self>, lease: LeaseHandle, extends: bool) {
         let (this, sent) = (Arc::clone(self), clock::now());
-        let renewal = self.renewal(&lease.state.grant.token, micros(lease.state.ttl()), 0);
+        // No renewal makes a lease shorter: a ttl of 0 asks until when it lasts.
+        let ttl = if extends { micros(lease.state.ttl()) } else { 0 };
+        let renewal = self.renewal(&lease.state.grant.token, ttl, 0);
         self.renew.send(None, lease.state.grant.key.clone(), renewal, move |answer| {
             drop(this.renewed(&lease, sent, answer, true));
         });
@@ -251,11 +253,25 @@ impl<K: Kind> Recipient for Admission<K> {
     fn hear(self: Arc<Self>, id: u64, news: News) {
         let news = match news {
             News::Granted { expiry, fence } => Notice::Granted { expiry, fence },
-            News::Gone => Notice::Gone,
+            News::Gone => {
+                self.grow_up(id);
+                Notice::Gone
+            }
             News::Told(told) => {
                 K::Outcome::hear(&self.scene.scope, &told).map_or(Notice::Gone, Notice::Found)
             }
         };
         self.handle(Event::Pushed { id, news });
+    }
+}
+
+impl<K: Kind> Watched for Admission<K> {
+    fn watched(self: Arc<Self>, id: u64, since: Instant) {
+        let notifier = self.store.notifier();
+        if notifier.current_link() == Link::Down {
+            self.store.subscribe();
+        } else if notifier.may_have_missed(since) {
+            self.hear(id, News::Gone);
+        }
     }
 }

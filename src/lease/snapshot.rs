@@ -11,8 +11,8 @@ use super::key_state::{Spans, Was};
 use super::kind::Kind;
 use super::operations::{StateOf, WRONG_TYPE};
 use super::outcome::Outcome as _;
-use super::token;
-use crate::store::{Arguments, Field, Fields, Garbled, Namespace, Operation, Repeat, Script};
+use super::token::{self, Token};
+use crate::store::{Arguments, Field, Fields, Garbled, Namespace, News, Operation, Push, Repeat, Script};
 use crate::{Error, Key, Store};
 
 /// How many holders a snapshot has at most.
@@ -130,7 +130,7 @@ impl<K> Look<K> {
     }
 }
 
-/// Releases the lease of a token of any process.
+/// Releases the lease of a token of any process, and tells that process.
 #[derive(Debug)]
 pub(crate) struct Revoke<K> {
     channels: Arc<str>,
@@ -214,7 +214,11 @@ impl<K: Kind> Operation for Revoke<K> {
     fn apply(self, state: &mut StateOf<K>, now: i64) -> Was {
         // In memory all tokens are texts.
         let Ok(token) = std::str::from_utf8(&self.token) else { return Was::Neither };
-        state.release(&token.into(), false, now, self.spans)
+        let was = state.release(&token.into(), false, now, self.spans);
+        if let (Was::Held, Some(Token { id, .. })) = (was, Token::parse(token)) {
+            state.pushes.push(Push { ids: vec![id], news: News::Gone });
+        }
+        was
     }
 }
 

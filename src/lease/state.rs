@@ -2,7 +2,7 @@
 //! process.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -17,7 +17,7 @@ use crate::sync::lock;
 use crate::telemetry::LeaseCounts;
 use crate::{Key, clock};
 
-/// How often [`LeaseHandle::lost`] checks whether the host was suspended.
+/// How often [`LeaseHandle::lost`] checks whether the host was suspended, and whether messages arrive.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Watches a [`Lease`](crate::Lease) without holding it.
@@ -98,10 +98,14 @@ impl LeaseHandle {
     /// Completes when the lease ends: when it expires without a renewal, when the store reports that it is lost, or
     /// when it is released.
     ///
+    /// After 1 s, it subscribes the process to messages of the store, if no waiter has done so: then a lease that is
+    /// [revoked](crate::Mutex::revoke) is lost at once, and otherwise at its next renewal.
+    ///
     /// Cancel safe. The future borrows nothing, so it can be moved to another task.
     pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
         let lease = self.clone();
         async move {
+            let mut since = lease.state.grant.at;
             loop {
                 let changed = lease.state.changed.notified();
                 if !lease.is_held() {
@@ -109,7 +113,11 @@ impl LeaseHandle {
                 }
                 // Its own timer, so it does not depend on renewals.
                 tokio::select! {
-                    () = sleep_until(lease.until().min(Instant::now() + LOOK_EVERY)) => {}
+                    () = sleep_until(lease.until().min(Instant::now() + LOOK_EVERY)) => {
+                        let now = clock::now();
+                        lease.state.watched(since);
+                        since = now;
+                    }
                     () = changed => {}
                 }
             }
@@ -143,6 +151,13 @@ impl LeaseState {
 
     pub(crate) fn is_retained(&self) -> bool {
         lock(&self.state).1 == Phase::Retained
+    }
+
+    /// Sees to it that the loss of the lease is learned of soon. See [`Watched`](super::options::Watched).
+    fn watched(&self, since: Instant) {
+        if let Some(place) = self.holding.watched.as_ref().and_then(Weak::upgrade) {
+            place.watched(self.grant.id, since);
+        }
     }
 
     /// Records that a call sent at `sent` made the lease valid until then. Returns whether it is still valid.

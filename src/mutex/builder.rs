@@ -236,7 +236,7 @@ impl MutexBuilder {
     pub(super) fn mutex(self, leases: Leases<Exclusive>, quorum: Option<Arc<Quorum>>, name: &str) -> Mutex {
         let values = leases.admission.store.shared(self.settings.shared_name(name), Arc::default);
         let (settings, decisions) = (Arc::new(self.settings), Decisions::new("mutex", name));
-        Mutex { leases, quorum, name: name.into(), settings, values, decisions }
+        Mutex { leases, quorum, name: name.into(), settings, values, decisions, several: Arc::default() }
     }
 
     pub(super) fn leases(&self, store: &Store, name: &str) -> Result<Leases<Exclusive>, Error> {

@@ -1,5 +1,6 @@
 #![doc = include_str!("page.md")]
 
+mod all;
 mod builder;
 mod jobs;
 mod layer;
@@ -11,7 +12,7 @@ mod quorum;
 mod tests;
 mod values;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -19,15 +20,17 @@ use tokio::time::Instant;
 use self::builder::Settings;
 #[cfg(feature = "quorum")]
 use self::quorum::Quorum;
-use self::values::Values;
+use self::values::{InUse, Values};
 use crate::error::{Busy, Subject, Why};
+use crate::lease::all::AcquireAll;
 use crate::lease::holder::Exclusive;
 use crate::lease::{Admission, Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
 use crate::store::timer::sleep;
-use crate::store::{Namespace, check_exact};
+use crate::store::{Client, Namespace, check_exact};
 use crate::telemetry::Decisions;
 use crate::{Error, Key, Store};
 
+pub use self::all::MutexGuards;
 pub use self::builder::MutexBuilder;
 pub use self::layer::MutexLayer;
 
@@ -51,6 +54,8 @@ pub struct Mutex {
     settings: Arc<Settings>,
     values: Arc<Values>,
     decisions: Decisions,
+    /// For [`lock_all`](Self::lock_all), made on first use.
+    several: Arc<OnceLock<Option<Client<AcquireAll>>>>,
 }
 
 impl Mutex {
@@ -145,11 +150,13 @@ impl Mutex {
     /// Takes a lock from its holder, as a release by the holder does: the next waiter is woken and gets the lock. Returns
     /// whether the holder still held it.
     ///
-    /// The holder is not asked. It learns that its lock is [lost](crate::LeaseHandle::lost) at its next renewal, a third of its ttl later
-    /// at most; without [`watchdog`](MutexBuilder::watchdog) when the ttl ends. Until then two holders may work at once: the
+    /// The holder is not asked. A message tells its process, which then asks the store at once, and the lock is
+    /// [lost](crate::LeaseHandle::lost). A process receives messages once a caller has waited for a lock or a permit, or for
+    /// `lost()` for 1 s. Without messages, the holder learns of the loss at its next renewal, a third of its ttl later at most;
+    /// without [`watchdog`](MutexBuilder::watchdog) when the ttl ends. Until then two holders may work at once: the
     /// resource must check the [fencing token](MutexGuard::fence), which is higher for the next holder. Waiters of the
-    /// holder's own process stand in one line with it, and wait for its next renewal, too. A holder that hands the lock on to
-    /// one of them knows nothing of the loss: even [`unlock`](MutexGuard::unlock) returns `true`.
+    /// holder's own process stand in one line with it, and wait for that, too. A holder that hands the lock on to
+    /// one of them before that knows nothing of the loss: even [`unlock`](MutexGuard::unlock) returns `true`.
     ///
     /// ```
     /// # use tower_distributed::{Mutex, Store};
@@ -223,7 +230,7 @@ impl Mutex {
             false => Namespace::open(store, name),
         });
         let values = leases.admission.store.shared(name, Arc::default);
-        Self { leases, quorum: None, values, ..self.clone() }
+        Self { leases, quorum: None, values, several: Arc::default(), ..self.clone() }
     }
 
     /// Locks, and waits for up to `max_wait` (`None`: does not wait). Does not count a decision.
@@ -248,23 +255,22 @@ impl Mutex {
     /// Makes one attempt. `wait`: `Some` to take a place in the queue if the lock is not free.
     async fn ask(&self, key: Key, wait: Option<Wait>) -> Result<MutexGuard, Error> {
         self.check(&key)?;
-        let (suffix, in_use) = match self.settings.value.as_ref().map(|value| value()) {
-            Some(value) if value.is_empty() => {
-                return Err(Error::invalid("the value of a lock must not be empty"));
-            }
-            Some(value) => (format!(":{value}"), Some(self.values.take(&key, &value)?)),
-            None => (String::new(), None),
-        };
+        let (suffix, in_use) = self.suffix(&key)?;
         let lease = match &self.quorum {
             #[cfg(feature = "quorum")]
             Some(quorum) => quorum.acquire(key, &suffix).await?,
             _ => self.leases.acquire(key, Ask::new((), Subject::Lock, suffix, 0, wait)).await?,
         };
-        // The value stays in use until the lease is released.
-        Ok(MutexGuard(match in_use {
-            Some(in_use) => lease.beside(in_use),
-            None => lease,
-        }))
+        Ok(MutexGuard::new(lease, in_use))
+    }
+
+    /// What is added to the token of a lock: the value of the user, which is in use then.
+    fn suffix(&self, key: &Key) -> Result<(String, Option<InUse>), Error> {
+        match self.settings.value.as_ref().map(|value| value()) {
+            Some(value) if value.is_empty() => Err(Error::invalid("the value of a lock must not be empty")),
+            Some(value) => Ok((format!(":{value}"), Some(self.values.take(key, &value)?))),
+            None => Ok((String::new(), None)),
+        }
     }
 
     /// Makes up to `tries` attempts, with pauses between them.
@@ -317,6 +323,14 @@ fn waited_too_long(error: &Error) -> Error {
 pub struct MutexGuard(Lease);
 
 impl MutexGuard {
+    /// The value stays in use until the lease is released.
+    fn new(lease: Lease, in_use: Option<InUse>) -> Self {
+        Self(match in_use {
+            Some(in_use) => lease.beside(in_use),
+            None => lease,
+        })
+    }
+
     /// Returns the fencing token, which is greater than that of every earlier holder of this key.
     ///
     /// The resource that you write to should check it: see [`guarantees`](crate::guarantees).

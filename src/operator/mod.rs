@@ -139,8 +139,9 @@ impl Operator {
     /// Takes a lease from its holder, as a release by the holder does: waiters that fit are woken and get it. Returns
     /// whether the holder still held it.
     ///
-    /// The holder is not asked. It learns that its lease is [lost](crate::LeaseHandle::lost) at its next renewal, a third
-    /// of its ttl later at most; without a watchdog when the ttl ends. Until then two holders may work at once: see
+    /// The holder is not asked. A message tells its process, and its lease is [lost](crate::LeaseHandle::lost) at once. Where
+    /// no message arrives, that is at its next renewal, a third of its ttl later at most; without a watchdog when the ttl
+    /// ends. Until then two holders may work at once: see
     /// [`Mutex::revoke`](crate::Mutex::revoke). A revoked claim or flight is begun again by another caller.
     ///
     /// # Errors

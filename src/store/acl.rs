@@ -43,6 +43,8 @@ impl Store {
     ///   `+client|setinfo` keeps these refusals out of the server's `ACL LOG`.
     /// * A store on a pool, or with [`wakeups`](crate::StoreBuilder::wakeups), needs `+select` as well if the URL has a
     ///   database other than 0.
+    /// * For a Cluster, the rule has `+spublish` and `+ssubscribe`, which Redis has from 7.0 on: leave them out before. Without
+    ///   them, each wake-up goes to all nodes.
     /// * Without `+info`, the store does not notice a server that is too old. Without the channels,
     ///   `+subscribe` or `+publish`, waiters poll.
     /// * Up to Redis 7.0, the error for a command that is denied in a script does not name the command. `ACL LOG` does.

@@ -236,7 +236,19 @@ mod tests {
             joined.key(Key::of(["x", "y"]).as_bytes()),
             KeySpace::new("td", "a", KeySpace::Named).key(b"x")
         );
-        assert_eq!(joined.width(1), 2);
+        assert_eq!(joined.width(b"", 1), 2);
+    }
+
+    #[test]
+    fn several_states_of_one_space_have_the_names_of_each() {
+        let each = KeySpace::Each(Box::new(KeySpace::new("td", "a", KeySpace::Named)));
+        let (key, mut names) = (Key::of(["x", "y}", ""]), Vec::new());
+        each.keys(key.as_bytes(), &["lock", "fence"], &mut |name| {
+            names.push(String::from_utf8_lossy(name).into_owned());
+        });
+        assert_eq!(names[..3], ["td:{a:x}:lock", "td:{a:x}:fence", "td:{a:y%7d}:lock"]);
+        assert_eq!((names.len(), each.width(key.as_bytes(), 2)), (6, 6));
+        assert_eq!(&each.key(key.as_bytes())[..], b"td:{a:x}:");
     }
 
     #[test]

@@ -125,7 +125,9 @@ use crate::error::Cause;
 /// * A call that a master redirects (`MOVED`, `ASK`) has not run. The store sends it to the node that has the slot.
 /// * While a slot is being moved, a node refuses calls for keys of which it has only some parts (`TRYAGAIN`). The store
 ///   sends such a call again until the [`timeout`](StoreBuilder::timeout) is over.
-/// * The subscription to wake-ups is one connection to each master. The store drops the copies of a message.
+/// * The subscription to wake-ups is one connection to each master. From Redis 7.0 on, a wake-up is a sharded message
+///   (`SPUBLISH`): it goes to the master of its key, and costs the others nothing. Otherwise it goes to all nodes, and the
+///   store drops the copies.
 ///
 /// A store on a pool of a Cluster has a queue and a breaker for each master as well. Each of its connections is a
 /// client of the pool's kind, which connects to all nodes and follows redirections.

@@ -80,6 +80,18 @@ impl<C: Cell> Namespace<C> {
         Some(Self::Redis(store, Arc::new(keys)))
     }
 
+    /// Opens several states of a Redis namespace at once. A key of the result is made by [`Key::of`], with one part for
+    /// each state. `None` for a namespace in memory, which has [`Cells::step_all`].
+    pub(crate) fn each<D: Cell>(namespace: &Namespace<D>) -> Option<Self> {
+        match namespace {
+            Namespace::InMemory(_) => None,
+            Namespace::Redis(store, keys) => {
+                let keys = KeySpace::Each(Box::new(KeySpace::clone(keys)));
+                Some(Self::Redis(Arc::clone(store), Arc::new(keys)))
+            }
+        }
+    }
+
     pub(crate) fn client<O: Operation<Cell = C>>(&self) -> Client<O> {
         match self {
             Self::InMemory(cells) => Client::InMemory(cells.clone()),

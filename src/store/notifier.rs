@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
-use crate::random;
 use crate::sync::lock;
+use crate::{clock, random};
 
 /// A message for waiters of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +27,8 @@ pub(crate) struct Push {
 pub(crate) enum News {
     /// The waiter holds the lease until `expiry`, in µs of the server's clock.
     Granted { expiry: i64, fence: i64 },
-    /// The waiter lost its place in the queue. It must ask again.
+    /// The waiter lost its place in the queue: it must ask again. Or the lease of a holder was revoked: it must be looked
+    /// after.
     Gone,
     /// The waiter left the queue. The bytes are its final answer.
     Told(Arc<[u8]>),
@@ -71,6 +73,8 @@ pub(crate) struct Notifier {
     listeners: Mutex<Vec<Weak<dyn Listener>>>,
     link: watch::Sender<Link>,
     links: AtomicU64,
+    /// Since when pushes arrive, if they do, by the clock of leases.
+    since: Mutex<Instant>,
     #[cfg(test)]
     delivered: Mutex<Vec<Push>>,
 }
@@ -116,6 +120,7 @@ impl Notifier {
             listeners: Mutex::default(),
             link: watch::Sender::new(link),
             links: AtomicU64::new(1),
+            since: Mutex::new(clock::now()),
             #[cfg(test)]
             delivered: Mutex::default(),
         }
@@ -144,8 +149,14 @@ impl Notifier {
         *self.link.borrow()
     }
 
+    /// Returns whether pushes may have been missed since a time, although they arrive now.
+    pub(crate) fn may_have_missed(&self, since: Instant) -> bool {
+        *lock(&self.since) > since
+    }
+
     /// Notes that pushes arrive from now on.
     pub(super) fn relink(&self) {
+        *lock(&self.since) = clock::now();
         self.link.send_replace(Link::Up(self.links.fetch_add(1, Ordering::Relaxed)));
     }
 

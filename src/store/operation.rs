@@ -191,6 +191,8 @@ pub(crate) enum Argument {
     Integer(i64),
     Word(&'static str),
     Text(Arc<str>),
+    /// The prefix of channels. At a Cluster, that of the channels by which one master wakes waiters.
+    Channels(Arc<str>),
     Bytes(Arc<[u8]>),
 }
 
@@ -209,6 +211,10 @@ impl<'a> Arguments<'a> {
 
     pub(crate) fn text(&mut self, value: Arc<str>) {
         self.0.push(Argument::Text(value));
+    }
+
+    pub(crate) fn channels(&mut self, prefix: Arc<str>) {
+        self.0.push(Argument::Channels(prefix));
     }
 
     pub(crate) fn bytes(&mut self, value: Arc<[u8]>) {

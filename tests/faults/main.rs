@@ -20,6 +20,8 @@ mod resent;
 mod several;
 mod several_holds;
 #[cfg(feature = "cluster")]
+mod shards;
+#[cfg(feature = "cluster")]
 mod slots;
 #[cfg(feature = "sentinel")]
 mod switches;

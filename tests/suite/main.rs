@@ -3,6 +3,7 @@
 #![cfg(all(feature = "cluster", feature = "sentinel", feature = "json", feature = "postcard"))]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod all_locks;
 mod buckets;
 mod callers;
 mod claimed_filters;
@@ -157,10 +158,17 @@ on_every_store! {
     crate::mutexes::a_value_is_in_use_once_at_a_time as a_value_is_in_use_once_at_a_time,
     crate::mutexes::exact_names_are_shared_by_all_families as exact_names_are_shared_by_all_families,
     crate::mutexes::exact_names_exclude_locks_of_others as exact_names_exclude_locks_of_others,
+    crate::all_locks::all_are_locked_or_none as several_locks_all_are_locked_or_none,
+    crate::all_locks::all_are_locked_once_they_are_free as several_locks_all_are_locked_once_they_are_free,
+    crate::all_locks::orders_that_cross_make_no_deadlock as several_locks_orders_that_cross_make_no_deadlock,
+    crate::all_locks::who_goes_away_holds_none_of_them as several_locks_who_goes_away_holds_none_of_them,
+    crate::all_locks::settings_are_those_of_each_lock as several_locks_settings_are_those_of_each_lock,
+    crate::all_locks::keys_out_of_range_are_told as several_locks_keys_out_of_range_are_told,
     crate::operators::each_kind_is_listed_and_shown as each_kind_is_listed_and_shown,
     crate::operators::a_bucket_is_reset_and_answers_are_forgotten as a_bucket_is_reset_and_answers_are_forgotten,
     crate::operators::a_revoked_permit_goes_to_the_next_waiter as a_revoked_permit_goes_to_the_next_waiter,
     crate::operators::a_revoked_lock_is_lost_at_the_next_renewal as a_revoked_lock_is_lost_at_the_next_renewal,
+    crate::operators::a_revoked_lease_is_lost_at_once as a_revoked_lease_is_lost_at_once,
     crate::operators::any_key_is_shown_and_found_again as any_key_is_shown_and_found_again,
     crate::fences::fences_rise_after_they_are_forgotten as fences_rise_after_they_are_forgotten,
     crate::fences::a_lock_that_is_held_keeps_its_fence as a_lock_that_is_held_keeps_its_fence,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use deadpool_redis::redis;
 use tower_distributed::dedupe::{Claimed, Dedupe};
+use tower_distributed::lease::Holder;
 use tower_distributed::operator::{Entry, Kind, Operator, State};
 use tower_distributed::single_flight::Json;
 use tower_distributed::{
@@ -260,6 +261,69 @@ pub(crate) async fn a_revoked_lock_is_lost_at_the_next_renewal(place: &Place, na
     assert!(shared.revoke("k", &seen.holders[0]).await.unwrap());
     let reader = shared.try_read("k").await.unwrap();
     assert!(writer.extend().await.unwrap_err().is_lost() && reader.is_held());
+}
+
+/// The ttl is 30 s, so the next renewal is 10 s away.
+pub(crate) async fn a_revoked_lease_is_lost_at_once(place: &Place, name: &str) {
+    const AT_ONCE: Duration = Duration::from_secs(6);
+    // Without messages it is lost at the next renewal.
+    if place.prefix == "polling" {
+        return;
+    }
+    let (mutex, permits) = (Mutex::new(place, name).unwrap(), WaitGroup::new(place, name, 3).unwrap());
+    let unrenewed = Mutex::builder().watchdog(false).build(place, name).unwrap();
+    // The first one is taken before this process is subscribed.
+    for round in 0..3 {
+        let (stuck, permit) = (mutex.try_lock("k").await.unwrap(), permits.add("k").await.unwrap());
+        let (other, kept) = (unrenewed.try_lock("l").await.unwrap(), permits.add("k").await.unwrap());
+        let handle = permit.handle();
+        let lost = async move { tokio::join!(stuck.lost(), handle.lost(), other.lost()) };
+        let lost = tokio::spawn(async move { tokio::time::timeout(AT_ONCE, lost).await });
+        for (kind, key, token) in
+            [(Kind::Mutex, "k", None), (Kind::Mutex, "l", None), (Kind::WaitGroup, "k", Some(permit.token()))]
+        {
+            let entry = Entry::new(kind, name, key).unwrap();
+            let seen = leases(&place.operator(), &entry).await;
+            let is_it = |holder: &&Holder| token.is_none_or(|token| holder.token() == token);
+            let holder = seen.holders.iter().find(is_it).unwrap();
+            assert!(place.operator().revoke(&entry, holder).await.unwrap());
+        }
+        let lost = lost.await.unwrap();
+        assert!(lost.is_ok(), "not lost within {AT_ONCE:?} in round {round}");
+        assert!(kept.is_held() && kept.done().await.unwrap(), "of another holder");
+    }
+}
+
+/// A message that says so ends no lease that is held.
+#[tokio::test]
+async fn a_forged_message_ends_no_lease() {
+    for (place, servers) in with_servers().await {
+        let name = "forged";
+        let mutex = Mutex::builder().build(&*place, name).unwrap();
+        let (held, revoked) = (mutex.lock("held").await.unwrap(), mutex.lock("revoked").await.unwrap());
+        let (process, rest) = held.token().split_once('-').unwrap();
+        let id = rest.split('.').next().unwrap();
+        let channel = format!("{}:wake:{process}", place.prefix);
+        let forge = async || {
+            let message = format!("0 0 {id}");
+            servers
+                .iter()
+                .map(|server| server.query::<u32>(&["PUBLISH", &channel, &message]).unwrap())
+                .sum::<u32>()
+        };
+        let lost = tokio::spawn(revoked.lost());
+        eventually("the process is subscribed", SOON, async || forge().await > 0).await;
+        for _ in 0..20 {
+            forge().await;
+        }
+        // The messages of one server arrive in their order.
+        let seen = mutex.inspect("revoked").await.unwrap();
+        assert!(mutex.revoke("revoked", &seen.holders[0]).await.unwrap());
+        tokio::time::timeout(SOON, lost).await.unwrap().unwrap();
+        assert!(held.is_held());
+        held.extend().await.unwrap();
+        assert!(held.unlock().await.unwrap());
+    }
 }
 
 /// Listed keys can be given back as they are shown.

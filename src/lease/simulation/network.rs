@@ -459,7 +459,7 @@ impl<H: Simulated> Simulation<H> {
                     }
                 }
                 Effect::Renew { .. } if self.flaw == Flaw::NoRenewals => {}
-                Effect::Renew { lease } => self.call(process, Op::Renew { lease }, 1),
+                Effect::Renew { lease, .. } => self.call(process, Op::Renew { lease }, 1),
                 Effect::Heartbeat { .. } if self.flaw == Flaw::NoHeartbeats => {}
                 Effect::Heartbeat { waiters, .. } => self.call(process, Op::Heartbeat { waiters }, 1),
                 Effect::Lost { .. } | Effect::Subscribe => {}

@@ -1,5 +1,6 @@
 //! Single steps of one process.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -11,8 +12,10 @@ use crate::error::Cause;
 use crate::lease::Validity;
 use crate::lease::key_state::Standing;
 use crate::lease::operations::Answer;
-use crate::lease::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party as _};
+use crate::lease::options::{Holding, LeaseOptions};
+use crate::lease::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party as _, Renewed};
 use crate::store::{Link, Signal};
+use crate::telemetry;
 
 const QUEUED: Standing = Standing::Queued { soonest: 0, before: 0 };
 
@@ -136,4 +139,72 @@ fn a_lease_whose_acquire_was_sent_twice_is_withdrawn() {
     let effects = steps.step(2, Event::Signal(Signal::ShutDown));
     let withdraws = |effect: &_| matches!(effect, Effect::Release { release, .. } if release.withdrawn);
     assert!(effects.iter().any(withdraws), "{effects:?}");
+}
+
+/// A lease of a process that holds it since the beginning. Returns its id, until when it is valid, and whether a watchdog
+/// renews it.
+fn holds(steps: &mut Steps, renew: Option<u64>) -> (u64, Instant) {
+    let options = LeaseOptions { watchdog: renew.is_some(), ..LeaseOptions::default() };
+    let holding = Arc::new(Holding::new(options, telemetry::Leases::new("permit", "simulation")));
+    let waiter = waiter(0, 0, holding, String::new());
+    let party = &mut steps.process.tokens.party;
+    let (id, token) = party.token(&waiter);
+    let (at, ends) = (steps.began, steps.began + Duration::from_secs(29));
+    let validity = Validity::granted(ends, at).unwrap();
+    let grant = Grant { key: "k".into(), token, id, fence: 1, twice: false, validity, at, offered: false };
+    let lease = party.lease(&waiter, grant.clone());
+    let renew = renew.map(|ms| at + Duration::from_millis(ms));
+    steps.step(0, Event::Holds { grant, lease, options: waiter.holding, renew });
+    (id, ends)
+}
+
+/// What is sent for a lease by now: a renewal (`true`), or a question whether it is held.
+fn renewals(steps: &mut Steps, ms: u64) -> Vec<bool> {
+    let renewal = |effect: &_| match effect {
+        Effect::Renew { extends, .. } => Some(*extends),
+        _ => None,
+    };
+    steps.step(ms, Event::Signal(Signal::Due)).iter().filter_map(renewal).collect()
+}
+
+/// A message that a lease is gone may be forged, or late. The store is asked at once, and its answer alone ends the lease.
+#[test]
+fn a_message_ends_no_lease_that_is_held() {
+    let mut steps = Steps::of(Leases::Permits);
+    let (id, ends) = holds(&mut steps, Some(10_000));
+    assert!(steps.step(5, Event::Pushed { id, news: Notice::Gone }).is_empty());
+    assert_eq!(renewals(&mut steps, 5), [true]);
+    // The renewal may have run before the message was sent. However many come, one more follows.
+    for _ in 0..3 {
+        assert!(steps.step(6, Event::Pushed { id, news: Notice::Gone }).is_empty());
+    }
+    assert!(renewals(&mut steps, 6).is_empty());
+    let valid = Renewed::Valid { sent: steps.at(5).at, until: ends + Duration::from_millis(5) };
+    let effects = steps.step(7, Event::Renewed { id, renewed: valid, scheduled: true });
+    assert!(matches!(effects[..], [Effect::Valid { .. }]), "{effects:?}");
+    assert_eq!(renewals(&mut steps, 7), [true]);
+    let effects = steps.step(8, Event::Renewed { id, renewed: valid, scheduled: true });
+    assert!(matches!(effects[..], [Effect::Valid { .. }]), "{effects:?}");
+    assert!(renewals(&mut steps, 5000).is_empty());
+    assert_eq!(renewals(&mut steps, 10_008), [true], "as planned");
+    // The server says that it is gone.
+    let effects = steps.step(10_009, Event::Renewed { id, renewed: Renewed::Gone, scheduled: true });
+    assert!(matches!(effects[..], [Effect::Lost { taken_back: false, .. }]), "{effects:?}");
+}
+
+/// A lease that no watchdog renews does not last longer because of a message, and an outage asks again and again at the
+/// pace of renewals.
+#[test]
+fn a_message_extends_no_lease_without_a_watchdog() {
+    let mut steps = Steps::of(Leases::Permits);
+    let (id, ends) = holds(&mut steps, None);
+    assert!(renewals(&mut steps, 10_000).is_empty());
+    steps.step(10_000, Event::Pushed { id, news: Notice::Gone });
+    assert_eq!(renewals(&mut steps, 10_000), [false]);
+    steps.step(10_500, Event::Renewed { id, renewed: Renewed::Unknown, scheduled: true });
+    assert!(renewals(&mut steps, 10_500).is_empty());
+    assert_eq!(renewals(&mut steps, 13_000), [false]);
+    let valid = Renewed::Valid { sent: steps.at(13_000).at, until: ends };
+    steps.step(13_001, Event::Renewed { id, renewed: valid, scheduled: true });
+    assert!(renewals(&mut steps, 28_000).is_empty());
 }

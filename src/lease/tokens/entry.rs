@@ -63,6 +63,20 @@ pub(crate) struct Held<P: Party> {
     /// When it is renewed.
     pub(super) renew: Option<Instant>,
     pub(super) is_renewing: bool,
+    /// What is done about a message that the lease is gone. It may be forged, or late: only the store ends a lease.
+    pub(super) doubt: Doubt,
+}
+
+/// Whether a message said that a lease is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) enum Doubt {
+    /// None did, or its renewal answers that.
+    #[default]
+    None,
+    /// The store is asked, without a renewal: none is planned.
+    Asks,
+    /// The renewal under way may have run before the message was sent: another one follows.
+    Again,
 }
 
 impl<P: Party> Entry<P> {
@@ -119,6 +133,21 @@ impl<P: Party> Entry<P> {
         let ttl = self.options().ttl;
         let lasts = self.held().map_or(ttl, |held| held.validity.until().saturating_duration_since(now));
         Release::new(&self.key, &self.token, pending || self.twice, ttl, lasts + alive)
+    }
+}
+
+impl<P: Party> Held<P> {
+    /// Makes the next renewal due, since a message says that the lease is gone.
+    pub(super) fn is_doubted(&mut self, now: Instant) {
+        if self.is_renewing {
+            self.doubt = Doubt::Again;
+            return;
+        }
+        // A renewal that is planned is not left out: it may be the one that makes a grant a full lease.
+        if self.renew.is_none() {
+            self.doubt = Doubt::Asks;
+        }
+        self.renew = Some(self.renew.map_or(now, |renew| renew.min(now)));
     }
 }
 

@@ -125,7 +125,7 @@ pub(crate) enum Renewed {
 pub(crate) enum Notice<F> {
     /// It holds until `expiry` (µs, by the server's clock).
     Granted { expiry: i64, fence: i64 },
-    /// It lost its place in the queue.
+    /// It lost its place in the queue, or its lease, as is said.
     Gone,
     /// An outcome leaves nothing to do.
     Found(F),
@@ -162,8 +162,8 @@ pub(crate) enum Effect<P: Party> {
     Release { release: Release, owed: Option<u64> },
     /// Send a heartbeat for waiters of a key.
     Heartbeat { key: Key, waiters: Vec<(u64, Arc<str>)> },
-    /// Renew a lease.
-    Renew { lease: P::Lease },
+    /// Renew a lease. `extends`: for its full ttl; otherwise only ask whether it is held.
+    Renew { lease: P::Lease, extends: bool },
     /// A renewal that was sent at `sent` made a lease valid until then.
     Valid { lease: P::Lease, sent: Instant, until: Instant },
     /// Make the store push messages to this process.

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::super::options::LeaseOptions;
 use super::super::validity::Validity;
-use super::entry::accept_within;
+use super::entry::{Doubt, accept_within};
 use super::event::By;
 use super::{Effect, Entry, Grant, Held, Party, Release, Renewed, Stage, Tokens, Told};
 use crate::Error;
@@ -55,7 +55,8 @@ impl<P: Party> Tokens<P> {
         let renew = renews.then(|| self.renewal(at, until - at, ttl));
         let (given, offered) = (lease.clone(), offered.then_some(at));
         if let Some(entry) = self.entries.get_mut(&id) {
-            let held = Held { lease: given, validity, fence, offered, renew, is_renewing: false };
+            let (is_renewing, doubt) = (false, Doubt::None);
+            let held = Held { lease: given, validity, fence, offered, renew, is_renewing, doubt };
             entry.stage = Stage::Held(held);
         }
         self.plan(id);
@@ -148,6 +149,7 @@ impl<P: Party> Tokens<P> {
         let Stage::Held(held) = &mut entry.stage else { return };
         held.is_renewing &= !scheduled;
         let fence = held.fence;
+        let again = scheduled && held.doubt == Doubt::Again;
         let due = match renewed {
             Renewed::Valid { sent, until } => {
                 if !held.validity.renewed(sent, until, at) {
@@ -163,6 +165,13 @@ impl<P: Party> Tokens<P> {
         };
         if scheduled && let Some(held) = self.entries.get_mut(&id).and_then(|entry| entry.held_mut(fence)) {
             held.renew = due;
+            // After a failure, the next attempt comes after the message.
+            if again || renewed != Renewed::Unknown {
+                held.doubt = Doubt::None;
+            }
+            if again && renewed != Renewed::Unknown {
+                held.is_doubted(at);
+            }
         }
         self.plan(id);
     }
@@ -194,7 +203,8 @@ impl<P: Party> Tokens<P> {
             return self.lost(id, fence, false);
         } else if !held.is_renewing && held.renew.is_some_and(|renew| renew <= at) {
             (held.renew, held.is_renewing) = (None, true);
-            self.effects.push(Effect::Renew { lease: held.lease.clone() });
+            let extends = held.doubt != Doubt::Asks;
+            self.effects.push(Effect::Renew { lease: held.lease.clone(), extends });
         }
         self.plan(id);
     }

@@ -10,6 +10,7 @@ use super::super::key_state::Standing;
 use super::super::operations::{Answer, What};
 use super::super::options::LeaseOptions;
 use super::super::validity::Anchor;
+use super::entry::Doubt;
 use super::event::By;
 use super::{
     Effect, Effects, Entry, Event, Grant, Held, Line, Notice, Now, Party, Release, Slot, Stage, Tokens, Told,
@@ -49,7 +50,8 @@ impl<P: Party> Tokens<P> {
             Event::Unanswered { ids, error } => ids.into_iter().for_each(|id| self.unanswered(id, &error)),
             Event::Holds { grant, lease, options, renew } => {
                 let Grant { key, token, id, fence, twice, validity, .. } = grant;
-                let held = Held { lease, validity, fence, offered: None, renew, is_renewing: false };
+                let (offered, is_renewing, doubt) = (None, false, Doubt::None);
+                let held = Held { lease, validity, fence, offered, renew, is_renewing, doubt };
                 let mut entry = Entry::new(id, key, token, options, Stage::Held(held));
                 entry.twice = twice;
                 self.insert(id, entry);
@@ -189,6 +191,10 @@ impl<P: Party> Tokens<P> {
         let is_durable = self.rules.is_durable;
         let Some(entry) = self.entries.get_mut(&id) else { return };
         match (&mut entry.stage, news) {
+            (Stage::Held(held), Notice::Gone) => {
+                held.is_doubted(self.now.at);
+                self.plan(id);
+            }
             (Stage::Held(_), _) => {}
             // Without the server's time a grant has no end.
             (Stage::Acquiring { early, .. }, Notice::Granted { .. }) => *early = true,

@@ -91,7 +91,7 @@ impl Quorum {
         drop(tokens);
         for effect in effects {
             match effect {
-                Effect::Renew { lease } => self.renew_later(lease),
+                Effect::Renew { lease, .. } => self.renew_later(lease),
                 Effect::Valid { lease, sent, until } => drop(lease.state.renewed(sent, until, now)),
                 Effect::Lost { lease, .. } => lease.state.lose(),
                 // It may have been renewed too late for this process, and is still on the nodes.

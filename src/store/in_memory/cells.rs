@@ -15,12 +15,12 @@ use crate::{Error, Key};
 
 /// The cells of one namespace, in shards.
 pub(crate) struct Cells<C> {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     this: Weak<Self>,
     /// Whether the sweeper lists these cells.
     listed: AtomicBool,
     hasher: DefaultHashBuilder,
-    shards: Box<[Mutex<Shard<C>>]>,
+    pub(super) shards: Box<[Mutex<Shard<C>>]>,
 }
 
 /// So many that a step or the sweeper, which look through a shard or move its cells, lock few cells at a time: 4000 of a
@@ -69,9 +69,8 @@ impl<C: Cell> Cells<C> {
     /// Like [`step`](Self::step), within a step on a locked cell of another namespace. It delivers no pushes and
     /// does not report a refusal: call [`tell_refused`](Self::tell_refused) afterwards.
     pub(crate) fn step_among<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
-        // One hash is enough: within a shard, other bits of it are used.
-        let hash = self.hasher.hash_one(key);
-        let mutex = &self.shards[(hash >> 40) as usize % SHARDS];
+        let (hash, shard) = self.place(key);
+        let mutex = &self.shards[shard];
         let bound = self.shared.bound.as_ref();
         let mut guard = lock(mutex);
         let mut now = self.now(&mut guard);
@@ -111,10 +110,23 @@ impl<C: Cell> Cells<C> {
         if let Some(bound) = bound {
             bound.give_back(expired.len());
         }
+        self.is_not_empty();
+        Ok(reply)
+    }
+
+    /// The hash of a key, and its shard. One hash is enough: within a shard, other bits of it are used.
+    #[inline]
+    pub(super) fn place(&self, key: &[u8]) -> (u64, usize) {
+        let hash = self.hasher.hash_one(key);
+        (hash, (hash >> 40) as usize % SHARDS)
+    }
+
+    /// Lets the sweeper know that there are cells.
+    #[inline]
+    pub(super) fn is_not_empty(&self) {
         if !self.listed.load(Ordering::Relaxed) {
             self.list();
         }
-        Ok(reply)
     }
 
     /// Returns the keys of the cells for which `shown` returns `true`. It locks one shard at a time.
@@ -133,7 +145,7 @@ impl<C: Cell> Cells<C> {
         self.shared.bound.is_some()
     }
 
-    fn now(&self, shard: &mut Shard<C>) -> i64 {
+    pub(super) fn now(&self, shard: &mut Shard<C>) -> i64 {
         let now = self.shared.clock.of_step(&mut shard.checks);
         shard.seen = now;
         now

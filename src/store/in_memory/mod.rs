@@ -6,6 +6,7 @@
 mod bound;
 mod cells;
 mod clock;
+mod several;
 mod shard;
 mod sweeper;
 #[cfg(test)]

@@ -22,6 +22,8 @@ pub(crate) enum KeySpace {
     Digests(Box<[u8]>),
     /// Several states at once. A key is made by [`Key::of`], with one part for each of these.
     Joined(Box<[KeySpace]>),
+    /// Several states of one of these at once. A key is made by [`Key::of`], with one part for each state.
+    Each(Box<KeySpace>),
 }
 
 /// The Redis key of one state without its last part: `prefix:{namespace:key}:`.
@@ -40,9 +42,13 @@ impl KeySpace {
         Self::Exact(format!(":{prefix}:").into_bytes().into())
     }
 
-    /// The number of Redis keys for one key, if one state has `parts` parts.
-    pub(crate) fn width(&self, parts: usize) -> usize {
-        if let Self::Joined(spaces) = self { spaces.len() * parts } else { parts }
+    /// The number of Redis keys for a key, if one state has `width` parts.
+    pub(crate) fn width(&self, key: &[u8], width: usize) -> usize {
+        match self {
+            Self::Joined(spaces) => spaces.len() * width,
+            Self::Each(_) => parts(key).count() * width,
+            Self::Named(_) | Self::Exact(_) | Self::Placed(_) | Self::Digests(_) => width,
+        }
     }
 
     /// The beginning of the names of a key's state; with several states, of the first.
@@ -52,6 +58,7 @@ impl KeySpace {
                 let first = spaces.iter().zip(parts(key).flatten()).next();
                 first.map_or_else(RedisKey::new, |(space, key)| space.key(key))
             }
+            Self::Each(space) => parts(key).flatten().next().map_or_else(RedisKey::new, |key| space.key(key)),
             Self::Named(beginning) => named(beginning, key),
             Self::Digests(beginning) => [beginning, &b"%#"[..], key, b"}:"].concat().into(),
             // The `=` distinguishes the name from those of the tag itself.
@@ -71,6 +78,10 @@ impl KeySpace {
     pub(crate) fn keys(&self, key: &[u8], names: &[&str], give: &mut dyn FnMut(&[u8])) {
         if let Self::Joined(spaces) = self {
             spaces.iter().zip(parts(key).flatten()).for_each(|(space, key)| space.keys(key, names, give));
+            return;
+        }
+        if let Self::Each(space) = self {
+            parts(key).flatten().for_each(|key| space.keys(key, names, give));
             return;
         }
         let mut name = self.key(key);

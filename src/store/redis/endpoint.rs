@@ -3,8 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "cluster")]
+use redis::PushInfo;
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ToRedisArgs};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
+    ToRedisArgs,
+};
+#[cfg(feature = "cluster")]
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::failure::{no_connection, outage};
 use super::tcp::Tcp;
@@ -107,7 +114,7 @@ impl Endpoint {
     }
 
     /// Makes a client, with the credentials of this moment.
-    async fn client(&self) -> Result<Client, Outage> {
+    async fn client(&self, protocol: Option<ProtocolVersion>) -> Result<Client, Outage> {
         if self.is_tls() {
             prepare_tls();
         }
@@ -119,18 +126,34 @@ impl Endpoint {
             }
             info = info.set_redis_settings(settings);
         }
+        if let Some(protocol) = protocol {
+            let settings = info.redis_settings().clone().set_protocol(protocol);
+            info = info.set_redis_settings(settings);
+        }
         Client::open(info).map_err(|error| no_connection(self.info.addr(), error))
     }
 
     /// Subscribes to channels, on a connection for that alone.
     pub(super) async fn subscribe(&self, channels: &[impl ToRedisArgs + Sync]) -> Result<PubSub, Outage> {
-        let connected = self.client().await?.get_async_pubsub().await;
+        let connected = self.client(None).await?.get_async_pubsub().await;
         let mut connection = connected.map_err(|error| no_connection(self.info.addr(), error))?;
         connection.subscribe(channels).await.map_err(outage).map(|()| connection)
     }
 
+    /// Connects for pushed messages, and for commands that subscribe to them.
+    #[cfg(feature = "cluster")]
+    pub(super) async fn listen(
+        &self,
+        pushes: UnboundedSender<PushInfo>,
+    ) -> Result<MultiplexedConnection, Outage> {
+        let client = self.client(Some(ProtocolVersion::RESP3)).await?;
+        let config = untimed().set_push_sender(pushes);
+        let connected = client.get_multiplexed_async_connection_with_config(&config).await;
+        connected.map_err(|error| no_connection(self.info.addr(), error))
+    }
+
     pub(super) async fn connect(&self) -> Result<MultiplexedConnection, Outage> {
-        let client = self.client().await?;
+        let client = self.client(None).await?;
         let connected = client.get_multiplexed_async_connection_with_config(&untimed()).await;
         connected.map_err(|error| no_connection(self.info.addr(), error))
     }

@@ -24,6 +24,7 @@ mod script;
 pub(in crate::store) mod send_queue;
 #[cfg(feature = "sentinel")]
 pub(in crate::store) mod sentinels;
+mod shards;
 #[cfg_attr(not(feature = "cluster"), allow(dead_code, unused_imports, unused_variables))]
 pub(in crate::store) mod slots;
 pub(crate) mod source;

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use redis::Cmd;
 
-use super::Loaded;
 use super::batch::Item;
+use super::{Loaded, shards};
 use crate::store::key::KeySpace;
 use crate::store::operation::{Argument, Arguments, Operation, Repeat};
 
@@ -132,6 +132,7 @@ impl<O: Operation> Pending<'_, O> {
 
     fn command(&self, script: &Loaded, space: &KeySpace, runs: &[Run]) -> Cmd {
         let named = if O::ONE_KEY { &runs[..1] } else { runs };
+        let slot = runs.first().and_then(|run| self.item(run.at.start).slot);
         let (mut shared, mut own) = (Vec::with_capacity(8), Vec::with_capacity(8 * runs.len()));
         let operations =
             runs.iter().filter_map(|run| Some((self.item(run.at.start).operation.as_ref()?, run)));
@@ -148,7 +149,8 @@ impl<O: Operation> Pending<'_, O> {
         if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
             own.truncate(each);
         }
-        let keys = named.len() * space.width(O::PARTS.len());
+        let width = |run: &Run| space.width(self.item(run.at.start).key.as_bytes(), O::PARTS.len());
+        let keys = named.iter().map(width).sum();
         let mut command = script.call(keys, keys + shared.len() + own.len(), bytes);
         for run in named {
             space.keys(self.item(run.at.start).key.as_bytes(), O::PARTS, &mut |key| {
@@ -160,6 +162,10 @@ impl<O: Operation> Pending<'_, O> {
                 Argument::Integer(integer) => command.arg(integer),
                 Argument::Word(word) => command.arg(word),
                 Argument::Text(text) => command.arg(&**text),
+                Argument::Channels(all) => match shards::prefix(all, slot) {
+                    Some(channels) => command.arg(channels),
+                    None => command.arg(&**all),
+                },
                 Argument::Bytes(bytes) => command.arg(&**bytes),
             };
         }

@@ -15,7 +15,7 @@ use crate::store::background::Background;
 use crate::store::key::hash_tag;
 use crate::sync::lock;
 
-const SLOTS: u16 = 16384;
+pub(super) const SLOTS: u16 = 16384;
 
 /// The masters are not read more often than this. The pause doubles while nothing changes.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -250,7 +250,7 @@ pub(super) const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The commands that a store on a Cluster, or by Sentinels, needs beside those of every store.
 #[cfg(feature = "cluster")]
-pub(super) const OF_CLUSTERS: &str = " +cluster|slots +asking";
+pub(super) const OF_CLUSTERS: &str = " +cluster|slots +asking +ssubscribe +spublish";
 #[cfg(feature = "sentinel")]
 pub(super) const OF_SENTINELS: &str = " +role +select";
 

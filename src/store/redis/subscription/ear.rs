@@ -7,7 +7,7 @@ use std::sync::{Mutex, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use redis::Value;
+use redis::{Msg, Value};
 use tokio::time::{Instant, timeout};
 
 use super::duplicates::Duplicates;
@@ -18,10 +18,12 @@ use crate::sync::lock;
 use crate::telemetry::Server;
 
 /// How long connecting may take.
-const CONNECT: Duration = Duration::from_secs(5);
+pub(super) const CONNECT: Duration = Duration::from_secs(5);
 
 /// How long to wait for a message before a ping checks the connection.
-const CHECK: Duration = Duration::from_secs(15);
+pub(super) const CHECK: Duration = Duration::from_secs(15);
+
+pub(super) const NOT_IN_TIME: &str = "no connection in time";
 
 pub(super) struct Ear {
     /// The channel of this process, and that of all processes.
@@ -38,11 +40,21 @@ impl Ear {
         Self { channels, notifier, telemetry, open: Mutex::default(), duplicates: Mutex::default() }
     }
 
+    /// The prefix of the channels of the groups of slots, and of this process.
+    #[cfg(feature = "cluster")]
+    pub(super) fn shards(&self) -> (&str, &str) {
+        let own = &self.channels[0];
+        own.split_at(own.rfind(':').map_or(0, |colon| colon + 1))
+    }
+
+    #[cfg(feature = "cluster")]
+    pub(super) fn channels(&self) -> &[String; 2] {
+        &self.channels
+    }
+
     /// Passes the messages on until the connection fails, or is to be left. Returns for how long it was subscribed.
-    /// `several`: whether other connections receive the same messages.
     pub(super) async fn hear<S: Borrow<Endpoint>>(
         &self,
-        several: bool,
         server: impl Future<Output = Result<S, Outage>>,
         left: impl Future<Output = ()>,
     ) -> Duration {
@@ -50,9 +62,9 @@ impl Ear {
         let (mut sink, mut stream) = match timeout(CONNECT, subscribe).await {
             Ok(Ok(connection)) => connection.split(),
             Ok(Err(outage)) => return self.failed(&outage.text),
-            Err(_) => return self.failed("no connection in time"),
+            Err(_) => return self.failed(NOT_IN_TIME),
         };
-        let (open, since) = (Open::new(self), Instant::now());
+        let (open, since) = (Open::new(self, false), Instant::now());
         let mut left = pin!(left);
         loop {
             let next = tokio::select! {
@@ -61,16 +73,8 @@ impl Ear {
             };
             match next {
                 Ok(Some(message)) => {
-                    let Some(notifier) = self.notifier.upgrade() else { break };
-                    let (channel, payload) = (message.get_channel_name(), message.get_payload_bytes());
-                    if channel == self.channels[1] {
-                        notifier.broadcast(payload);
-                    } else if let Some(push) = Push::parse(payload) {
-                        // Other messages may be heard twice: a waiter that has left does not mind.
-                        let is_grant = matches!(push.news, News::Granted { .. });
-                        if !several || !is_grant || lock(&self.duplicates).is_new(payload) {
-                            notifier.deliver(push);
-                        }
+                    if !self.passes_on(&message, false) {
+                        break;
                     }
                 }
                 Ok(None) => break,
@@ -81,16 +85,38 @@ impl Ear {
                 },
             }
         }
+        self.closed(open);
+        since.elapsed()
+    }
+
+    /// Notes that a connection has failed.
+    pub(super) fn closed(&self, open: Open<'_>) {
         drop(open);
         // If the store was dropped, this is not a loss.
         if *lock(&self.open) == 0 && self.notifier.strong_count() > 0 {
             self.telemetry.subscription(false);
         }
-        since.elapsed()
+    }
+
+    /// Passes a message on. `several`: whether other connections receive the same messages. Returns `false` if the store
+    /// was dropped.
+    pub(super) fn passes_on(&self, message: &Msg, several: bool) -> bool {
+        let Some(notifier) = self.notifier.upgrade() else { return false };
+        let (channel, payload) = (message.get_channel_name(), message.get_payload_bytes());
+        if channel == self.channels[1] {
+            notifier.broadcast(payload);
+        } else if let Some(push) = Push::parse(payload) {
+            // Other messages may be heard twice: a waiter that has left does not mind.
+            let is_grant = matches!(push.news, News::Granted { .. });
+            if !several || !is_grant || lock(&self.duplicates).is_new(payload) {
+                notifier.deliver(push);
+            }
+        }
+        true
     }
 
     /// Tells why there is no subscription, if there is none at all. It lasted for no time.
-    fn failed(&self, why: &str) -> Duration {
+    pub(super) fn failed(&self, why: &str) -> Duration {
         if *lock(&self.open) == 0 && self.notifier.strong_count() > 0 {
             self.telemetry.subscription_failed(why);
         }
@@ -100,20 +126,26 @@ impl Ear {
 
 /// A connection is subscribed while this value lives. Pushes arrive while there is one: at a Cluster each node has all
 /// messages, though those of other nodes come later.
-struct Open<'a>(&'a Ear);
+pub(super) struct Open<'a>(&'a Ear);
 
 impl<'a> Open<'a> {
-    fn new(ear: &'a Ear) -> Self {
+    /// `own`: whether the connection receives messages that the others do not. Such messages may have been missed.
+    pub(super) fn new(ear: &'a Ear, own: bool) -> Self {
         let mut open = lock(&ear.open);
         *open += 1;
-        if *open == 1
-            && let Some(notifier) = ear.notifier.upgrade()
-        {
+        let Some(notifier) = ear.notifier.upgrade().filter(|_| own || *open == 1) else { return Self(ear) };
+        if *open == 1 {
             ear.telemetry.subscription(true);
-            notifier.relink();
         }
-        drop(open);
+        notifier.relink();
         Self(ear)
+    }
+
+    /// Notes that messages of one master may have been missed.
+    #[cfg(feature = "cluster")]
+    pub(super) fn missed(&self) {
+        let _open = lock(&self.0.open);
+        self.0.notifier.upgrade().into_iter().for_each(|notifier| notifier.relink());
     }
 }
 

@@ -2,18 +2,17 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::future::{pending, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
 use super::Failures;
 use super::ear::Ear;
+use super::master::Master;
 use crate::store::redis::cluster::Cluster;
-use crate::store::redis::endpoint::Endpoint;
 
 /// How often the masters are looked up. They are also looked up when a connection fails.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -22,8 +21,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 pub(super) async fn listen(cluster: &Arc<Cluster>, ear: &Arc<Ear>) -> Infallible {
     let (mut tasks, mut masters) = (JoinSet::new(), HashMap::<String, AbortHandle>::new());
     let (lost, mut failures) = (Arc::new(Notify::new()), Failures::default());
+    let looked = watch::Sender::new(());
     loop {
         cluster.look_for_masters().await;
+        looked.send_replace(());
         let addresses = cluster.masters.addresses();
         if !addresses.is_empty() {
             masters.retain(|address, task| {
@@ -35,7 +36,10 @@ pub(super) async fn listen(cluster: &Arc<Cluster>, ear: &Arc<Ear>) -> Infallible
             });
             for address in addresses {
                 masters.entry(address).or_insert_with_key(|address| {
-                    tasks.spawn(stay(cluster.node(address), Arc::clone(ear), Arc::clone(&lost)))
+                    let (cluster, address) = (Arc::clone(cluster), address.clone());
+                    let master =
+                        Master { cluster, address, looked: looked.subscribe(), lost: Arc::clone(&lost) };
+                    tasks.spawn(master.stay(Arc::clone(ear)))
                 });
             }
             while tasks.try_join_next().is_some() {}
@@ -46,15 +50,5 @@ pub(super) async fn listen(cluster: &Arc<Cluster>, ear: &Arc<Ear>) -> Infallible
             // The others may need a moment to elect a new master.
             failures.pause(Duration::ZERO).await;
         }
-    }
-}
-
-/// Stays subscribed at one master.
-async fn stay(node: Endpoint, ear: Arc<Ear>, lost: Arc<Notify>) {
-    let mut failures = Failures::default();
-    loop {
-        let lasted = ear.hear(true, ready(Ok(&node)), pending()).await;
-        lost.notify_one();
-        failures.pause(lasted).await;
     }
 }

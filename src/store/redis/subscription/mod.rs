@@ -5,6 +5,8 @@
 mod duplicates;
 mod ear;
 #[cfg(feature = "cluster")]
+mod master;
+#[cfg(feature = "cluster")]
 mod masters;
 
 use std::future::{pending, ready};
@@ -72,13 +74,13 @@ async fn listen(places: &[Source], ear: &Arc<Ear>) {
     for place in places.iter().cycle() {
         let lasted = match place {
             Source::Pool(_) => pending().await,
-            Source::Url(endpoint) => ear.hear(false, ready(Ok(&**endpoint)), pending()).await,
+            Source::Url(endpoint) => ear.hear(ready(Ok(&**endpoint)), pending()).await,
             #[cfg(feature = "cluster")]
             Source::Cluster(cluster, _) => match masters::listen(cluster, ear).await {},
             #[cfg(feature = "sentinel")]
             Source::Sentinel(sentinels) => {
                 let since = sentinels.switches();
-                ear.hear(false, sentinels.master(), sentinels.switched(since)).await
+                ear.hear(sentinels.master(), sentinels.switched(since)).await
             }
         };
         failures.pause(lasted).await;

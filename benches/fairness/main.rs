@@ -1,0 +1,23 @@
+//! Queues over a fleet.
+//!
+//! ```text
+//! cargo bench --bench fairness --all-features                every figure
+//! cargo bench --bench fairness --all-features -- cluster     only the figures whose names contain that
+//! ```
+
+#![allow(missing_docs, unreachable_pub)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod cluster;
+#[allow(dead_code, reason = "other benches use the rest")]
+#[path = "../common/mod.rs"]
+mod common;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    common::run(|bench| {
+        cluster::run(bench);
+        Ok(())
+    })
+}

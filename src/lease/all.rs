@@ -1,0 +1,221 @@
+//! Leases of several keys that are acquired in one step: all of them, or none.
+
+use std::sync::Arc;
+
+use super::acquire::Undo;
+use super::admission::Leases;
+use super::handle::{Keeper, Lease};
+use super::holder::{Exclusive, Holder};
+use super::key_state::{KeyState, Spans};
+use super::kind::{Holders as _, Kind as _};
+use super::operations::WRONG_TYPE;
+use super::options::micros;
+use super::tokens::{Grant, unexpected};
+use super::validity::{Anchor, Validity};
+use crate::error::{Busy, Cause, Subject, Why};
+use crate::store::{
+    Arguments, Cell, Client, Fields, Garbled, Namespace, Operation, Push, Repeat, Script, script,
+};
+use crate::{Error, Key, clock};
+
+/// The most keys in one step. It locks as many keys in about 0.3 ms.
+pub(crate) const MOST_KEYS: usize = 32;
+
+type State = KeyState<Holder>;
+
+/// The states of several keys.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct States(pub(super) Vec<State>);
+
+/// Acquires a lease of each of several keys, or none. There is one token for each key.
+#[derive(Clone, Debug)]
+pub(crate) struct AcquireAll {
+    /// The prefix of the channel names.
+    pub(super) channels: Arc<str>,
+    pub(super) spans: Spans,
+    /// µs
+    pub(super) ttl: i64,
+    pub(super) tokens: Arc<[Arc<str>]>,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AllAnswer {
+    pub(super) now: i64,
+    pub(super) what: All,
+    /// Whether the call was sent twice. Then the other copy may run later.
+    twice: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum All {
+    /// Until when each lease lasts (µs), and its fence.
+    Held(Vec<(i64, i64)>),
+    /// A key is not free: its next lease ends at `soonest` (0: unknown), and `before` waiters are in its queue.
+    Refused {
+        soonest: i64,
+        before: i64,
+    },
+    Withdrawn,
+}
+
+impl Cell for States {
+    fn is_idle(&self, now: i64) -> bool {
+        self.0.iter().all(|state| state.is_idle(now))
+    }
+
+    fn pushes(&mut self) -> Vec<Push> {
+        self.0.iter_mut().flat_map(Cell::pushes).collect()
+    }
+}
+
+impl AcquireAll {
+    /// The step in memory, on one state for each token.
+    pub(super) fn step(&self, states: &mut [State], now: i64) -> All {
+        for (state, token) in states.iter_mut().zip(&*self.tokens) {
+            state.sweep(now);
+            if state.holders.held(token, now).is_some() {
+                continue;
+            }
+            if state.tombstones.get(token).is_some_and(|until| *until > now) {
+                return All::Withdrawn;
+            }
+            state.grant(now, self.spans);
+            if !state.holders.fits(token) {
+                let (soonest, before) =
+                    (state.holders.soonest(now), Holder::<true, ()>::counted(&state.queue));
+                return All::Refused { soonest, before };
+            }
+        }
+        let held = states.iter_mut().zip(&*self.tokens).map(|(state, token)| {
+            state.holders.held(token, now).unwrap_or_else(|| {
+                let expiry = now + self.ttl;
+                (expiry, state.holders.hold(token, expiry, now, &state.queue))
+            })
+        });
+        All::Held(held.collect())
+    }
+}
+
+impl Operation for AcquireAll {
+    type Cell = States;
+    type Reply = AllAnswer;
+    // A caller that goes away withdraws its tokens itself, since the answer may be lost too.
+    type Undo = Self;
+    const SCRIPT: Script = script!("lease/acquire_all", "lib/lease", "lib/mutex", "lib/queue");
+    const PARTS: &'static [&'static str] = Exclusive::PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
+    const SAME_ONCE: bool = false;
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        self.spans.write(&self.channels, call);
+        call.integer(self.ttl);
+    }
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        self.tokens.iter().for_each(|token| call.text(Arc::clone(token)));
+    }
+
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<AllAnswer, Garbled> {
+        let twice = fields.sent_twice();
+        let what = match fields.integer()? {
+            1 => {
+                let each = self.tokens.iter().map(|_| Ok((fields.integer()?, fields.integer()?)));
+                All::Held(each.collect::<Result<_, _>>()?)
+            }
+            0 => All::Refused { soonest: fields.integer()?, before: fields.integer()? },
+            -2 => All::Withdrawn,
+            _ => return Err(WRONG_TYPE),
+        };
+        Ok(AllAnswer { now, what, twice })
+    }
+
+    fn apply(self, states: &mut States, now: i64) -> AllAnswer {
+        states.0.resize(self.tokens.len(), State::default());
+        AllAnswer { now, what: self.step(&mut states.0, now), twice: false }
+    }
+}
+
+impl Leases<Exclusive> {
+    /// The client for leases of several keys. `None` in memory, where it needs none.
+    pub(crate) fn several(&self) -> Option<Client<AcquireAll>> {
+        Some(Namespace::<States>::each(&self.admission.namespace)?.client())
+    }
+
+    /// Whether one step can have all of these keys: on a Cluster, if they are in one slot.
+    pub(crate) fn are_in_one_place(&self, keys: &[Key]) -> bool {
+        let mut slots = keys.iter().map(|key| self.admission.namespace.slot(key));
+        let first = slots.next();
+        slots.all(|slot| Some(slot) == first)
+    }
+
+    /// Acquires a lease of each of several keys, which differ and are [in one place](Self::are_in_one_place), in one step:
+    /// all of them, or none. Does not wait. `suffixes`: one for the token of each key.
+    pub(crate) async fn acquire_all(
+        &self,
+        client: Option<&Client<AcquireAll>>,
+        keys: &[Key],
+        suffixes: &[String],
+    ) -> Result<Vec<Lease>, Error> {
+        let is_closed = || *self.holding.closed.borrow();
+        if is_closed() {
+            return Err(Error::interrupted());
+        }
+        let (admission, options) = (&self.admission, self.options());
+        let (ids, tokens): (Vec<_>, Vec<_>) =
+            suffixes.iter().map(|suffix| admission.token(&self.holding, suffix)).unzip();
+        let undo = |key, token| Undo { admission, options, key, token, is_armed: true };
+        let mut undos: Vec<_> = keys.iter().zip(&tokens).map(|(key, token)| undo(key, token)).collect();
+        let acquire = AcquireAll {
+            channels: Arc::clone(&admission.scene.channels),
+            spans: admission.scene.spans,
+            ttl: micros(options.ttl),
+            tokens: tokens.iter().map(Arc::clone).collect(),
+        };
+        let sent = clock::now();
+        let answer = match (admission.namespace.cells(), client) {
+            (Some(cells), _) => cells.step_all(keys, |states, now| AllAnswer {
+                now,
+                what: acquire.step(states, now),
+                twice: false,
+            }),
+            (None, Some(client)) => client.run(Key::of(keys), acquire).await,
+            (None, None) => Err(unexpected()),
+        };
+        // Without an answer, the acquire may still run. With one, a copy may, if there was one.
+        let is_armed = answer.as_ref().map_or_else(|error| !error.is_not_sent(), |answer| answer.twice);
+        let arm = |undos: &mut Vec<Undo<'_, Exclusive>>, is_armed| {
+            undos.iter_mut().for_each(|undo| undo.is_armed = is_armed);
+        };
+        arm(&mut undos, is_armed);
+        let AllAnswer { now, what, twice } = answer?;
+        let held = match what {
+            All::Held(held) => held,
+            All::Refused { soonest, before } => {
+                let retry_after = admission.retry_after(soonest - now, before);
+                return Err(Busy { subject: Subject::Lock, why: Why::Taken, retry_after }.into());
+            }
+            All::Withdrawn => return Err(unexpected()),
+        };
+        arm(&mut undos, true);
+        if is_closed() {
+            return Err(Error::interrupted());
+        }
+        let (at, anchor) = (clock::now(), Anchor { sent, now });
+        let until = |expiry| anchor.until(expiry, options.ttl, options.drift);
+        let validities = held.iter().map(|(expiry, _)| Validity::granted(until(*expiry), at));
+        let Some(validities) = validities.collect::<Option<Vec<_>>>() else {
+            let text = "the leases were granted, but expired before the reply arrived";
+            return Err(Error::unavailable(Cause::TimedOut, text));
+        };
+        arm(&mut undos, false);
+        let grants = keys.iter().zip(tokens.iter().zip(ids)).zip(held.iter().zip(validities));
+        let lease = grants.map(|((key, (token, id)), ((_, fence), validity))| {
+            let (key, token) = (key.clone(), Arc::clone(token));
+            let grant = Grant { key, token, id, fence: *fence, twice, validity, at, offered: false };
+            let lease = admission.hold(grant, &self.holding);
+            Lease::new(lease, Arc::clone(admission) as Arc<dyn Keeper>)
+        });
+        Ok(lease.collect())
+    }
+}

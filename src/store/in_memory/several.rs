@@ -1,0 +1,185 @@
+//! One step on the cells of several keys of a namespace.
+
+use std::collections::BTreeMap;
+use std::sync::MutexGuard;
+
+use super::cells::Cells;
+use crate::Error;
+use crate::store::notifier::Push;
+use crate::store::operation::Cell;
+use crate::sync::lock;
+
+impl<C: Cell> Cells<C> {
+    /// Like [`step`](Self::step), on the cells of several keys, which differ. Meanwhile all their shards are locked.
+    ///
+    /// # Errors
+    ///
+    /// [`is_overloaded`](Error::is_overloaded), as for one cell. Nothing has changed then.
+    pub(crate) fn step_all<R>(
+        &self,
+        keys: &[impl AsRef<[u8]>],
+        mut step: impl FnMut(&mut [C], i64) -> R,
+    ) -> Result<R, Error> {
+        let mut stepped = self.try_step_all(keys, &mut step);
+        if let (Err((_, now)), Some(bound)) = (&stepped, &self.shared.bound) {
+            bound.search(&self.shared.sweeper, *now);
+            stepped = self.try_step_all(keys, &mut step);
+        }
+        let (reply, pushes) = stepped.map_err(|(error, _)| {
+            self.tell_refused();
+            error
+        })?;
+        pushes.into_iter().for_each(|push| self.shared.notifier.deliver(push));
+        Ok(reply)
+    }
+
+    /// The error has the time of the step.
+    fn try_step_all<R>(
+        &self,
+        keys: &[impl AsRef<[u8]>],
+        step: &mut impl FnMut(&mut [C], i64) -> R,
+    ) -> Result<(R, Vec<Push>), (Error, i64)> {
+        let places: Vec<_> = keys.iter().map(|key| self.place(key.as_ref())).collect();
+        // Each shard once, in one order for all callers: none waits for another that waits for it.
+        let mut shards: BTreeMap<_, _> = places.iter().map(|(_, shard)| (*shard, None)).collect();
+        let mut now = i64::MIN;
+        for (shard, guard) in &mut shards {
+            let guard: &mut MutexGuard<'_, _> = guard.insert(lock(&self.shards[*shard]));
+            now = now.max(self.now(guard));
+        }
+        let placed = || keys.iter().zip(&places).map(|(key, (hash, shard))| (key.as_ref(), *hash, shard));
+        let bound = self.shared.bound.as_ref();
+        let (mut cells, mut is_new) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
+        for (key, hash, shard) in placed() {
+            let shard = shards.get_mut(shard).and_then(Option::as_mut);
+            let cell = match shard.and_then(|shard| shard.find(hash, key)) {
+                // It would be swept when another one is inserted.
+                Some(entry) if entry.get().cell.is_idle(now) => {
+                    entry.remove();
+                    bound.into_iter().for_each(|bound| bound.give_back(1));
+                    None
+                }
+                entry => entry.map(|entry| entry.get().cell.clone()),
+            };
+            is_new.push(cell.is_none());
+            cells.push(cell.unwrap_or_default());
+        }
+        let reply = step(&mut cells, now);
+        let pushes = cells.iter_mut().flat_map(Cell::pushes).collect();
+        let more = cells.iter().zip(&is_new).filter(|(cell, is_new)| **is_new && !cell.is_idle(now)).count();
+        for taken in 0..more {
+            if let Some(Err(error)) = bound.map(|bound| bound.take()) {
+                bound.into_iter().for_each(|bound| bound.give_back(taken));
+                return Err((error, now));
+            }
+        }
+        let (mut expired, mut removed) = (Vec::new(), 0);
+        for ((key, hash, shard), cell) in placed().zip(cells) {
+            let Some(Some(shard)) = shards.get_mut(shard) else { continue };
+            let is_idle = cell.is_idle(now);
+            match shard.find(hash, key) {
+                Some(entry) if is_idle && bound.is_some() => {
+                    entry.remove();
+                    removed += 1;
+                }
+                Some(mut entry) => entry.get_mut().cell = cell,
+                None if !is_idle => expired.extend(shard.insert(hash, key, cell, now)),
+                None => {}
+            }
+        }
+        drop(shards);
+        if let Some(bound) = bound {
+            bound.give_back(removed + expired.len());
+        }
+        if more > 0 {
+            self.is_not_empty();
+        }
+        Ok((reply, pushes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+    use std::thread;
+
+    use super::*;
+    use crate::store::in_memory::{Clock, InMemory};
+
+    /// A number, and until when it is kept.
+    #[derive(Clone, Debug, Default)]
+    struct Kept(u64, i64);
+
+    impl Cell for Kept {
+        fn is_idle(&self, now: i64) -> bool {
+            self.1 <= now
+        }
+    }
+
+    fn store(max_keys: Option<usize>) -> (InMemory, Arc<AtomicI64>) {
+        let time = Arc::new(AtomicI64::new(0));
+        (InMemory::new(Clock::Manual(Arc::clone(&time)), max_keys), time)
+    }
+
+    fn add(cells: &Cells<Kept>, keys: &[String], until: i64) -> Result<Vec<u64>, Error> {
+        cells.step_all(keys, |cells, _| {
+            cells.iter_mut().for_each(|cell| *cell = Kept(cell.0 + 1, until));
+            cells.iter().map(|cell| cell.0).collect()
+        })
+    }
+
+    fn names(keys: impl IntoIterator<Item = u64>) -> Vec<String> {
+        keys.into_iter().map(|key| key.to_string()).collect()
+    }
+
+    #[test]
+    fn a_full_store_takes_all_new_keys_or_none() {
+        let (store, time) = store(Some(3));
+        let cells = store.cells("a");
+        assert_eq!(add(&cells, &names([1, 2]), 10).unwrap(), [1, 1]);
+        assert!(add(&cells, &names([2, 3, 4]), 10).unwrap_err().is_overloaded());
+        assert_eq!(add(&cells, &names([2, 3, 1]), 10).unwrap(), [2, 1, 2]);
+        assert!(add(&cells, &names([1, 4]), 10).is_err());
+        // A key without state makes room at once.
+        assert_eq!(add(&cells, &names([3]), 0).unwrap(), [2]);
+        assert_eq!(add(&cells, &names([1, 4]), 10).unwrap(), [3, 1]);
+        time.store(2010, Ordering::Relaxed);
+        assert_eq!(add(&cells, &names([5, 6, 4]), 3000).unwrap(), [1, 1, 1], "all had expired");
+        assert_eq!(cells.shared.bound.as_ref().unwrap().cells(), 3);
+    }
+
+    /// Threads that name their keys in all orders wait for each other, and none of them for ever. No step is lost.
+    #[test]
+    fn steps_on_the_same_keys_run_one_after_the_other() {
+        const STEPS: u64 = 2000;
+        let (store, _time) = store(None);
+        let cells = store.cells("a");
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let cells = &cells;
+                scope.spawn(move || {
+                    // With 1000 keys, some of them are in one shard.
+                    for step in 0..STEPS {
+                        let first = (step * 7 + thread * 3) % 1000;
+                        let (second, third) = ((first + 500) % 1000, (first * 3 + 1) % 1000);
+                        let mut keys = vec![first, second];
+                        keys.extend((third != first && third != second).then_some(third));
+                        add(cells, &names(keys), i64::MAX).unwrap();
+                        cells.step(b"alone", |cell, _| *cell = Kept(cell.0 + 1, i64::MAX)).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(add(&cells, &names([]), 0).unwrap(), [0; 0]);
+        let alone = cells.step(b"alone", |cell, _| cell.0).unwrap();
+        let all = cells.step_all(&names(0..1000), |cells, _| cells.iter().map(|cell| cell.0).sum::<u64>());
+        let keys = |thread: u64, step: u64| {
+            let first = (step * 7 + thread * 3) % 1000;
+            let third = (first * 3 + 1) % 1000;
+            2 + u64::from(third != first && third != (first + 500) % 1000)
+        };
+        let wanted = (0..4).flat_map(|thread| (0..STEPS).map(move |step| keys(thread, step))).sum::<u64>();
+        assert_eq!((alone, all.unwrap()), (4 * STEPS, wanted));
+    }
+}

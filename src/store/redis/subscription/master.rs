@@ -1,0 +1,146 @@
+//! The subscription at one master of a Cluster: to the channels of this process that all nodes have, and to those that only
+//! this master has (see [`shards`]).
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Msg, Pipeline, PushInfo, PushKind, RedisError, Value, cmd};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{Instant, timeout};
+
+use super::Failures;
+use super::ear::{CHECK, CONNECT, Ear, NOT_IN_TIME, Open};
+use crate::error::Outage;
+use crate::store::redis::cluster::Cluster;
+use crate::store::redis::{failure, shards};
+
+/// One master.
+pub(super) struct Master {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) address: String,
+    /// Changes when the masters have been looked up.
+    pub(super) looked: watch::Receiver<()>,
+    /// Notified when the masters have to be looked up.
+    pub(super) lost: Arc<Notify>,
+}
+
+/// A connection, the messages on it, and the slots whose channels it is subscribed to.
+struct Subscribed {
+    connection: MultiplexedConnection,
+    pushes: mpsc::UnboundedReceiver<PushInfo>,
+    slots: HashSet<u16>,
+}
+
+impl Master {
+    /// Stays subscribed until the future is dropped.
+    pub(super) async fn stay(mut self, ear: Arc<Ear>) {
+        let mut failures = Failures::default();
+        loop {
+            let lasted = self.hear(&ear).await;
+            self.lost.notify_one();
+            failures.pause(lasted).await;
+        }
+    }
+
+    /// Passes the messages on until the connection fails. Returns for how long it was subscribed.
+    async fn hear(&mut self, ear: &Ear) -> Duration {
+        let mut subscribed = match timeout(CONNECT, self.subscribe(ear)).await {
+            Ok(Ok(subscribed)) => subscribed,
+            Ok(Err(outage)) => return ear.failed(&outage.text),
+            Err(_) => return ear.failed(NOT_IN_TIME),
+        };
+        let (open, since) = (Open::new(ear, !subscribed.slots.is_empty()), Instant::now());
+        loop {
+            let push = tokio::select! {
+                push = timeout(CHECK, subscribed.pushes.recv()) => push,
+                Ok(()) = self.looked.changed() => match self.follow(ear, &mut subscribed).await {
+                    Ok(true) => {
+                        open.missed();
+                        continue;
+                    }
+                    Ok(false) => continue,
+                    Err(_) => break,
+                },
+            };
+            match push {
+                Ok(Some(PushInfo { kind: PushKind::SUnsubscribe, .. })) => {
+                    // A slot has moved to another master, and its channels with it.
+                    subscribed.slots.clear();
+                    self.lost.notify_one();
+                }
+                Ok(Some(PushInfo { kind: PushKind::Disconnection, .. }) | None) => break,
+                Ok(Some(push)) => {
+                    if Msg::from_push_info(push).is_some_and(|message| !ear.passes_on(&message, true)) {
+                        break;
+                    }
+                }
+                // Nothing has arrived for a long time. Without a ping, a server that vanished would not be noticed.
+                Err(_) => {
+                    match timeout(CONNECT, subscribed.connection.send_packed_command(&cmd("PING"))).await {
+                        Ok(Ok(_)) => {}
+                        _ => break,
+                    }
+                }
+            }
+        }
+        ear.closed(open);
+        since.elapsed()
+    }
+
+    async fn subscribe(&mut self, ear: &Ear) -> Result<Subscribed, Outage> {
+        let (sender, pushes) = mpsc::unbounded_channel();
+        let mut connection = self.cluster.node(&self.address).listen(sender).await?;
+        let channels = ear.channels().iter().map(|channel| ("SUBSCRIBE", channel.clone()));
+        let mut subscribed = match subscribe(&mut connection, channels).await {
+            Ok(replies) => match replies.into_iter().find_map(|reply| reply.extract_error().err()) {
+                None => Subscribed { connection, pushes, slots: HashSet::new() },
+                Some(error) => return Err(failure::outage(error)),
+            },
+            Err(error) => return Err(failure::outage(error)),
+        };
+        self.looked.mark_unchanged();
+        self.follow(ear, &mut subscribed).await.map_err(failure::outage)?;
+        Ok(subscribed)
+    }
+
+    /// Subscribes to the channels of this master that are missing. Returns whether any were added. Where this is denied,
+    /// or the server has no such channels, it is not tried again: messages come by the others.
+    async fn follow(&self, ear: &Ear, subscribed: &mut Subscribed) -> Result<bool, RedisError> {
+        let (all, process) = ear.shards();
+        let masters = &self.cluster.masters;
+        let is_here = |slot: u16| masters.address(masters.of(slot)).as_ref() == Some(&self.address);
+        let missing = |slot: u16| is_here(slot) && !subscribed.slots.contains(&slot);
+        let missing: Vec<_> = shards::prefixes(all).filter(|(_, slot)| missing(*slot)).collect();
+        if missing.is_empty() {
+            return Ok(false);
+        }
+        let channels = missing.iter().map(|(prefix, _)| ("SSUBSCRIBE", format!("{prefix}{process}")));
+        let replies = subscribe(&mut subscribed.connection, channels).await?;
+        let mut added = false;
+        for ((_, slot), reply) in missing.iter().zip(replies) {
+            match reply.extract_error() {
+                // The slot is at another master by now, which is known at the next look.
+                Err(error) if failure::redirect(&error).is_some() => continue,
+                Err(_) => {}
+                Ok(_) => added = true,
+            }
+            subscribed.slots.insert(*slot);
+        }
+        Ok(added)
+    }
+}
+
+/// Sends one command for each channel: each has one reply, which may be an error.
+async fn subscribe(
+    connection: &mut MultiplexedConnection,
+    channels: impl Iterator<Item = (&'static str, String)>,
+) -> Result<Vec<Value>, RedisError> {
+    let mut all = Pipeline::new();
+    for (command, channel) in channels {
+        all.cmd(command).arg(channel);
+    }
+    let count = all.len();
+    connection.send_packed_commands(&all, 0, count).await
+}

@@ -1,0 +1,166 @@
+//! Locks of several keys: all of them, or none.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::future::join_all;
+use futures::poll;
+use tokio::time::timeout;
+use tower_distributed::{Key, Mutex};
+
+use crate::stores::{Place, SOON};
+use support::eventually;
+
+/// How many of the keys are locked.
+async fn locked(mutex: &Mutex, keys: &[&str]) -> usize {
+    let locked = join_all(keys.iter().map(|key| mutex.is_locked(*key))).await;
+    locked.into_iter().filter(|locked| *locked.as_ref().unwrap()).count()
+}
+
+async fn are_free(mutex: &Mutex, keys: &[&str]) {
+    eventually("all are free", SOON, async || locked(mutex, keys).await == 0).await;
+}
+
+pub(crate) async fn all_are_locked_or_none(place: &Place, name: &str) {
+    let (mutex, other) = (Mutex::new(place, name).unwrap(), Mutex::new(place, name).unwrap());
+    let keys = ["c", "a", "b"];
+    let first = mutex.try_lock_all(keys).await.unwrap();
+    assert!(first.is_held() && first.iter().map(|guard| guard.key()).eq(&keys.map(Key::from)));
+    assert_eq!(locked(&other, &keys).await, 3);
+    assert_eq!(first.fences(), first.iter().map(|guard| guard.fence()).collect::<Vec<_>>());
+    // Nothing of a call that is refused stays.
+    let error = other.try_lock_all(["x", "b", "y"]).await.unwrap_err();
+    assert!(error.is_refused() && error.retry_after().is_some(), "{error}");
+    are_free(&other, &["x", "y"]).await;
+    first.extend().await.unwrap();
+    let before = first.fences();
+    assert!(first.unlock().await.unwrap());
+    assert_eq!(locked(&other, &keys).await, 0);
+    let second = other.lock_all(keys).await.unwrap();
+    assert!(second.fences().iter().zip(&before).all(|(after, before)| after > before), "{second:?}");
+    drop(second);
+    are_free(&mutex, &keys).await;
+    // One key is as good as several, and a lock that is lost is told.
+    let one = mutex.try_lock_all(["a"]).await.unwrap();
+    assert!(mutex.try_lock("a").await.unwrap_err().is_refused());
+    let holder = &mutex.inspect("a").await.unwrap().holders[0];
+    assert!(mutex.revoke("a", holder).await.unwrap() && !one.unlock().await.unwrap());
+}
+
+pub(crate) async fn all_are_locked_once_they_are_free(place: &Place, name: &str) {
+    let [mutex, other] = [(); 2].map(|()| Mutex::new(place, name).unwrap());
+    let (b, c) = (mutex.lock("b").await.unwrap(), mutex.lock("c").await.unwrap());
+    let all = tokio::spawn(async move { other.lock_all(["c", "b", "a"]).await.unwrap() });
+    // It holds what is earlier in the order while it waits.
+    eventually("a is locked", SOON, async || mutex.is_locked("a").await.unwrap()).await;
+    let fences = [b.fence(), c.fence()];
+    assert!(c.unlock().await.unwrap());
+    assert!(!all.is_finished() && b.unlock().await.unwrap());
+    let all = timeout(SOON, all).await.unwrap().unwrap();
+    assert!(all.fences()[0] > fences[1] && all.fences()[1] > fences[0]);
+    assert!(mutex.try_lock("a").await.unwrap_err().is_refused());
+    assert!(all.unlock().await.unwrap());
+}
+
+/// Callers that name their keys in all orders wait for each other, and none of them for ever.
+pub(crate) async fn orders_that_cross_make_no_deadlock(place: &Place, name: &str) {
+    let keys = ["a", "b", "c"];
+    let inside: Arc<[AtomicBool; 3]> = Arc::default();
+    let worker = |number: usize| {
+        let (mutex, inside) = (Mutex::new(place, name).unwrap(), Arc::clone(&inside));
+        tokio::spawn(async move {
+            for round in 0..5 {
+                let chosen = [[0, 1], [1, 0], [1, 2], [2, 0], [0, 2]][(number + round) % 5];
+                let guards = mutex.lock_all(chosen.map(|key| keys[key])).await.unwrap();
+                for key in chosen {
+                    assert!(!inside[key].swap(true, Ordering::SeqCst), "two at once");
+                }
+                tokio::task::yield_now().await;
+                for key in chosen {
+                    inside[key].store(false, Ordering::SeqCst);
+                }
+                assert!(guards.unlock().await.unwrap());
+                // Others lock one alone.
+                let alone = mutex.lock(keys[(number + round) % 3]).await.unwrap();
+                assert!(alone.unlock().await.unwrap());
+            }
+        })
+    };
+    let workers = join_all((0..8).map(worker));
+    for outcome in timeout(3 * SOON, workers).await.expect("a deadlock") {
+        outcome.unwrap();
+    }
+    assert_eq!(locked(&Mutex::new(place, name).unwrap(), &keys).await, 0);
+}
+
+pub(crate) async fn who_goes_away_holds_none_of_them(place: &Place, name: &str) {
+    let (mutex, keys) = (Mutex::new(place, name).unwrap(), ["a", "b", "c"]);
+    for _ in 0..3 {
+        // In any state: the call may be under way, or answered.
+        let mut locking = Box::pin(mutex.lock_all(keys));
+        let _ = poll!(locking.as_mut());
+        drop(locking);
+        are_free(&mutex, &keys).await;
+    }
+    let b = mutex.lock("b").await.unwrap();
+    let (other, waiting) = (mutex.clone(), Mutex::builder().max_wait(Duration::from_millis(50)));
+    let all = tokio::spawn(async move { other.lock_all(keys).await.map(drop) });
+    eventually("a is locked", SOON, async || mutex.is_locked("a").await.unwrap()).await;
+    all.abort();
+    are_free(&mutex, &["a", "c"]).await;
+    let waiting = waiting.build(place, name).unwrap();
+    assert!(waiting.lock_all(keys).await.unwrap_err().is_waited_too_long());
+    are_free(&mutex, &["a", "c"]).await;
+    assert!(b.unlock().await.unwrap());
+    // Locks that are kept for a time are not kept by a call that got only some of them.
+    let kept = Mutex::builder().ttl(2 * SOON).at_least_for(2 * SOON).build(place, name).unwrap();
+    let b = mutex.lock("b").await.unwrap();
+    assert!(kept.try_lock_all(keys).await.unwrap_err().is_refused());
+    are_free(&mutex, &["a", "c"]).await;
+    assert!(b.unlock().await.unwrap());
+    mutex.close();
+    assert!(mutex.lock_all(keys).await.unwrap_err().is_interrupted());
+}
+
+pub(crate) async fn settings_are_those_of_each_lock(place: &Place, name: &str) {
+    let mutex = Mutex::builder().value_with(|| "host-7".to_owned()).build(place, name).unwrap();
+    let both = mutex.lock_all(["a", "b"]).await.unwrap();
+    assert!(both.iter().all(|guard| guard.token() == "host-7"));
+    assert!(mutex.try_lock_all(["b", "c"]).await.unwrap_err().is_invalid(), "the value is in use");
+    assert!(both.unlock().await.unwrap());
+    // Leases that nothing renews end.
+    let mutex = Mutex::builder().ttl(Duration::from_millis(200)).watchdog(false).build(place, name).unwrap();
+    let both = mutex.lock_all(["a", "b"]).await.unwrap();
+    timeout(SOON, both.lost()).await.unwrap();
+    assert!(!both.is_held() && both.extend().await.unwrap_err().is_lost());
+    drop(both);
+    are_free(&mutex, &["a", "b"]).await;
+    // Others are renewed.
+    let mutex = Mutex::builder().ttl(Duration::from_millis(600)).build(place, name).unwrap();
+    let both = mutex.lock_all(["a", "b"]).await.unwrap();
+    assert!(timeout(Duration::from_millis(1500), both.lost()).await.is_err());
+    assert!(both.unlock().await.unwrap());
+    let exact = Mutex::builder().exact_names().build(place, name).unwrap();
+    assert!(exact.lock_all(["td.ok", "a}b"]).await.unwrap_err().is_invalid());
+}
+
+pub(crate) async fn keys_out_of_range_are_told(place: &Place, name: &str) {
+    let mutex = Mutex::new(place, name).unwrap();
+    let many: Vec<_> = (0..33).collect();
+    for (keys, text) in [
+        (&[][..], "the keys of lock_all must be 1 to 32, are 0"),
+        (&many, "the keys of lock_all must be 1 to 32, are more than 32"),
+        (&[7, 8, 7], "the keys of lock_all must differ, \"7\" is given twice"),
+    ] {
+        for error in
+            [mutex.lock_all(keys.iter().copied()).await, mutex.try_lock_all(keys.iter().copied()).await]
+        {
+            let error = error.unwrap_err();
+            assert!(error.is_invalid() && error.to_string() == text, "{error}");
+        }
+    }
+    let all = mutex.lock_all(0..32).await.unwrap();
+    assert_eq!((all.len(), all.is_held()), (32, true));
+    assert!(all.unlock().await.unwrap());
+}
