@@ -35,8 +35,8 @@ pub(crate) struct Alive(BTreeMap<Arc<str>, i64>);
 
 impl Cell for Alive {
     fn is_idle(&self, now: i64) -> bool {
-        let ttl = micros(TTL);
-        !self.0.values().any(|at| (now - ttl..=now + ttl).contains(at))
+        // A time that is too late counts again once the clock has caught up.
+        self.0.values().all(|at| *at < now - micros(TTL))
     }
 }
 
@@ -121,31 +121,32 @@ impl State {
 }
 
 impl Members {
-    /// Returns the processes that share the limits of a name, with this one. `first` is their number until they are counted.
-    pub(super) fn join(store: &Store, name: &str, first: NonZeroU32) -> Arc<Self> {
-        let members = store.shared(name, || {
+    /// Returns the processes that share the limits of a name, of which this one is one from [`start`](Self::start) on.
+    pub(super) fn join(store: &Store, name: &str) -> Arc<Self> {
+        store.shared(name, || {
             Arc::new_cyclic(|this: &Weak<Self>| {
                 store.scheduler().join(this.clone());
-                let (first, due) = (first.get(), Some(Instant::now()));
-                let state = State { first, counts: VecDeque::new(), due, every: EVERY };
+                let state = State { first: 0, counts: VecDeque::new(), due: None, every: EVERY };
                 Self {
                     client: Namespace::open(store, name).client(),
                     process: store.notifier().process().into(),
                     state: Mutex::new(state),
-                    count: AtomicU32::new(first),
+                    count: AtomicU32::new(0),
                     store: store.clone(),
                 }
             })
-        });
-        store.scheduler().schedule(Instant::now());
-        members
+        })
     }
 
-    /// Raises the number of processes until they are counted.
-    pub(super) fn assume(&self, first: NonZeroU32) {
-        let mut state = lock(&self.state);
-        state.first = state.first.max(first.get());
-        self.count.store(state.count(), Ordering::Relaxed);
+    /// Begins to count, unless that has begun. `first`: the number of processes until they are counted.
+    pub(super) fn start(&self, first: NonZeroU32) {
+        let due = {
+            let mut state = lock(&self.state);
+            state.first = state.first.max(first.get());
+            self.count.store(state.count(), Ordering::Relaxed);
+            *state.due.get_or_insert_with(Instant::now)
+        };
+        self.store.scheduler().schedule(due);
     }
 
     /// The number of processes, without I/O.

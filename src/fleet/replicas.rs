@@ -29,7 +29,7 @@ impl Replicas {
             Sharing::Counted { first, at_least } => {
                 // In memory there is no outage, and nobody else.
                 if !store.is_in_memory() {
-                    most.members.get_or_init(|| Members::join(store, name, first)).assume(first);
+                    most.members.get_or_init(|| Members::join(store, name)).start(first);
                 }
                 at_least
             }

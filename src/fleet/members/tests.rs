@@ -40,7 +40,8 @@ impl Members {
 
 /// A process: a store of its own, and the members that it knows.
 fn process(store: Store) -> Arc<Members> {
-    let members = Members::join(&store, "api", ONE);
+    let members = Members::join(&store, "api");
+    members.start(ONE);
     members.beat_every(OFTEN);
     members
 }
@@ -73,7 +74,7 @@ async fn processes_are_counted_until_they_leave() {
     let processes: Vec<_> = (0..5).map(|_| process(on(&server))).collect();
     all_count(&processes.iter().collect::<Vec<_>>(), 5).await;
     // Handles of one store are one process.
-    let again = Members::join(&processes[0].store, "api", ONE);
+    let again = Members::join(&processes[0].store, "api");
     assert!(Arc::ptr_eq(&again, &processes[0]));
 
     let [a, b, c, d, e] = processes.try_into().unwrap();
@@ -81,10 +82,15 @@ async fn processes_are_counted_until_they_leave() {
     store.shutdown(SOON).await.unwrap();
     drop(e);
     all_count(&[&a, &b, &c], 3).await;
+    // A store that is used again after it was shut down.
+    d.start(ONE);
+    all_count(&[&a, &b, &c, &d], 4).await;
+    drop(d);
+    all_count(&[&a, &b, &c], 3).await;
     assert_eq!(server.query::<i64>(&["ZCARD", KEY]).unwrap(), 3);
     let ttl: i64 = server.query(&["PTTL", KEY]).unwrap();
     assert!((1..=30_000).contains(&ttl), "{ttl}");
-    drop((again, a, b, c));
+    drop((again, a, b, c, store));
     eventually("an empty set", SOON, async || server.query::<i64>(&["EXISTS", KEY]).unwrap() == 0).await;
 }
 

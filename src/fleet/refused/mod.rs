@@ -236,7 +236,8 @@ impl Shared {
         List::combined([this.list(text), before.list(text)])
     }
 
-    fn store_list(self: &Arc<Self>, now: i64) {
+    /// `is_last`: the process ends, and waits for it.
+    fn store_list(self: &Arc<Self>, now: i64, is_last: bool) {
         if lock(&self.due).take().is_none() {
             return;
         }
@@ -244,8 +245,11 @@ impl Shared {
         self.has_changed.store(false, Ordering::Relaxed);
         let list = self.list(!self.is_hashed.load(Ordering::Relaxed), now).top(STORED);
         let put = Put::new(&list, micros(WINDOW) / 1000);
-        let this = Arc::downgrade(self);
-        self.client.send(None, Key::from(self.store.notifier().process()), put, move |stored| {
+        let (this, process) = (Arc::downgrade(self), Key::from(self.store.notifier().process()));
+        if is_last {
+            return self.client.detach(process, put);
+        }
+        self.client.send(None, process, put, move |stored| {
             if let Some(this) = this.upgrade().filter(|_| stored.is_err_and(|error| error.is_away()))
                 && !this.has_changed.swap(true, Ordering::Relaxed)
             {
@@ -262,8 +266,8 @@ impl PeriodicTask for Shared {
 
     fn signal(self: Arc<Self>, signal: Signal) {
         match signal {
-            // Also at the end of the process.
-            Signal::Due | Signal::Hurry => self.store_list(clock::micros()),
+            Signal::Due => self.store_list(clock::micros(), false),
+            Signal::Hurry => self.store_list(clock::micros(), true),
             Signal::Relinked | Signal::ShutDown => {}
         }
     }
