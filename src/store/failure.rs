@@ -48,6 +48,8 @@ pub enum StoreFailure {
     ///   that crashes or is paused is counted for 30 s more.
     /// * Processes are counted by the clock of the server. After it was set, or the server has lost its state, single counts
     ///   are too low, which the last four make up for.
+    /// * Layers whose primitives have the same kind and name share the share, as with `LocalShare`. The largest of all their
+    ///   numbers counts.
     /// * Processes that do not reach the store are not counted by the others. If that part of a fleet uses its share, and the
     ///   store then fails for the others too, these divide the limit by a number that is too low. `at_least` bounds this.
     /// * At most 10 000 processes are counted for a name. Whoever can write to Redis can forge or delete processes: `at_least`

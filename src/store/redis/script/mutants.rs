@@ -17,8 +17,10 @@ use support::scratch_dir::ScratchDir;
 const VARIABLE: &str = "TOWER_DISTRIBUTED_LUA_MUTANT";
 
 /// The tests that should find the mutants of a piece.
-const TESTS: [(&str, &[&str]); 19] = [
+const TESTS: [(&str, &[&str]); 21] = [
     ("dedupe/open", &["dedupe::exact::tests"]),
+    ("fleet/members", &["fleet::members"]),
+    ("fleet/refused", &["fleet::refused"]),
     ("lib/answer", &["agreement::busy", "flights_agree"]),
     ("lib/bare", &["token_bucket::agreement"]),
     ("lib/bloom", &["agreement::busy", "claims::claims_agree"]),
