@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
+use tower_distributed::fleet::RefusedKeys;
 use tower_distributed::wait_group::FleetLimit;
 use tower_distributed::{FleetQuotas, Mutex, Quota, Store, TokenBucket, WaitGroup};
 
@@ -261,6 +262,29 @@ async fn it_sets_quotas_for_the_whole_fleet() {
         let (ok, _, told) = inspect(arguments).await;
         assert!(!ok && told.contains(expected), "{arguments:?}: {told}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_shows_what_is_refused_most() {
+    let server = RedisServer::start().await;
+    let url = server.url();
+    let (ok, printed, told) = inspect(&[&url, "--top", "api"]).await;
+    assert!(ok && printed.starts_with("Nothing is stored") && told.is_empty(), "{printed}{told}");
+    for ann in [3, 2] {
+        let store = Store::redis(&url).unwrap();
+        let refused = RefusedKeys::with_plain_keys(&store, "api").unwrap();
+        (0..ann).for_each(|_| refused.record("ann\x1b[2J"));
+        refused.record("ben");
+        store.shutdown(SOON).await.unwrap();
+    }
+    let (ok, printed, _) = inspect(&[&url, "--top", "api"]).await;
+    assert_eq!((ok, &*printed), (true, "         5  ann%1b[2J\n         2  ben\n"));
+    let (_, printed, _) = inspect(&[&url, "--top", "api", "--limit", "1"]).await;
+    assert_eq!(printed, "         5  ann%1b[2J\n");
+    let (_, printed, _) = inspect(&[&url]).await;
+    assert!(printed.contains("refused 2 keys") && printed.contains("  ann%1b[2J\n"), "{printed}");
+    let (ok, _, told) = inspect(&[&url, "--top", "a b"]).await;
+    assert!(!ok && told.contains("\"a b\""), "{told}");
 }
 
 /// Runs the tool at a terminal. `None` if there is no program `script`, which makes one.

@@ -41,7 +41,11 @@ pub(crate) struct Arguments {
     #[arg(long)]
     pub(crate) kind: Option<Kind>,
 
-    /// The most entries to list
+    /// Shows which keys of this namespace all processes together have refused most, by RefusedKeys
+    #[arg(long, value_name = "NAMESPACE", conflicts_with_all = ["change", "namespace", "kind"])]
+    pub(crate) top: Option<String>,
+
+    /// The most entries to list, or keys with --top
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) limit: usize,
 

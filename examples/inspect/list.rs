@@ -27,11 +27,15 @@ pub(crate) async fn list(operator: &Operator, arguments: &Arguments) -> Result<(
     let rows: Vec<_> = states.try_filter_map(async |row| Ok(row)).try_collect().await.map_err(told)?;
     let mut table = Table::new(arguments.full);
     rows.iter().for_each(|(entry, state)| table.add(entry, state.as_ref()));
-    // A reader such as `head` may end before it has read all.
     let mut text = table.to_string();
     if more {
         text += &format!("There are more: choose a --namespace, or raise --limit {}.\n", arguments.limit);
     }
+    print(&text)
+}
+
+/// Prints a text. A reader such as `head` may end before it has read all.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("cannot print: {error}")),
         _ => Ok(()),

@@ -6,6 +6,7 @@
 //! cargo run --example inspect -- redis://127.0.0.1/ --namespace reports --full
 //! cargo run --example inspect -- redis://127.0.0.1/ --revoke reports 2026-11            # asks first
 //! cargo run --example inspect -- redis://127.0.0.1/ --set api "100/min, burst 20" --by ann
+//! cargo run --example inspect -- redis://127.0.0.1/ --top api                           # who is refused most
 //! cargo run --example inspect -- redis://127.0.0.1/ --acl ops                           # the permissions that it needs
 //! cargo run --example inspect --features cluster -- --cluster redis://10.0.0.1/ redis://10.0.0.2/
 //! ```
@@ -16,6 +17,7 @@ mod connect;
 mod list;
 mod set;
 mod show;
+mod top;
 
 use std::process::ExitCode;
 
@@ -44,6 +46,9 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(user) = &arguments.acl {
         println!("{}", operator.acl_rule(user).map_err(told)?);
         return Ok(());
+    }
+    if let Some(namespace) = &arguments.top {
+        return top::show(&operator, arguments, namespace).await;
     }
     if let Some(setting) = arguments.setting() {
         return set::change(&store, arguments, &setting).await;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use tower_distributed::Error;
-use tower_distributed::fleet::SettingVersion;
+use tower_distributed::fleet::{RefusedKey, SettingVersion};
 use tower_distributed::lease::{Holder, Snapshot};
 use tower_distributed::operator::{Entry, FlightState, State};
 
@@ -37,6 +37,10 @@ impl Table {
         if let Ok(State::Setting(versions)) = state {
             let most = if self.full { usize::MAX } else { MOST_HOLDERS };
             holders.extend(versions.iter().skip(1).take(most).map(version));
+        }
+        if let Ok(State::Refused(keys)) = state {
+            let most = if self.full { usize::MAX } else { MOST_HOLDERS };
+            holders.extend(keys.iter().take(most).map(refused));
         }
         let is_cut = leases.is_some_and(is_cut);
         if shown < all.len() {
@@ -121,7 +125,17 @@ pub(crate) fn text(state: &State) -> String {
             }
         },
         State::Setting(versions) => versions.first().map_or_else(String::new, version),
+        State::Refused(keys) => format!("refused {}", count(keys.len(), "key", "keys")),
         other => format!("{other:?}"),
+    }
+}
+
+/// Describes how often a key was refused.
+pub(crate) fn refused(RefusedKey { key, at_least, at_most, .. }: &RefusedKey) -> String {
+    if at_least == at_most {
+        format!("{at_least:>10}  {key}")
+    } else {
+        format!("{at_least:>10} to {at_most}  {key}")
     }
 }
 

@@ -1,7 +1,10 @@
 #![doc = include_str!("page.md")]
 
 mod follow;
+mod members;
 mod operations;
+pub(crate) mod refused;
+mod replicas;
 mod value;
 mod version;
 
@@ -17,6 +20,8 @@ use derive_where::derive_where;
 use self::follow::Follower;
 use self::operations::Read;
 pub(crate) use self::operations::{Versions, look};
+pub use self::refused::{RefusedKey, RefusedKeys};
+pub(crate) use self::replicas::Replicas;
 pub(crate) use self::value::Sealed;
 pub use self::value::SettingValue;
 pub use self::version::SettingVersion;

@@ -174,7 +174,9 @@ impl<B, R> IdempotencyBuilder<B, R> {
             away: match settings.on_store_failure {
                 StoreFailure::FailClosed => Away::FailClosed,
                 StoreFailure::FailOpen => Away::FailOpen,
-                StoreFailure::LocalShare { .. } => Away::LocalShare(open(settings.store.local_share())?),
+                StoreFailure::LocalShare { .. } | StoreFailure::CountedShare { .. } => {
+                    Away::LocalShare(open(settings.store.local_share())?)
+                }
             },
             principal: settings.principal,
             upload: Limits { largest, within: settings.read_timeout, room },

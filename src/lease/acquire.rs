@@ -198,7 +198,7 @@ impl<K: Kind> Leases<K> {
             }
             What::Acquired(Standing::Done) => found.map(Got::Done).ok_or_else(unexpected),
             What::Acquired(Standing::Refused { soonest, before }) => {
-                Err(admission.refusal(ask, soonest - now, before))
+                Err(admission.refusal(ask, soonest.saturating_sub(now), before))
             }
             What::Acquired(Standing::Queued { .. } | Standing::Withdrawn)
             | What::Released(_)

@@ -140,8 +140,10 @@ pub(super) const WRONG_TYPE: Garbled =
 
 const GARBLED: Garbled = Garbled("the script replied with something other than a list of grants");
 
-/// The state of a token, from the numbers that say so in a reply.
+/// The state of a token, from the numbers that say so in a reply. A lock of another program may have a ttl whose end is no
+/// time that fits.
 fn standing(status: i64, time: i64, fence: i64, before: i64) -> Standing {
+    let time = time.clamp(0, 1 << 53);
     match status {
         1 => Standing::Held { expiry: time, fence },
         2 => Standing::Queued { soonest: time, before },

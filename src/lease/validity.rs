@@ -32,7 +32,7 @@ impl Anchor {
 
     /// Returns how much of the lease was left when the call ran.
     fn left(self, expiry: i64) -> Duration {
-        Duration::from_micros(u64::try_from(expiry - self.now).unwrap_or(0))
+        Duration::from_micros(u64::try_from(expiry.saturating_sub(self.now)).unwrap_or(0))
     }
 }
 

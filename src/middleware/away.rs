@@ -1,8 +1,8 @@
 //! What a layer does while its store is unavailable: see [`StoreFailure`].
 
 use std::future::Future;
-use std::num::NonZeroU32;
 
+use crate::store::failure::Sharing;
 use crate::telemetry::Outcome;
 use crate::{Error, StoreFailure};
 
@@ -15,12 +15,15 @@ pub(crate) enum Away<L> {
 }
 
 impl<L: Clone> Away<L> {
-    /// `local`: makes the primitive for a number of processes that share its limit.
-    pub(crate) fn new(on_store_failure: StoreFailure, local: impl FnOnce(NonZeroU32) -> L) -> Self {
+    /// `local`: makes the primitive for the processes that share its limit.
+    pub(crate) fn new(on_store_failure: StoreFailure, local: impl FnOnce(Sharing) -> L) -> Self {
         match on_store_failure {
             StoreFailure::FailClosed => Self::FailClosed,
             StoreFailure::FailOpen => Self::FailOpen,
-            StoreFailure::LocalShare { replicas } => Self::LocalShare(local(replicas)),
+            StoreFailure::LocalShare { replicas } => Self::LocalShare(local(Sharing::Named(replicas))),
+            StoreFailure::CountedShare { replicas: first, at_least } => {
+                Self::LocalShare(local(Sharing::Counted { first, at_least }))
+            }
         }
     }
 

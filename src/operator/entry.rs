@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::store::{Found, Stem, check_name};
+use crate::store::{Found, Stem, bytes_of, check_name, is_digest, text_of};
 use crate::{Error, Key};
 
 /// The kind of a stored state. Its [`Display`](fmt::Display) and [`FromStr`] use the names in the table.
@@ -44,11 +44,13 @@ pub enum Kind {
     FleetTable,
     /// `fleet_limit`: a limit of permits of the [fleet](crate::fleet).
     FleetLimit,
+    /// `refused_keys`: what a process has refused most, by [`RefusedKeys`](crate::fleet::RefusedKeys). The key is the process.
+    RefusedKeys,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::TokenBucket,
         Self::WaitGroup,
         Self::Mutex,
@@ -61,12 +63,14 @@ impl Kind {
         Self::FleetQuotas,
         Self::FleetTable,
         Self::FleetLimit,
+        Self::RefusedKeys,
     ];
 
     /// Returns whether a state of this kind has holders, which can be [revoked](super::Operator::revoke).
     #[must_use]
     pub fn has_holders(self) -> bool {
-        !matches!(self, Self::TokenBucket | Self::Dedupe | Self::BloomFilter) && !self.is_setting()
+        !matches!(self, Self::TokenBucket | Self::Dedupe | Self::BloomFilter | Self::RefusedKeys)
+            && !self.is_setting()
     }
 
     /// Whether a listing shows a namespace of this kind as one entry.
@@ -93,6 +97,7 @@ impl Kind {
             Self::FleetQuotas => "fleet_quotas",
             Self::FleetTable => "fleet_table",
             Self::FleetLimit => "fleet_limit",
+            Self::RefusedKeys => "refused_keys",
         }
     }
 
@@ -100,6 +105,7 @@ impl Kind {
     fn of_part(stem: Stem, part: &str) -> Option<(Self, Stem)> {
         let kind = match part {
             "tat" => Self::TokenBucket,
+            "refused" => Self::RefusedKeys,
             "permits:holders" | "permits:second" | "permits:queue" => Self::WaitGroup,
             "lock" | "queue" => Self::Mutex,
             "rw:holders" | "rw:queue" | "rw:second" => Self::RwLock,
@@ -226,8 +232,7 @@ impl Entry {
                     "a dedupe has no item with the name {text:?}: name the item itself"
                 )));
             }
-            let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-            if digest.len() == 64 && digest.bytes().all(is_digit) {
+            if is_digest(digest) {
                 return Ok(Self { stem: Some(Stem::Digest(Key::from(digest))), ..entry });
             }
         }
@@ -289,45 +294,6 @@ impl fmt::Display for Entry {
         }
         Ok(())
     }
-}
-
-/// Writes bytes as text that is safe to print.
-fn text_of(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    let escape = |text: &mut String, bytes: &[u8]| {
-        bytes.iter().for_each(|byte| text.push_str(&format!("%{byte:02x}")));
-    };
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            // Quotes and backslashes can be printed, but `escape_debug` escapes them.
-            let is_printable = "'\"\\".contains(c) || c.escape_debug().len() == 1;
-            if is_printable && c != '%' { text.push(c) } else { escape(&mut text, c.to_string().as_bytes()) }
-        }
-        escape(&mut text, chunk.invalid());
-    }
-    let inner = text.trim_matches(' ');
-    if inner.len() == text.len() {
-        return text;
-    }
-    let before = text.len() - text.trim_start_matches(' ').len();
-    let after = if inner.is_empty() { 0 } else { text.len() - before - inner.len() };
-    format!("{}{inner}{}", "%20".repeat(before), "%20".repeat(after))
-}
-
-/// Returns the bytes that [`text_of`] writes as `text`, or would write in another way.
-fn bytes_of(text: &str) -> Option<Vec<u8>> {
-    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.bytes());
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let digits = [rest.next()?, rest.next()?];
-                let digit = |byte: u8| char::from(byte).to_digit(16);
-                (digit(digits[0])? * 16 + digit(digits[1])?) as u8
-            }
-            byte => byte,
-        });
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]
@@ -399,6 +365,7 @@ mod tests {
         assert_eq!(kind_of("0", "config"), Some(Kind::BloomFilter));
         assert_eq!(kind_of("layout", "layout"), Some(Kind::Dedupe));
         assert_eq!(kind_of("k", "tat"), Some(Kind::TokenBucket));
+        assert_eq!(kind_of("k", "refused"), Some(Kind::RefusedKeys));
         for (parts, kind) in [
             (Quotas::PARTS, Kind::FleetQuotas),
             (QuotaTable::PARTS, Kind::FleetTable),

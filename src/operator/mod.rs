@@ -1,6 +1,7 @@
 #![doc = include_str!("page.md")]
 
 mod entry;
+mod refused;
 mod scan;
 mod state;
 
@@ -129,6 +130,7 @@ impl Operator {
             Kind::FleetQuotas => self.setting::<Quotas>(name).await,
             Kind::FleetTable => self.setting::<QuotaTable>(name).await,
             Kind::FleetLimit => self.setting::<u32>(name).await,
+            Kind::RefusedKeys => Ok(self.refused(entry).await?.map(|list| State::Refused(list.into()))),
             Kind::WaitGroup | Kind::Mutex | Kind::RwLock | Kind::ExactClaim | Kind::FilterClaim => {
                 let leases = self.leases(entry).await?;
                 Ok((!leases.is_free()).then_some(State::Leases(leases)))

@@ -7,6 +7,7 @@ use super::entry::{Entry, Kind};
 use crate::bloom_filter::Bits;
 use crate::dedupe::exact::{Bucket as Handled, ExactClaims, Stored};
 use crate::fleet::Versions;
+use crate::fleet::refused::Stored as Refused;
 use crate::lease::holder::Exclusive;
 use crate::lease::kind::Kind as LeaseKind;
 use crate::lease::operations::StateOf;
@@ -92,6 +93,7 @@ fn in_memory(store: &Store, namespace: Option<&str>) -> Vec<Entry> {
     add(Kind::FleetQuotas, store.keys_of::<Versions<Quotas>>(|_, _| true));
     add(Kind::FleetTable, store.keys_of::<Versions<QuotaTable>>(|_, _| true));
     add(Kind::FleetLimit, store.keys_of::<Versions<u32>>(|_, _| true));
+    add(Kind::RefusedKeys, store.keys_of::<Refused>(|_, _| true));
     // Both kinds of claims have the same cells.
     let (exact, filters): (Vec<_>, Vec<_>) =
         leased::<ExactClaims>(store).into_iter().partition(|(name, _)| is_exact(store, name));

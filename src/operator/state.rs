@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::bloom_filter::look::FilterState;
-use crate::fleet::SettingVersion;
+use crate::fleet::{RefusedKey, SettingVersion};
 use crate::lease::Snapshot;
 use crate::single_flight::kept::StoredAnswer;
 use crate::token_bucket::BucketState;
@@ -24,6 +24,8 @@ pub enum State {
     Dedupe(DedupeState),
     /// The last versions of a setting of the fleet, the newest first.
     Setting(Vec<SettingVersion>),
+    /// The keys that a process has refused most, the most certain refusals first.
+    Refused(Vec<RefusedKey>),
 }
 
 impl State {
@@ -33,7 +35,7 @@ impl State {
         match self {
             Self::Leases(leases) => Some(leases),
             Self::Flight(flight) => Some(&flight.runs),
-            Self::Bucket(_) | Self::Filter(_) | Self::Dedupe(_) | Self::Setting(_) => None,
+            Self::Bucket(_) | Self::Filter(_) | Self::Dedupe(_) | Self::Setting(_) | Self::Refused(_) => None,
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::in_memory::{Clock, InMemory};
 use super::{Backend, Store};
@@ -37,6 +36,57 @@ pub enum StoreFailure {
         /// The number of processes that share the limit.
         replicas: NonZeroU32,
     },
+    /// Limit in this process alone, as [`LocalShare`](Self::LocalShare) does, with a number of processes that is counted
+    /// while the store answers.
+    ///
+    /// Each process that has a layer with this setting tells the store about every 10 s that it is alive, with one call for
+    /// each name of a primitive, on the [background thread](crate::StoreBuilder::background). Requests pay nothing for it.
+    ///
+    /// * The number is the largest of the last four counts. So it rises with the next call, and falls up to 40 s after a
+    ///   process has ended. In an outage it stays as it is.
+    /// * A process that calls [`Store::shutdown`](crate::Store::shutdown), or drops its layers, is not counted from then on. One
+    ///   that crashes or is paused is counted for 30 s more.
+    /// * Processes are counted by the clock of the server. After it was set, or the server has lost its state, single counts
+    ///   are too low, which the last four make up for.
+    /// * Layers whose primitives have the same kind and name share the share, as with `LocalShare`. The largest of all their
+    ///   numbers counts.
+    /// * Processes that do not reach the store are not counted by the others. If that part of a fleet uses its share, and the
+    ///   store then fails for the others too, these divide the limit by a number that is too low. `at_least` bounds this.
+    /// * At most 10 000 processes are counted for a name. Whoever can write to Redis can forge or delete processes: `at_least`
+    ///   bounds the shares in this case too.
+    ///
+    /// ```
+    /// use std::num::NonZeroU32;
+    /// use tower_distributed::{Quota, RateLimitLayer, Store, StoreFailure, TokenBucket};
+    ///
+    /// const STARTS_WITH: NonZeroU32 = NonZeroU32::new(20).unwrap();
+    /// const AT_LEAST: NonZeroU32 = NonZeroU32::new(5).unwrap();
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_minute(1000))?;
+    /// let limit = RateLimitLayer::new(bucket, |user: &String| user.clone())
+    ///     .on_store_failure(StoreFailure::CountedShare { replicas: STARTS_WITH, at_least: AT_LEAST });
+    /// # let _: RateLimitLayer<_, ()> = limit;
+    /// # Ok(()) }
+    /// ```
+    CountedShare {
+        /// The number of processes until this one has counted them. Until it has counted four times, in about 30 s, the
+        /// larger number applies.
+        replicas: NonZeroU32,
+        /// The limit is divided by at least this number, whatever was counted.
+        at_least: NonZeroU32,
+    },
+}
+
+/// How the number of processes is known that share a limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sharing {
+    Named(NonZeroU32),
+    /// `first`: until they are counted.
+    Counted {
+        first: NonZeroU32,
+        at_least: NonZeroU32,
+    },
 }
 
 impl Store {
@@ -48,25 +98,5 @@ impl Store {
             memory.base.prefix = self.prefix().to_owned();
             Self(Arc::new(Backend::InMemory(memory)))
         })
-    }
-}
-
-/// The number of processes that share a limit while the store is unavailable: the largest that a layer has named.
-#[derive(Clone, Debug)]
-pub(crate) struct Replicas(Arc<Most>);
-
-#[derive(Debug)]
-struct Most(AtomicU32);
-
-impl Replicas {
-    /// `limit`: the kind and the name of the primitive in the local share.
-    pub(crate) fn of(local_share: &Store, limit: &str, replicas: NonZeroU32) -> Self {
-        let most = local_share.shared(limit, || Arc::new(Most(AtomicU32::new(0))));
-        most.0.fetch_max(replicas.get(), Ordering::Relaxed);
-        Self(most)
-    }
-
-    pub(crate) fn most(&self) -> NonZeroU32 {
-        NonZeroU32::new(self.0.0.load(Ordering::Relaxed)).unwrap_or(NonZeroU32::MIN)
     }
 }

@@ -1,6 +1,7 @@
 //! Keys: the [`Key`] of a caller, and its names in Redis.
 
 pub(super) mod names;
+mod text;
 
 use std::fmt;
 
@@ -8,6 +9,7 @@ use smallvec::SmallVec;
 
 use self::names::push_part;
 pub(crate) use self::names::*;
+pub(crate) use self::text::{bytes_of, digest_text, is_digest, text_of};
 
 /// The bytes that identify a caller, tenant, host or job.
 ///

@@ -32,7 +32,9 @@ pub use self::credentials::{Credentials, ProvideCredentials};
 pub use self::failure::StoreFailure;
 pub(crate) use self::in_memory::{Cells, Clock};
 pub use self::key::Key;
-pub(crate) use self::key::{check_exact, check_name, parts};
+pub(crate) use self::key::{
+    LONGEST, bytes_of, check_exact, check_name, digest_text, is_digest, parts, text_of,
+};
 pub(crate) use self::listing::{Found, Listing};
 pub(crate) use self::namespace::{Client, Namespace, OperationFuture};
 pub(crate) use self::notifier::{ALL, Ids, Link, Listener, News, Notifier, Push, Recipient, hex};

@@ -14,6 +14,9 @@ use tokio::time::Instant;
 use crate::sync::lock;
 use crate::{clock, random};
 
+/// Times and fences are below this: larger integers are not exact in Lua.
+const END: i64 = 1 << 53;
+
 /// A message for waiters of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Push {
@@ -36,12 +39,14 @@ pub(crate) enum News {
 
 impl Push {
     /// Parses `expiry fence ids…`, optionally followed by a line break and the bytes of [`News::Told`]. An `expiry`
-    /// of 0 means that nothing was granted. The ids are hexadecimal, as in tokens.
+    /// of 0 means that nothing was granted. The ids are hexadecimal, as in tokens. Whoever may publish can send anything:
+    /// numbers that are not times and fences are not read.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let mut lines = text.splitn(2, |byte| *byte == b'\n');
         let first = std::str::from_utf8(lines.next()?).ok()?;
         let mut words = first.split(' ');
-        let (expiry, fence) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let number = |word: &str| word.parse().ok().filter(|number| (0..END).contains(number));
+        let (expiry, fence) = (number(words.next()?)?, number(words.next()?)?);
         let ids: Vec<_> =
             words.map(|id| Some(hex(id).filter(|(_, rest)| rest.is_empty())?.0)).collect::<Option<_>>()?;
         let news = match (expiry, lines.next()) {
@@ -229,6 +234,9 @@ mod tests {
         for nonsense in
             [&b""[..], b"77 3", b"77 3 x", b"77 3 5 ", b"77 3 +5", b"0 0 10000000000000000", b"\xff"]
         {
+            assert_eq!(Push::parse(nonsense), None);
+        }
+        for nonsense in [&b"-1 3 5"[..], b"-9223372036854775808 0 5", b"9007199254740992 0 5", b"77 -1 5"] {
             assert_eq!(Push::parse(nonsense), None);
         }
     }

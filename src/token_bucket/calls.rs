@@ -20,7 +20,8 @@ use super::operations::{Reserve, Reset};
 use super::peek::Peek;
 use super::returning::Returning;
 use super::state::{Ask, Bucket};
-use crate::store::failure::Replicas;
+use crate::fleet::Replicas;
+use crate::store::failure::Sharing;
 use crate::store::{Client, Namespace, OperationFuture};
 use crate::telemetry::{Decisions, Outcome};
 use crate::token_bucket::quota::{MAX_SPAN, Quotas};
@@ -102,9 +103,9 @@ impl TokenBucket {
 
     /// Returns the buckets of this name in the memory of this process, which replaces the store while it is unavailable.
     /// Their quotas are divided by the number of processes that share them.
-    pub(crate) fn local_share(&self, replicas: NonZeroU32) -> Self {
+    pub(crate) fn local_share(&self, sharing: Sharing) -> Self {
         let (name, store) = (self.name(), self.clients.store.local_share());
-        let replicas = Some(Replicas::of(store, &format!("token_bucket {name}"), replicas));
+        let replicas = Some(Replicas::of(&self.clients.store, "token_bucket", name, sharing));
         let clients = Clients { replicas, ..Clients::new(store, name, &Namespace::open(store, name)) };
         Self { clients: Arc::new(clients), local: Local::default(), learned: None, ..self.clone() }
     }

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::future::Future;
-use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -17,6 +16,7 @@ use super::quota::Quotas;
 use super::several::{Price, ReserveAll, keys_of};
 use super::state::Ask;
 use super::{Decision, Several, TokenBucket};
+use crate::store::failure::Sharing;
 use crate::telemetry::Decisions;
 use crate::{Error, Key};
 
@@ -167,11 +167,11 @@ impl Limiter {
         }
     }
 
-    /// The same limits in the memory of this process, shared by so many processes.
-    pub(crate) fn local_share(&self, replicas: NonZeroU32) -> Self {
+    /// The same limits in the memory of this process, which shares them with others.
+    pub(crate) fn local_share(&self, sharing: Sharing) -> Self {
         match self {
-            Self::One(bucket) => Self::One(bucket.local_share(replicas)),
-            Self::All(several) => Self::All(several.local_share(replicas)),
+            Self::One(bucket) => Self::One(bucket.local_share(sharing)),
+            Self::All(several) => Self::All(several.local_share(sharing)),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::fleet::Replicas;
 use crate::lease::Wait;
 use crate::lease::layer::{
     Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, UntilResponse, acquire,
@@ -10,7 +11,6 @@ use crate::lease::layer::{
 use crate::middleware::Choose;
 use crate::middleware::away::Away;
 use crate::setters::setters;
-use crate::store::failure::Replicas;
 use crate::telemetry::Decisions;
 use crate::{AsError, Extracted, Key, KeyExtractor, Lease, StoreFailure, WaitGroup};
 use derive_where::derive_where;
@@ -105,7 +105,7 @@ impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
         let Source { group, away } = &mut self.provide.from.source;
-        *away = Away::new(on_store_failure, |replicas| group.local_share(replicas));
+        *away = Away::new(on_store_failure, |sharing| group.local_share(sharing));
         self
     }
 }

@@ -6,7 +6,6 @@ pub(crate) mod holders;
 mod id;
 mod layer;
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,10 +16,11 @@ use self::holders::Permits;
 pub use self::id::PermitId;
 pub use self::layer::ConcurrencyLimitLayer;
 use crate::error::Subject;
+use crate::fleet::Replicas;
 use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
 use crate::setters::in_range;
 use crate::store::Namespace;
-use crate::store::failure::Replicas;
+use crate::store::failure::Sharing;
 use crate::telemetry::Decisions;
 use crate::{Error, Key, Store};
 
@@ -256,10 +256,10 @@ impl WaitGroup {
 
     /// Returns the permits of this name in the memory of this process, which replaces the store while it is unavailable,
     /// and how many processes share the limit.
-    fn local_share(&self, replicas: NonZeroU32) -> (Replicas, Self) {
+    fn local_share(&self, sharing: Sharing) -> (Replicas, Self) {
         let leases = self.leases.local_share(&self.name, |store| Namespace::open(store, &self.name));
-        let limit = format!("wait_group {}", self.name);
-        let replicas = Replicas::of(&leases.admission.store, &limit, replicas);
+        let store = &self.leases.admission.store;
+        let replicas = Replicas::of(store, "wait_group", &self.name, sharing);
         (replicas, Self { leases, ..self.clone() })
     }
 

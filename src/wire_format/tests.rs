@@ -55,6 +55,8 @@ fn the_page_has_the_parts_of_each_kind() {
     check("FleetQuotas", Quotas::PARTS);
     check("FleetTable", QuotaTable::PARTS);
     check("FleetLimit", u32::PARTS);
+    check("[`CountedShare`](crate::StoreFailure::CountedShare)", &["members"]);
+    check("[`RefusedKeys`](crate::fleet::RefusedKeys)", &["refused"]);
 }
 
 #[test]

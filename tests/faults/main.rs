@@ -1,6 +1,7 @@
 //! What happens when Redis, or the way to it, fails.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod attackers;
 mod bad_input;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 mod certificates;

@@ -22,6 +22,7 @@ mod leases;
 mod mutexes;
 mod operators;
 mod permits;
+mod refused;
 mod rw_locks;
 mod several;
 mod several_holds;
@@ -180,6 +181,8 @@ on_every_store! {
     crate::fleet::a_change_does_not_refill_a_bucket as a_change_does_not_refill_a_bucket,
     crate::fleet::twenty_processes_decide_by_it as twenty_processes_decide_by_it,
     crate::fleet::limits_and_tables_follow as limits_and_tables_follow,
+    crate::refused::refused_keys_are_counted_over_the_fleet as refused_keys_are_counted_over_the_fleet,
+    crate::refused::the_key_of_the_limit_that_refused_is_counted as the_key_of_the_limit_that_refused_is_counted,
     crate::rw_locks::a_writer_is_never_beside_anybody as a_writer_is_never_beside_anybody,
     crate::rw_locks::readers_share_and_writers_do_not as readers_share_and_writers_do_not,
     crate::rw_locks::groups_of_readers_exclude_each_other as groups_of_readers_exclude_each_other,

@@ -8,12 +8,14 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use tokio::time::timeout;
 use tower_distributed::dedupe::Claimed;
+use tower_distributed::fleet::RefusedKeys;
+use tower_distributed::operator::Operator;
 use tower_distributed::single_flight::Postcard;
 use tower_distributed::token_bucket::FleetTable;
 use tower_distributed::wait_group::{FleetLimit, PermitId};
 use tower_distributed::{
-    BloomFilter, Dedupe, Error, FleetQuotas, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket,
-    WaitGroup,
+    BloomFilter, Dedupe, Error, FleetQuotas, Mutex, Quota, RateLimitLayer, RwLock, SingleFlight, Store,
+    StoreFailure, TokenBucket, WaitGroup,
 };
 
 use crate::stores::SOON;
@@ -445,6 +447,40 @@ async fn settings() {
     scene.run(r#"PUBLISH td:wake:all "setting:quotas\x0aapi\x0a9 <NOW+60s> 0af\x0aben\x0a+9/s""#);
     eventually("the message", SOON, async || quotas.version() == 9).await;
     assert_eq!(quotas.current().to_string(), "9/s");
+}
+
+#[tokio::test]
+async fn counted_processes_and_refused_keys() {
+    let scene = Scene::new().await;
+    let key = "td:{api:}:members";
+    scene.run(
+        r#"
+        ZADD td:{api:}:members <NOW-5s> 0123456789abcdef <NOW-31s> 1123456789abcdef <NOW+31s> 2123456789abcdef
+        SET td:{api:0123456789abcdef}:refused "90 3\x0a70 72 ann\x0a4 4 a%1bb"
+        "#,
+    );
+    let (count, at_least) = (4.try_into().unwrap(), 1.try_into().unwrap());
+    let bucket = TokenBucket::new(&scene.store, "api", Quota::non_refilling(1)).unwrap();
+    let refused = RefusedKeys::with_plain_keys(&scene.store, "api").unwrap();
+    let layer: RateLimitLayer<&str, ()> = RateLimitLayer::new(bucket, |user: &&'static str| *user)
+        .on_store_failure(StoreFailure::CountedShare { replicas: count, at_least })
+        .count_refused(&refused);
+    eventually("this process", SOON, async || scene.members(key).len() == 2).await;
+    let (first, own) = (&scene.members(key)[0], &scene.members(key)[1]);
+    assert!(first == "0123456789abcdef" && own.len() == 16 && own != first, "{own}");
+    let at: f64 = scene.server.query(&["ZSCORE", key, own]).unwrap();
+    assert!((0..60_000_000).contains(&(scene.now() - at as i64)), "{at}");
+    assert!((1..=30_000).contains(&scene.ttl(key)));
+
+    ["ann", "ann", "ben"].iter().for_each(|key| refused.record(*key));
+    let list = format!("td:{{api:{own}}}:refused");
+    eventually("the list", SOON, async || scene.get(&list) == "3 0\n2 2 ann\n1 1 ben").await;
+    assert!((1..=600_000).contains(&scene.ttl(&list)));
+    let top = Operator::new(&scene.store).top_refused("api", 9).await.unwrap();
+    let top: Vec<_> = top.iter().map(|one| (one.key.as_str(), one.at_least, one.at_most)).collect();
+    assert_eq!(top, [("ann", 72, 74), ("a%1bb", 4, 4), ("ben", 1, 4)]);
+    drop(layer);
+    eventually("the process to leave", SOON, async || scene.members(key).len() == 1).await;
 }
 
 #[tokio::test]

@@ -193,7 +193,7 @@ impl<Req, M, R> BudgetLayer<Req, M, R> {
     /// [`StoreUnavailable`](crate::RefusalKind::StoreUnavailable).
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
-        self.on_store_failure = Away::new(on_store_failure, |replicas| self.limits.local_share(replicas));
+        self.on_store_failure = Away::new(on_store_failure, |sharing| self.limits.local_share(sharing));
         self
     }
 

@@ -7,6 +7,7 @@ use derive_where::derive_where;
 
 use super::settings::RateLimitLayer;
 use crate::Key;
+use crate::fleet::RefusedKeys;
 use crate::middleware::Cost;
 use crate::token_bucket::Decision;
 use crate::token_bucket::learn::LearnFromResponse;
@@ -90,6 +91,14 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     pub fn on_refused(mut self, on_refused: impl Fn(&Req, &Key, &Decision) + Send + Sync + 'static) -> Self {
         self.hooks.on_refused.push(Arc::new(on_refused));
         self
+    }
+
+    /// Counts which keys are refused most. With [several limits](Self::all_of), the key of the limit that refused is counted.
+    /// See [`RefusedKeys`].
+    #[must_use]
+    pub fn count_refused(self, refused: &RefusedKeys) -> Self {
+        let refused = refused.clone();
+        self.on_refused(move |_, key, _| refused.record(key))
     }
 
     /// Sets the hook that writes the fields of admitted and refused responses.

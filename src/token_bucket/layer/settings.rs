@@ -245,7 +245,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
         let Settings { limiter, on_store_failure: away, .. } = &mut self.settings;
-        *away = Away::new(on_store_failure, |replicas| limiter.local_share(replicas));
+        *away = Away::new(on_store_failure, |sharing| limiter.local_share(sharing));
         self
     }
 

@@ -9,7 +9,6 @@ mod tests;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,6 +27,7 @@ use super::decision::{Decision, Refuser};
 use super::state::Bucket;
 use tokio::task::coop::consume_budget;
 
+use crate::store::failure::Sharing;
 use crate::store::{Cells, Client, Namespace, parts};
 use crate::sync::lock;
 use crate::telemetry::Decisions;
@@ -259,8 +259,8 @@ impl Several {
         Self { max_wait, ..self.clone() }
     }
 
-    pub(crate) fn local_share(&self, replicas: NonZeroU32) -> Self {
-        let buckets = self.limits.buckets.iter().map(|bucket| bucket.local_share(replicas));
+    pub(crate) fn local_share(&self, sharing: Sharing) -> Self {
+        let buckets = self.limits.buckets.iter().map(|bucket| bucket.local_share(sharing));
         Self { max_wait: self.max_wait, ..Self::new_places(buckets.collect()) }
     }
 

@@ -1,5 +1,6 @@
 //! When the store is away: refuse, admit, or do with a share.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -189,4 +190,39 @@ async fn the_smallest_share_of_a_bucket_counts() {
         RateLimitLayer::new(at_most(10, &store), everything).on_store_failure(shared_by(replicas))
     });
     assert_eq!(admitted(&mut routes.map(|route| route.layer(Probe::default()))).await, 2);
+}
+
+/// Each process takes its part of what was counted last, and no more than by `at_least`.
+#[tokio::test]
+async fn a_counted_share_is_divided_by_the_processes_that_were_counted() {
+    let counted = |replicas, at_least| StoreFailure::CountedShare {
+        replicas: NonZeroU32::new(replicas).unwrap(),
+        at_least: NonZeroU32::new(at_least).unwrap(),
+    };
+    let limit = |store: &Store, sharing| {
+        RateLimitLayer::new(at_most(24, store), everything).on_store_failure(sharing).layer(Probe::default())
+    };
+    // Nothing was counted.
+    let first = gone().await;
+    assert_eq!(admitted(&mut [limit(&first, counted(4, 1))]).await, 6);
+
+    let redis = RedisServer::start().await;
+    let members = async || redis.query::<i64>(&["ZCARD", "td:{requests:}:members"]).unwrap();
+    let mut processes = Vec::new();
+    for number in 1..=8 {
+        let store = Store::redis(&redis.url()).unwrap();
+        processes.push((limit(&store, counted(1, 3)), store));
+        eventually("the process is counted", SOON, async || members().await == number).await;
+    }
+    let (mut last, _) = processes.pop().unwrap();
+    let (mut early, _) = processes.remove(1);
+    // Its answer may still be on the way.
+    last.ready().await.unwrap().call(1).await.unwrap();
+    redis.kill9();
+    assert_eq!(admitted(&mut [last]).await, 3, "an eighth");
+    assert_eq!(
+        refusals(&mut early, &[1; 9]).await[7..],
+        [ADMITTED, LIMITED],
+        "a third, though it knows of two"
+    );
 }

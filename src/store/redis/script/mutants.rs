@@ -27,7 +27,7 @@ use support::scratch_dir::ScratchDir;
 const VARIABLE: &str = "TOWER_DISTRIBUTED_LUA_MUTANT";
 
 /// The tests that should find the mutants of a piece.
-const TESTS: [(&str, &[&str]); 56] = [
+const TESTS: &[(&str, &[&str])] = &[
     ("bloom_filter/check_and_insert", &["bloom"]),
     ("bloom_filter/clear", &["bloom"]),
     ("bloom_filter/contains", &["bloom"]),
@@ -37,7 +37,9 @@ const TESTS: [(&str, &[&str]); 56] = [
     ("dedupe/forget", &["dedupe::"]),
     ("dedupe/look", &["dedupe::"]),
     ("dedupe/open", &["dedupe::exact::tests"]),
+    ("fleet/members", &["fleet::members"]),
     ("fleet/read", &["fleet::"]),
+    ("fleet/refused", &["fleet::refused"]),
     ("fleet/set", &["fleet::"]),
     ("lease/acquire_release", &["permits_agree"]),
     ("lease/heartbeat", &["permits_agree", "lease::"]),

@@ -1,0 +1,63 @@
+//! What a whole fleet has refused most.
+
+use std::collections::BTreeSet;
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
+use super::{Entry, Kind, Operator};
+use crate::Error;
+use crate::fleet::RefusedKey;
+use crate::fleet::refused::list::List;
+use crate::fleet::refused::look;
+
+/// How many lists are read at the same time, and at most.
+const AT_ONCE: usize = 32;
+const MOST: usize = 10_000;
+
+impl Operator {
+    /// Returns the `n` keys of a namespace that all processes together have refused most, the most certain refusals first: the
+    /// lists that their [`RefusedKeys`](crate::fleet::RefusedKeys) have stored are added up.
+    ///
+    /// Each process tells of its first 32 keys. A key that is missing in a list may have been refused there a few times, so the
+    /// bounds of a number are wider than in one process. It reads at most 10 000 lists, and skips those in a form that this
+    /// version does not read.
+    ///
+    /// ```
+    /// use tower_distributed::Store;
+    /// use tower_distributed::operator::Operator;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
+    /// for refused in Operator::new(&store).top_refused("mail", 10).await? {
+    ///     println!("{}: refused {} to {} times", refused.key, refused.at_least, refused.at_most);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// * [`is_invalid`](Error::is_invalid) if the name is not that of a namespace.
+    /// * [`is_unavailable`](Error::is_unavailable) if a server gives no answer, or denies `SCAN`.
+    pub async fn top_refused(&self, namespace: &str, n: usize) -> Result<Vec<RefusedKey>, Error> {
+        let (mut scan, mut entries) = (self.scan_namespace(namespace)?, BTreeSet::new());
+        while let Some(page) = scan.next().await? {
+            entries.extend(page.into_iter().filter(|entry| entry.kind == Kind::RefusedKeys));
+            if entries.len() >= MOST {
+                break;
+            }
+        }
+        let read = async |entry: Entry| match self.refused(&entry).await {
+            Err(error) if error.is_wrong_type() => Ok(None),
+            list => list,
+        };
+        let lists = stream::iter(entries.into_iter().take(MOST)).map(read).buffered(AT_ONCE);
+        let lists: Vec<_> = lists.try_filter_map(async |list| Ok(list)).try_collect().await?;
+        Ok(List::combined(lists).top(n).into())
+    }
+
+    /// Returns the list of a process.
+    pub(super) async fn refused(&self, entry: &Entry) -> Result<Option<List>, Error> {
+        let (namespace, process) = self.place(entry)?;
+        look(&namespace, process).await
+    }
+}
