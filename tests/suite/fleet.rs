@@ -15,7 +15,7 @@ use support::eventually;
 use support::redis_server::RedisServer;
 
 /// A store of another process at the same place; in memory there is none, so a clone.
-fn elsewhere(place: &Place) -> Store {
+pub(crate) fn elsewhere(place: &Place) -> Store {
     match &place.servers()[..] {
         [] => Store::clone(place),
         [server] => Store::builder().prefix(place.prefix).redis(&server.url()).unwrap(),
