@@ -75,12 +75,12 @@ pub(crate) async fn all_processes_have_the_limit_that_one_has_lowered(place: &Pl
 pub(crate) async fn a_limit_grows_while_it_is_used(place: &Place, name: &str) {
     let (group, here) = process(place, name, &Arc::default());
     let (_, there) = process(&elsewhere(place), name, &Arc::default());
-    // Nine of 20.
+    // Six of 20.
     let mut windows = 0;
     while windows < 20 {
         windows += usize::from(group.inspect_limit("k").await.unwrap().is_some());
         for _ in 0..5 {
-            tokio::join!(requests(&here, 4), requests(&there, 5));
+            tokio::join!(requests(&here, 3), requests(&there, 3));
         }
     }
     assert_eq!(limit(&group).await, 20);

@@ -6,7 +6,7 @@ use super::step::{Adapted, LONGEST};
 use crate::store::{Field, Fields, Garbled, Namespace, Operation, Repeat, Script, script};
 use crate::{Error, Key};
 
-/// The limit of a key that [adapts](super::Adaptive), and what all processes saw in the last window. Approximate figures.
+/// The limit of a key that [adapts](super::Adaptive), and what all processes saw. The figures are approximate.
 ///
 /// ```
 /// use tower::{Layer, ServiceExt, service_fn};
@@ -33,9 +33,9 @@ use crate::{Error, Key};
 pub struct AdaptiveState {
     /// The limit. While the latency is measured, half of it is in force.
     pub limit: u32,
-    /// The permits in flight: the sum of the most that each process had at once.
+    /// The permits in flight: the sum of the most that each process had at once, as a mean of some windows.
     pub in_flight: u32,
-    /// The mean latency of the successes. Zero if there were none.
+    /// The mean latency of the successes in the last window. Zero if there were none.
     pub latency: Duration,
     /// The latency without a queue. `None` if it is not known yet, and for [`Adaptive::aimd`](super::Adaptive::aimd).
     pub base_latency: Option<Duration>,
@@ -47,7 +47,7 @@ impl AdaptiveState {
         let micros = |span: i64| Duration::from_micros(u64::try_from(span.min(LONGEST)).unwrap_or(0));
         Self {
             limit: count(adapted.limit / 1000),
-            in_flight: count(adapted.in_flight),
+            in_flight: count(adapted.permits_in_flight()),
             latency: micros(adapted.mean),
             base_latency: (adapted.base > 0).then(|| micros(adapted.base / 1000)),
         }

@@ -35,7 +35,7 @@ pub(crate) struct Adapt {
     pub(super) seen: Seen,
 }
 
-/// The limit, and what the last window saw.
+/// The limit, and what was seen in the last windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(super) limit: i64,
@@ -62,8 +62,10 @@ pub(crate) struct Adapted {
     latency: i64,
     /// Permits in flight · ms.
     busy: i64,
-    /// Of the window before.
-    pub(super) in_flight: i64,
+    /// Permits in flight, in thousandths. The mean of some windows: in a single one, some processes may report twice, and
+    /// others not at all.
+    in_flight: i64,
+    /// The mean latency of the last window, µs.
     pub(super) mean: i64,
     /// From when on it is forgotten, µs.
     end: i64,
@@ -77,6 +79,10 @@ pub(super) const LONGEST: i64 = 3_600_000_000;
 
 /// Larger sums count as this one, so that all numbers are exact in Lua.
 const MOST: i64 = 1_000_000_000_000_000;
+const BUSIEST: i64 = 4_000_000_000_000;
+
+/// The most permits in flight, in thousandths.
+const MOST_IN_FLIGHT: i64 = 1_000_000_000;
 
 /// A window has so many samples, or as many as the limit.
 const FEW: i64 = 10;
@@ -104,7 +110,8 @@ impl Adapted {
         (self.base, self.age) = (self.base.min(LONGEST * 1000), self.age.min(1000));
         // The clock may have been set back.
         (self.probe, self.since) = (self.probe % 3, self.since.min(now));
-        (self.in_flight, self.mean) = (self.in_flight.min(1_000_000_000), self.mean.min(LONGEST));
+        self.busy = self.busy.min(BUSIEST);
+        (self.in_flight, self.mean) = (self.in_flight.min(MOST_IN_FLIGHT), self.mean.min(LONGEST));
     }
 
     fn add(&mut self, seen: &Seen, rules: &Rules, now: i64) {
@@ -114,12 +121,14 @@ impl Adapted {
         self.latency = (self.latency + seen.latency).min(MOST);
         // What was in flight before the window began counts for the length of a window.
         let busy = seen.peak * seen.span.min(lasts.max(rules.window)) / 1000;
-        self.busy = (self.busy + busy).min(MOST);
+        self.busy = (self.busy + busy).min(BUSIEST);
         let mean = if self.ok > 0 { (self.latency / self.ok).min(LONGEST) } else { 0 };
         // A limit shows its effect after the latency.
         let is_over = lasts >= rules.window.max((mean * 2).min(rules.window * 10));
         if is_over && self.ok + self.overloads >= FEW.min((self.limit / 1000).max(1)) {
-            (self.in_flight, self.mean) = ((self.busy / (lasts / 1000).max(1)).min(1_000_000_000), mean);
+            let in_flight = self.busy * 1000 / (lasts / 1000).max(1);
+            self.in_flight = ((self.in_flight * 3 + in_flight) / 4).min(MOST_IN_FLIGHT);
+            self.mean = mean;
             self.adjust(rules);
             self.limit = rules.bound(self.limit);
             (self.since, self.ok, self.overloads, self.latency, self.busy) = (now, 0, 0, 0, 0);
@@ -140,7 +149,7 @@ impl Adapted {
     ///   2016), or while less than half of the limit is in use.
     /// * A limit that is not used by half does not grow.
     fn adjust(&mut self, rules: &Rules) {
-        let (is_used, short) = (self.in_flight * 2000 >= self.limit, (self.mean * 1000).max(1));
+        let (is_used, short) = (self.in_flight * 2 >= self.limit, (self.mean * 1000).max(1));
         if self.overloads * 100 >= self.ok + self.overloads {
             (self.limit, self.probe) = (self.limit * 9 / 10, 0);
         } else if !rules.follows {
@@ -163,7 +172,11 @@ impl Adapted {
 
     fn told(&self, rules: &Rules) -> Told {
         let limit = if self.probe > 0 { rules.min.max(self.limit / 2000) } else { self.limit / 1000 };
-        Told { limit, in_flight: self.in_flight, mean: self.mean }
+        Told { limit, in_flight: self.permits_in_flight(), mean: self.mean }
+    }
+
+    pub(super) fn permits_in_flight(&self) -> i64 {
+        (self.in_flight + 500) / 1000
     }
 }
 
