@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use futures::future::join_all;
 use rand::rngs::StdRng;
@@ -77,7 +78,8 @@ fn report(rng: &mut StdRng) -> Adapt {
 async fn lua_and_rust_agree_on_every_sequence() {
     let server = RedisServer::start().await;
     let mut client = server.client().unwrap();
-    let store = StoreBuilder::default().with_clock(&server.url(), CLOCK).unwrap();
+    let builder = StoreBuilder::default().timeout(Duration::from_secs(30));
+    let store = builder.with_clock(&server.url(), CLOCK).unwrap();
     let namespace: Namespace<Adapted> = Namespace::new(&store, "agreement").unwrap();
     let seed = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
     let mut rng = StdRng::seed_from_u64(seed);

@@ -43,7 +43,7 @@ use crate::setters::{in_range, setters};
 /// assert!(wrong.unwrap_err().to_string().contains("the start value must be 30 to 1000, is 20"));
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 #[must_use = "it does nothing until it is passed to a layer"]
 pub struct Adaptive<C = HttpSignals> {
     follows: bool,
@@ -54,6 +54,8 @@ pub struct Adaptive<C = HttpSignals> {
     timeout: Duration,
     classify: C,
 }
+
+debug!(Adaptive<C>, follows, min, max, start, window, timeout);
 
 /// What the outcome of a request says about the inner service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,13 +144,14 @@ setters! { Adaptive<C>:
 
     /// Sets the latency from which on a request counts as overload, 1 ms to 1 h. Default: 5 s.
     ///
-    /// A request whose future is dropped counts if it took as long. A shorter one does not count: its client went away.
+    /// A service whose requests usually take long needs a longer one. A request whose future is dropped counts if it took as
+    /// long. A shorter one does not count: its client went away.
     fn timeout(timeout: Duration) => timeout = timeout;
 }
 
 impl<C> Adaptive<C> {
-    /// Sets what the outcome of a request says, with a closure from `&Result<Res, E>` to [`Signal`]. Default:
-    /// [`HttpSignals`], for HTTP and gRPC.
+    /// Sets what the outcome of a request says, with a closure from `&Result<Res, E>` to [`Signal`], which must be [`Clone`].
+    /// Default: [`HttpSignals`], for HTTP and gRPC.
     ///
     /// ```
     /// use std::io;

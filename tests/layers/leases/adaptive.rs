@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
-use axum::response::IntoResponse as _;
 use axum::routing::get;
 use axum::{Router, body};
 use futures::future::join_all;
