@@ -31,7 +31,8 @@
 //! | [`DedupeLayer`] | [`Dedupe`], [`BloomFilter`] | an item is handled once, exactly or by a filter: see [`dedupe`] |
 //! | [`MutexLayer`] | [`Mutex`] | one request at a time, on one server or a quorum: see [`mutex`] |
 //!
-//! Quotas and limits can be changed for the whole fleet while it runs: see [`fleet`].
+//! Quotas and limits can be changed for the whole fleet while it runs: see [`fleet`]. The limit of a [`WaitGroup`] can
+//! [adapt](ConcurrencyLimitLayer::adaptive) to what the service behind it can do.
 //!
 //! A primitive is a namespace of keys in a [`Store`], and works without tower as well. Permits, locks and claims are
 //! [leases](Lease): they are renewed while they are held, and signal when they are lost.

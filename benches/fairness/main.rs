@@ -1,13 +1,15 @@
-//! Queues over a fleet.
+//! Queues and limits over a fleet.
 //!
 //! ```text
 //! cargo bench --bench fairness --all-features                every figure
 //! cargo bench --bench fairness --all-features -- cluster     only the figures whose names contain that
+//! SECONDS=10 cargo bench --bench fairness --all-features -- adaptive   the capacity changes every 20 s, 10 min
 //! ```
 
 #![allow(missing_docs, unreachable_pub)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod adaptive;
 mod cluster;
 #[allow(dead_code, reason = "other benches use the rest")]
 #[path = "../common/mod.rs"]
@@ -17,6 +19,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     common::run(|bench| {
+        adaptive::run(bench);
         cluster::run(bench);
         Ok(())
     })

@@ -112,6 +112,11 @@ pub(crate) fn text(state: &State) -> String {
             }
         }
         State::Leases(leases) => leases_text(leases),
+        State::Permits(permits) => {
+            let (limit, in_flight) = (permits.limit.limit, permits.limit.in_flight);
+            let latency = permits.limit.latency;
+            format!("{}, limit {limit}, {in_flight} in flight at {latency:.1?}", leases_text(&permits.leases))
+        }
         State::Flight(flight) => flight_text(flight),
         State::Filter(filter) => {
             let (filled, items) = (100.0 * filter.filled, filter.estimated_count);

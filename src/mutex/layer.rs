@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::lease::layer::{
-    Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, UntilResponse, acquire,
+    Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, Unobserved, UntilResponse, acquire,
 };
 use crate::middleware::away::Away;
 use crate::telemetry::Decisions;
@@ -72,6 +72,8 @@ impl<Req, H, R> MutexLayer<Req, H, R> {
         self
     }
 }
+
+impl Unobserved for Locks {}
 
 impl<Req> Provide<Req> for Locks {
     fn lease(&self, key: Extracted, _: &Req, max_wait: Option<Duration>) -> Acquiring<Lease> {

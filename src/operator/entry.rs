@@ -106,7 +106,7 @@ impl Kind {
         let kind = match part {
             "tat" => Self::TokenBucket,
             "refused" => Self::RefusedKeys,
-            "permits:holders" | "permits:second" | "permits:queue" => Self::WaitGroup,
+            "permits:holders" | "permits:second" | "permits:queue" | "permits:limit" => Self::WaitGroup,
             "lock" | "queue" => Self::Mutex,
             "rw:holders" | "rw:queue" | "rw:second" => Self::RwLock,
             "flight:lock" | "flight:answer" | "flight:queue" => Self::SingleFlight,
@@ -366,6 +366,7 @@ mod tests {
         assert_eq!(kind_of("layout", "layout"), Some(Kind::Dedupe));
         assert_eq!(kind_of("k", "tat"), Some(Kind::TokenBucket));
         assert_eq!(kind_of("k", "refused"), Some(Kind::RefusedKeys));
+        assert_eq!(kind_of("k", "permits:limit"), Some(Kind::WaitGroup));
         for (parts, kind) in [
             (Quotas::PARTS, Kind::FleetQuotas),
             (QuotaTable::PARTS, Kind::FleetTable),

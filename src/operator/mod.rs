@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 pub use self::entry::{Entry, Kind};
 pub use self::scan::Scan;
-pub use self::state::{DedupeState, FlightState, State};
+pub use self::state::{DedupeState, FlightState, PermitState, State};
 pub use super::bloom_filter::look::FilterState;
 pub use super::single_flight::kept::StoredAnswer;
 
@@ -27,6 +27,7 @@ use super::single_flight::answer::Flight;
 use super::single_flight::kept;
 use super::token_bucket::operations::Reset;
 use super::token_bucket::peek::Peek;
+use super::wait_group::adaptive;
 use super::wait_group::holders::Permits;
 use crate::store::{Cell, Namespace, Stem, check_name};
 use crate::{Error, Key, QuotaTable, Quotas, Store};
@@ -131,7 +132,15 @@ impl Operator {
             Kind::FleetTable => self.setting::<QuotaTable>(name).await,
             Kind::FleetLimit => self.setting::<u32>(name).await,
             Kind::RefusedKeys => Ok(self.refused(entry).await?.map(|list| State::Refused(list.into()))),
-            Kind::WaitGroup | Kind::Mutex | Kind::RwLock | Kind::ExactClaim | Kind::FilterClaim => {
+            Kind::WaitGroup => {
+                let leases = self.leases(entry).await?;
+                let (namespace, key) = self.place(entry)?;
+                match adaptive::look::look(&namespace, key).await? {
+                    Some(limit) => Ok(Some(State::Permits(PermitState { leases, limit }))),
+                    None => Ok((!leases.is_free()).then_some(State::Leases(leases))),
+                }
+            }
+            Kind::Mutex | Kind::RwLock | Kind::ExactClaim | Kind::FilterClaim => {
                 let leases = self.leases(entry).await?;
                 Ok((!leases.is_free()).then_some(State::Leases(leases)))
             }

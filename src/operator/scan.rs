@@ -15,6 +15,7 @@ use crate::rw_lock::holders::ReadWrite;
 use crate::single_flight::answer::Flight;
 use crate::store::{Listing, Stem};
 use crate::token_bucket::Bucket;
+use crate::wait_group::adaptive::step::Adapted;
 use crate::wait_group::holders::Permits;
 use crate::{Error, Key, QuotaTable, Quotas, Store};
 
@@ -83,6 +84,7 @@ fn in_memory(store: &Store, namespace: Option<&str>) -> Vec<Entry> {
     };
     add(Kind::TokenBucket, store.keys_of::<Bucket>(|_, _| true));
     add(Kind::WaitGroup, leased::<Permits>(store));
+    add(Kind::WaitGroup, store.keys_of::<Adapted>(|_, _| true));
     add(Kind::Mutex, leased::<Exclusive>(store));
     add(Kind::RwLock, leased::<ReadWrite>(store));
     let flights = store

@@ -7,6 +7,7 @@ use crate::fleet::{RefusedKey, SettingVersion};
 use crate::lease::Snapshot;
 use crate::single_flight::kept::StoredAnswer;
 use crate::token_bucket::BucketState;
+use crate::wait_group::AdaptiveState;
 
 /// The state of an entry.
 #[derive(Clone, Debug)]
@@ -16,6 +17,8 @@ pub enum State {
     Bucket(BucketState),
     /// The holders and waiters of permits, a lock or a claim.
     Leases(Snapshot),
+    /// Permits whose limit [adapts](crate::ConcurrencyLimitLayer::adaptive).
+    Permits(PermitState),
     /// A single flight.
     Flight(FlightState),
     /// A filter.
@@ -34,10 +37,21 @@ impl State {
     pub fn leases(&self) -> Option<&Snapshot> {
         match self {
             Self::Leases(leases) => Some(leases),
+            Self::Permits(permits) => Some(&permits.leases),
             Self::Flight(flight) => Some(&flight.runs),
             Self::Bucket(_) | Self::Filter(_) | Self::Dedupe(_) | Self::Setting(_) | Self::Refused(_) => None,
         }
     }
+}
+
+/// Permits whose limit adapts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PermitState {
+    /// The holders and waiters. There may be none.
+    pub leases: Snapshot,
+    /// The limit, and what was seen in its last window.
+    pub limit: AdaptiveState,
 }
 
 /// What is known of a single flight.

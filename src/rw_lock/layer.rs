@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::lease::Wait;
 use crate::lease::layer::{
-    Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, UntilResponse, acquire,
+    Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, Unobserved, UntilResponse, acquire,
 };
 use crate::middleware::Choose;
 use crate::rw_lock::Access;
@@ -69,6 +69,8 @@ setters! { RwLockLayer<Req, H, R>:
     fn access(access: impl Fn(&Req) -> Access + Send + Sync + 'static)
         => provide.from.access = Some(Arc::new(access));
 }
+
+impl<Req> Unobserved for RequestLocks<Req> {}
 
 impl<Req> Provide<Req> for RequestLocks<Req> {
     fn lease(&self, key: Extracted, request: &Req, max_wait: Option<Duration>) -> Acquiring<Lease> {

@@ -30,12 +30,13 @@ use super::redis::Value;
 /// | `AcquireRelease`: complete | finds no lease: "not held" | yes; then it was held, unless another token holds |
 /// | `Renew`, `Heartbeat` | the same: no lease gets shorter or comes back | yes |
 /// | `Peek`, `Contains`, `Count`, each `Look` | the same: they write nothing | yes |
-/// | `Read` of a setting | the same | yes |
+/// | `Read` of a setting, `LookAtLimit` | the same | yes |
 /// | `Set` of a setting | finds the version that it has added: the same answer | yes |
 /// | `Open` of a filter, of a layout | the same: what it writes is there | yes |
 /// | `Forget` of an answer | the same; at worst it removes a newer answer | yes |
 /// | `Reserve`, `ReserveAll`, `Adjust`, `Prefetch` | charges again, and may refuse | no |
 /// | `HoldStep`, `HoldAllStep` | holds what was captured before, or charges a hold that is gone again | no |
+/// | `Adapt` | counts its samples again | no |
 /// | `Cancel`, `CancelAll` | gives back too much | no |
 /// | `CheckAndInsert` | finds its own items: they look as if handled before | no |
 /// | `Forget` of a handled item, `Revoke` | finds nothing: "not stored", "not held" | no |

@@ -2,6 +2,7 @@
 
 mod names;
 
+mod adaptive;
 mod decisions;
 mod emit;
 mod fill;
@@ -14,6 +15,7 @@ mod tests;
 mod throttle;
 
 pub(crate) use self::{
+    adaptive::AdaptiveLimit,
     decisions::Decisions,
     emit::tell,
     fill::Fill,

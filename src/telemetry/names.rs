@@ -157,4 +157,7 @@ metrics! {
     LEASES_LOST = "tower_distributed_leases_lost_total", counter, [kind, namespace], leases;
     LEASES_RENEWED = "tower_distributed_leases_renewed_total", counter, [kind, namespace], renewals;
     FILTER_FILL = "tower_distributed_filter_fill_ratio", gauge, [namespace], ratio;
+    ADAPTIVE_LIMIT = "tower_distributed_adaptive_limit", gauge, [namespace], permits;
+    ADAPTIVE_IN_FLIGHT = "tower_distributed_adaptive_in_flight", gauge, [namespace], permits;
+    ADAPTIVE_LATENCY = "tower_distributed_adaptive_latency_seconds", gauge, [namespace], seconds;
 }

@@ -57,7 +57,7 @@ const OUTCOMES: [&str; 10] = [
 ];
 
 /// The name, kind, labels and unit of each metric.
-const PROMISED: [[&str; 4]; 11] = [
+const PROMISED: [[&str; 4]; 14] = [
     ["tower_distributed_decisions_total", "counter", "limiter, namespace, outcome", "decisions"],
     ["tower_distributed_events_total", "counter", "event, namespace, server", "events"],
     ["tower_distributed_call_seconds", "histogram", "server, result", "seconds"],
@@ -69,6 +69,9 @@ const PROMISED: [[&str; 4]; 11] = [
     ["tower_distributed_leases_lost_total", "counter", "kind, namespace", "leases"],
     ["tower_distributed_leases_renewed_total", "counter", "kind, namespace", "renewals"],
     ["tower_distributed_filter_fill_ratio", "gauge", "namespace", "ratio"],
+    ["tower_distributed_adaptive_limit", "gauge", "namespace", "permits"],
+    ["tower_distributed_adaptive_in_flight", "gauge", "namespace", "permits"],
+    ["tower_distributed_adaptive_latency_seconds", "gauge", "namespace", "seconds"],
 ];
 
 /// The rows of the table in the documentation whose first column has this title, by their first columns.

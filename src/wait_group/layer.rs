@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::adaptive::AdaptiveLimits;
 use crate::fleet::Replicas;
 use crate::lease::Wait;
 use crate::lease::layer::{
-    Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, UntilResponse, acquire,
+    Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, Unobserved, UntilResponse, acquire,
 };
 use crate::middleware::Choose;
 use crate::middleware::away::Away;
@@ -20,7 +21,7 @@ use derive_where::derive_where;
 /// See the [module](crate::wait_group) for details.
 ///
 /// The type parameters are the request type, [how long](Self::hold) a permit is held, and how
-/// [refusals](Self::reject_with) are returned.
+/// [refusals](Self::reject_with) are returned, and whether the limit [adapts](Self::adaptive).
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,36 +50,39 @@ use derive_where::derive_where;
 /// assert_eq!(refused, "refused: a weight of 20 can never be admitted by a limit of 10");
 /// # Ok(()) }
 /// ```
-pub type ConcurrencyLimitLayer<Req, H = UntilResponse, R = AsError> =
-    LeaseLayer<Req, Leased<RequestPermits<Req>, H>, R>;
+pub type ConcurrencyLimitLayer<Req, H = UntilResponse, R = AsError, A = ()> =
+    LeaseLayer<Req, Leased<RequestPermits<Req, A>, H>, R>;
 
 /// The permits of the requests of a [`ConcurrencyLimitLayer`].
-#[derive_where(Clone)]
-pub struct RequestPermits<Req> {
-    source: Source,
+#[derive_where(Clone; A)]
+pub struct RequestPermits<Req, A = ()> {
+    pub(super) source: Source,
     /// `None`: every request weighs 1.
-    weight: Option<Choose<Req, u32>>,
+    pub(super) weight: Option<Choose<Req, u32>>,
     /// `None`: the limit of the WaitGroup.
-    limit: Option<Choose<Req, Option<u32>>>,
+    pub(super) limit: Option<Choose<Req, Option<u32>>>,
+    /// What observes the outcomes of requests. `()`: nothing.
+    pub(super) observer: A,
 }
 
 /// Where permits come from.
 #[derive(Clone, Debug)]
-struct Source {
-    group: WaitGroup,
+pub(super) struct Source {
+    pub(super) group: WaitGroup,
     away: Away<(Replicas, WaitGroup)>,
+    pub(super) adaptive: Option<AdaptiveLimits>,
 }
 
 impl<Req> ConcurrencyLimitLayer<Req> {
     /// Creates a layer that handles each request under a permit of its key.
     #[must_use]
     pub fn new(group: WaitGroup, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
-        let source = Source { group, away: Away::FailClosed };
-        Self::of(Leased::of(RequestPermits { source, weight: None, limit: None }), key)
+        let source = Source { group, away: Away::FailClosed, adaptive: None };
+        Self::of(Leased::of(RequestPermits { source, weight: None, limit: None, observer: () }), key)
     }
 }
 
-setters! { ConcurrencyLimitLayer<Req, H, R>:
+setters! { ConcurrencyLimitLayer<Req, H, R, A>:
     /// Sets the weight of a request, with a closure from `&Req` to `u32`. Default: 1.
     ///
     /// A request with the weight 0 passes without a permit and without a call to the store.
@@ -96,7 +100,7 @@ setters! { ConcurrencyLimitLayer<Req, H, R>:
         => provide.from.limit = Some(Arc::new(limit));
 }
 
-impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
+impl<Req, H, R, A> ConcurrencyLimitLayer<Req, H, R, A> {
     /// Sets what happens to requests while the store is unavailable. Default: [`StoreFailure::FailClosed`].
     ///
     /// With [`StoreFailure::LocalShare`], each process grants the limit divided by the number of replicas (at
@@ -104,20 +108,29 @@ impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
     /// [`StoreUnavailable`](crate::RefusalKind::StoreUnavailable).
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
-        let Source { group, away } = &mut self.provide.from.source;
+        let Source { group, away, .. } = &mut self.provide.from.source;
         *away = Away::new(on_store_failure, |sharing| group.local_share(sharing));
         self
     }
 }
 
-impl<Req> Provide<Req> for RequestPermits<Req> {
+impl<Req> Unobserved for RequestPermits<Req> {}
+
+impl<Req, A> Provide<Req> for RequestPermits<Req, A> {
     fn lease(&self, key: Extracted, request: &Req, max_wait: Option<Duration>) -> Acquiring<Lease> {
         let weight = self.weight.as_ref().map_or(1, |weight| weight(request));
         if weight == 0 {
             return Acquiring::Ready(Ok(None));
         }
         let limit = self.limit.as_ref().and_then(|limit| limit(request));
-        acquire(&self.source, key, (weight, limit.unwrap_or(self.source.group.limit())), max_wait)
+        acquire(&self.source, key, (weight, limit.unwrap_or_else(|| self.source.most())), max_wait)
+    }
+}
+
+impl Source {
+    /// The limit of a request for which none is chosen.
+    fn most(&self) -> u32 {
+        if self.adaptive.is_some() { u32::MAX } else { self.group.limit() }
     }
 }
 
@@ -140,6 +153,10 @@ impl Acquire for Source {
         (weight, limit): (u32, u32),
         max_wait: Option<Duration>,
     ) -> Acquired<Lease> {
+        let (weight, limit) = match &self.adaptive {
+            Some(adaptive) => adaptive.bounded(&key, weight, limit).await,
+            None => (weight, limit),
+        };
         let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..self.group.wait });
         let asked = self.group.acquire(key.clone(), weight, limit, wait).await;
         let local = |(replicas, local): (Replicas, WaitGroup), outage| async move {
@@ -149,8 +166,12 @@ impl Acquire for Source {
             asked.map_err(|refusal| if refusal.is_exceeds_limit() { outage } else { refusal })
         };
         let settled = self.away.settle(asked, local).await;
-        Ok(self.decisions().settle(settled)?.map(Lease::from))
+        let lease = self.decisions().settle(settled)?.map(Lease::from);
+        Ok(match &self.adaptive {
+            Some(adaptive) => lease.map(|lease| adaptive.in_flight(lease, weight)),
+            None => lease,
+        })
     }
 }
 
-debug!(RequestPermits<Req>, source.group);
+debug!(RequestPermits<Req, A: std::fmt::Debug>, source.group, observer);

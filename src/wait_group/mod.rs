@@ -1,5 +1,6 @@
 #![doc = include_str!("page.md")]
 
+pub(crate) mod adaptive;
 mod builder;
 mod fleet;
 pub(crate) mod holders;
@@ -9,6 +10,7 @@ mod layer;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::adaptive::{Adaptive, AdaptiveState, Classify, HttpSignals, Signal};
 pub use self::builder::WaitGroupBuilder;
 use self::builder::check_limit;
 pub use self::fleet::FleetLimit;
@@ -171,6 +173,20 @@ impl WaitGroup {
     /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
     pub async fn inspect(&self, key: impl Into<Key>) -> Result<Snapshot, Error> {
         self.leases.admission.look(key.into()).await
+    }
+
+    /// Returns the limit of a key that [adapts](ConcurrencyLimitLayer::adaptive), and what was seen of it. `None` if none is
+    /// stored. Changes nothing. [`AdaptiveState`] has an example.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
+    pub async fn inspect_limit(&self, key: impl Into<Key>) -> Result<Option<AdaptiveState>, Error> {
+        adaptive::look::look(&Namespace::open(self.store(), &self.name), key.into()).await
+    }
+
+    fn store(&self) -> &Store {
+        &self.leases.admission.store
     }
 
     /// Takes a permit from its holder, as a release by the holder does: waiters that fit are woken and get it. Returns

@@ -3,6 +3,7 @@
 #![cfg(all(feature = "cluster", feature = "sentinel", feature = "json", feature = "postcard"))]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod adaptive;
 mod all_locks;
 mod buckets;
 mod callers;
@@ -58,6 +59,9 @@ macro_rules! on_every_store {
 }
 
 on_every_store! {
+    crate::adaptive::all_processes_have_the_limit_that_one_has_lowered as all_processes_have_the_lowered_limit,
+    crate::adaptive::a_limit_grows_while_it_is_used as a_limit_grows_while_it_is_used,
+    crate::adaptive::an_operator_sees_the_limit as an_operator_sees_the_limit,
     crate::holds::what_is_held_is_free_after_the_capture as what_is_held_is_free_after_the_capture,
     crate::holds::authorizations_of_many_callers_keep_to_the_burst as many_authorizations,
     crate::holds::a_hold_is_renewed_and_lost as a_hold_is_renewed_and_lost,

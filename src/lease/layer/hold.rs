@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::task::{Context, Poll};
 
 use super::slot::Slotted;
-use super::{Acquiring, Finish, Holds, LeaseLayer, Lifecycle, Next, Provide};
+use super::{Acquiring, Finish, Holds, LeaseLayer, Lifecycle, Next, Observe, Observes, Provide};
 use crate::{Extracted, Lease};
 
 /// Leases that are acquired from `A`, and held as `H` says. See [`LeaseLayer`].
@@ -62,14 +62,14 @@ impl<A> Leased<A> {
     }
 }
 
-impl<A, H> Holds for Leased<A, H> {
+impl<A: Observes, H> Holds for Leased<A, H> {
     type Granted = Lease;
-    type Guard = Slotted;
-    type Held = Lease;
+    type Guard = (Slotted, A::Sample);
+    type Held = (Option<Lease>, A::Sample);
     type Finishing = Infallible;
 }
 
-impl<Req, Res, E, A: Provide<Req>, H: Hold<Res>> Lifecycle<Req, Res, E> for Leased<A, H> {
+impl<Req, Res, E, A: Provide<Req> + Observe<Res, E>, H: Hold<Res>> Lifecycle<Req, Res, E> for Leased<A, H> {
     type Response = H::Response;
 
     fn acquire<R>(layer: &LeaseLayer<Req, Self, R>, key: Extracted, request: &Req) -> Acquiring<Lease> {
@@ -80,29 +80,34 @@ impl<Req, Res, E, A: Provide<Req>, H: Hold<Res>> Lifecycle<Req, Res, E> for Leas
         layer: &LeaseLayer<Req, Self, R>,
         lease: Lease,
         mut request: Req,
-    ) -> Next<Lease, Slotted, Req, H::Response> {
-        let handle = lease.handle();
+    ) -> Next<Lease, Self::Guard, Req, H::Response> {
+        let (handle, sample) = (lease.handle(), layer.provide.from.began(&lease));
         if layer.on_lease.is_empty() {
-            return Next::Call(Some((Slotted::Kept(lease), handle)), request);
+            return Next::Call(Some(((Slotted::Kept(lease), sample), handle)), request);
         }
         let (guard, slot) = Slotted::new(lease);
         layer.on_lease.iter().for_each(|told| told.on_slot(&handle, &slot, &mut request));
-        Next::Call(Some((guard, handle)), request)
+        Next::Call(Some(((guard, sample), handle)), request)
     }
 
-    fn is_taken(guard: &Slotted) -> bool {
+    fn is_taken((guard, _): &Self::Guard) -> bool {
         guard.is_taken()
     }
 
-    fn close(guard: Slotted) -> Option<Lease> {
-        guard.into_lease()
+    fn close((guard, sample): Self::Guard) -> Option<Self::Held> {
+        Some((guard.into_lease(), sample))
     }
 
     fn finish<R>(
         layer: &LeaseLayer<Req, Self, R>,
-        lease: Option<Lease>,
+        held: Option<Self::Held>,
         outcome: Result<Res, E>,
     ) -> Finish<Infallible, H::Response, E> {
+        let (lease, sample) = held.unzip();
+        if let Some(sample) = sample {
+            layer.provide.from.ended(sample, &outcome);
+        }
+        let lease = lease.flatten();
         Finish::Now(outcome.map(|response| layer.provide.hold.hold(response, lease)))
     }
 

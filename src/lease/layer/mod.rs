@@ -4,6 +4,7 @@
 mod acquire;
 mod future;
 mod hold;
+mod observe;
 mod slot;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ pub use self::slot::LeaseSlot;
 pub(crate) use self::acquire::{Acquire, Acquired, Acquiring, Provide, acquire};
 pub(crate) use self::future::{Finish, Holds, Lifecycle, Next};
 pub(crate) use self::hold::Leased;
+pub(crate) use self::observe::{Observe, Observes, Unobserved};
 
 use crate::middleware::Layered;
 use crate::middleware::key::DynKey;

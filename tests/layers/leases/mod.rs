@@ -1,6 +1,7 @@
 //! Requests that are handled under leases: what their layers owe to the services around them, held against services
 //! that forgive nothing, and real stacks over sockets.
 
+mod adaptive;
 mod asked;
 mod away;
 mod axum_locks;

@@ -1,0 +1,99 @@
+//! A concurrency limit whose limit adapts.
+
+use tokio::time::Instant;
+
+use super::{Adaptive, AdaptiveLimits, Classify, Signal};
+use crate::lease::layer::{Leased, Observe, Observes};
+use crate::wait_group::layer::RequestPermits;
+use crate::{ConcurrencyLimitLayer, Error, Key, Lease};
+
+impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
+    /// Lets the limit of each key adapt to what the inner service can do, for all processes together. The limit of the
+    /// WaitGroup is the start value.
+    ///
+    /// A [`limit`](Self::limit) that is chosen for a request is a bound: the lower one applies. A request that weighs more
+    /// than the limit at that time takes all of it. See the [module](crate::wait_group#adaptive-limits).
+    ///
+    /// ```
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use tower_distributed::wait_group::{Adaptive, Signal};
+    /// use tower_distributed::{ConcurrencyLimitLayer, Store, WaitGroup};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let searches = WaitGroup::new(&Store::in_memory(), "searches", 10)?;
+    /// let adaptive = Adaptive::aimd().min(2).max(100).classify(|answer: &Result<&str, std::io::Error>| {
+    ///     if answer.is_ok() { Signal::Success } else { Signal::Overload }
+    /// });
+    /// let limit = ConcurrencyLimitLayer::new(searches, |_: &&str| "all").adaptive(adaptive)?;
+    /// let search = limit.layer(service_fn(async |text: &'static str| Ok(text)));
+    /// assert_eq!(search.oneshot("redis").await?, "redis");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) unless 1 ≤ min ≤ start ≤ max ≤ 1 000 000, and if the window or the time-out is out of
+    /// range.
+    pub fn adaptive<C>(
+        self,
+        adaptive: Adaptive<C>,
+    ) -> Result<ConcurrencyLimitLayer<Req, H, R, Adaptive<C>>, Error> {
+        let Self { key, provide: Leased { from, hold }, max_wait, on_lease, cancel_when_lost, reject } = self;
+        let provide = Leased { from: from.adaptive(adaptive)?, hold };
+        Ok(ConcurrencyLimitLayer { key, provide, max_wait, on_lease, cancel_when_lost, reject })
+    }
+}
+
+impl<Req> RequestPermits<Req> {
+    fn adaptive<C>(self, adaptive: Adaptive<C>) -> Result<RequestPermits<Req, Adaptive<C>>, Error> {
+        let Self { mut source, weight, limit, observer: () } = self;
+        let group = &source.group;
+        let (rules, timeout) = (adaptive.rules(group.limit())?, adaptive.timeout);
+        let limits = AdaptiveLimits::new(group.store(), group.name(), rules, timeout);
+        source.adaptive = Some(limits);
+        Ok(RequestPermits { source, weight, limit, observer: adaptive })
+    }
+}
+
+/// Notes how a request has ended, also if its future is dropped.
+#[derive(Debug)]
+pub struct Sample {
+    limits: AdaptiveLimits,
+    key: Key,
+    began: Instant,
+    is_noted: bool,
+}
+
+impl<Req, C> Observes for RequestPermits<Req, Adaptive<C>> {
+    type Sample = Option<Sample>;
+}
+
+impl<Req, C: Classify<Res, E>, Res, E> Observe<Res, E> for RequestPermits<Req, Adaptive<C>> {
+    fn began(&self, lease: &Lease) -> Option<Sample> {
+        let limits = self.source.adaptive.clone()?;
+        Some(Sample { limits, key: lease.key().clone(), began: Instant::now(), is_noted: false })
+    }
+
+    fn ended(&self, sample: Option<Sample>, outcome: &Result<Res, E>) {
+        if let Some(mut sample) = sample {
+            sample.is_noted = true;
+            sample.limits.ended(
+                &sample.key,
+                sample.began.elapsed(),
+                self.observer.classify.classify(outcome),
+            );
+        }
+    }
+}
+
+impl Drop for Sample {
+    fn drop(&mut self) {
+        if self.is_noted {
+            return;
+        }
+        let latency = self.began.elapsed();
+        if latency >= self.limits.timeout() {
+            self.limits.ended(&self.key, latency, Signal::Overload);
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The limit of a key that adapts: `lua/wait_group/adapt.lua` in Rust.
+
+use crate::store::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, script};
+
+/// By what the limit moves, and its bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rules {
+    /// Whether the limit follows the latency. Otherwise only overload lowers it.
+    pub(super) follows: bool,
+    pub(super) min: i64,
+    pub(super) max: i64,
+    /// The length of a window, µs.
+    pub(super) window: i64,
+}
+
+/// What a process saw since its last report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(super) ok: i64,
+    pub(super) overloads: i64,
+    /// The sum of the latencies of the successes, µs.
+    pub(super) latency: i64,
+    /// The most permits in flight at once.
+    pub(super) peak: i64,
+    /// Since when, µs ago.
+    pub(super) span: i64,
+}
+
+/// Adds what a process saw to the window of a key, moves the limit when the window is over, and returns the limit.
+#[derive(Clone, Debug)]
+pub(crate) struct Adapt {
+    pub(super) rules: Rules,
+    /// The limit if none is stored.
+    pub(super) known: i64,
+    pub(super) seen: Seen,
+}
+
+/// The limit, and what was seen in the last windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(super) limit: i64,
+    pub(super) in_flight: i64,
+    /// µs.
+    pub(super) mean: i64,
+}
+
+/// What is stored of one key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Adapted {
+    /// The limit, in thousandths of a permit.
+    pub(super) limit: i64,
+    /// The latency without a queue, ns. 0: unknown.
+    pub(super) base: i64,
+    /// How many windows ago it was measured.
+    age: i64,
+    /// 1: half of the limit is handed out, so that the queue drains. 2: and the latency is measured.
+    probe: i64,
+    /// When the window began, µs.
+    since: i64,
+    ok: i64,
+    overloads: i64,
+    latency: i64,
+    /// Permits in flight · ms.
+    busy: i64,
+    /// Permits in flight, in thousandths. The mean of some windows: in a single one, some processes may report twice, and
+    /// others not at all.
+    in_flight: i64,
+    /// The mean latency of the last window, µs.
+    pub(super) mean: i64,
+    /// From when on it is forgotten, µs.
+    end: i64,
+}
+
+/// How long a limit is kept after the last report, µs.
+const KEPT: i64 = 3_600_000_000;
+
+/// A longer latency counts as this one, µs.
+pub(super) const LONGEST: i64 = 3_600_000_000;
+
+/// Larger sums count as this one, so that all numbers are exact in Lua.
+const MOST: i64 = 1_000_000_000_000_000;
+const BUSIEST: i64 = 4_000_000_000_000;
+
+/// The most permits in flight, in thousandths.
+const MOST_IN_FLIGHT: i64 = 1_000_000_000;
+
+/// A window has so many samples, or as many as the limit.
+const FEW: i64 = 10;
+
+/// The latency without a queue is measured after so many windows under load.
+const PROBE_AFTER: i64 = 100;
+
+impl Adapted {
+    /// Reads what is stored. `None` for text in another form.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let is_known = text.bytes().all(|byte| byte == b' ' || byte.is_ascii_digit());
+        let words = text.split(' ').filter(|word| !word.is_empty());
+        let numbers = words.map(|word| word.parse().unwrap_or(i64::MAX).min(1 << 52));
+        let numbers: [i64; 11] = numbers.take(12).collect::<Vec<_>>().try_into().ok()?;
+        let [limit, base, age, probe, since, ok, overloads, latency, busy, in_flight, mean] = numbers;
+        let end = i64::MAX;
+        let this =
+            Self { limit, base, age, probe, since, ok, overloads, latency, busy, in_flight, mean, end };
+        is_known.then_some(this)
+    }
+
+    /// Brings what may have been forged, or written under other rules, into its range.
+    fn bound(&mut self, rules: &Rules, now: i64) {
+        self.limit = rules.bound(self.limit);
+        (self.base, self.age) = (self.base.min(LONGEST * 1000), self.age.min(1000));
+        // The clock may have been set back.
+        (self.probe, self.since) = (self.probe % 3, self.since.min(now));
+        self.busy = self.busy.min(BUSIEST);
+        (self.in_flight, self.mean) = (self.in_flight.min(MOST_IN_FLIGHT), self.mean.min(LONGEST));
+    }
+
+    fn add(&mut self, seen: &Seen, rules: &Rules, now: i64) {
+        let lasts = now - self.since;
+        self.ok = (self.ok + seen.ok).min(MOST);
+        self.overloads = (self.overloads + seen.overloads).min(MOST);
+        self.latency = (self.latency + seen.latency).min(MOST);
+        // What was in flight before the window began counts for the length of a window.
+        let busy = seen.peak * seen.span.min(lasts.max(rules.window)) / 1000;
+        self.busy = (self.busy + busy).min(BUSIEST);
+        let mean = if self.ok > 0 { (self.latency / self.ok).min(LONGEST) } else { 0 };
+        // A limit shows its effect after the latency.
+        let is_over = lasts >= rules.window.max((mean * 2).min(rules.window * 10));
+        if is_over && self.ok + self.overloads >= FEW.min((self.limit / 1000).max(1)) {
+            let in_flight = self.busy * 1000 / (lasts / 1000).max(1);
+            self.in_flight = ((self.in_flight * 3 + in_flight) / 4).min(MOST_IN_FLIGHT);
+            self.mean = mean;
+            self.adjust(rules);
+            self.limit = rules.bound(self.limit);
+            (self.since, self.ok, self.overloads, self.latency, self.busy) = (now, 0, 0, 0, 0);
+        }
+    }
+
+    /// Moves the limit by a window that is over.
+    ///
+    /// * Overload lowers it by a tenth: the `AIMDLimit` of Netflix's concurrency-limits, after D. Chiu and R. Jain,
+    ///   "Analysis of the Increase and Decrease Algorithms", 1989. Fewer than 1 % of the samples are not overload: a
+    ///   window is that of a fleet, in which somebody always fails.
+    /// * Latency moves it as in `Gradient2Limit` of the same library: the limit times latency without a queue ÷ latency,
+    ///   within 0.5 and 1, and a queue of the square root of the limit (as in `GradientLimit`), smoothed by 0.2. Up to
+    ///   10 % above is noise.
+    /// * `Gradient2Limit` has a long mean for the latency without a queue. Under lasting load that mean becomes the
+    ///   latency with a queue, and the limit grows for ever. So it is measured here: by half of the limit for two windows,
+    ///   as BBR drains the queue to measure a round trip (N. Cardwell et al., "BBR: Congestion-Based Congestion Control",
+    ///   2016), or while less than half of the limit is in use.
+    /// * A limit that is not used by half does not grow.
+    fn adjust(&mut self, rules: &Rules) {
+        let (is_used, short) = (self.in_flight * 2 >= self.limit, (self.mean * 1000).max(1));
+        if self.overloads * 100 >= self.ok + self.overloads {
+            (self.limit, self.probe) = (self.limit * 9 / 10, 0);
+        } else if !rules.follows {
+            self.limit += if is_used { 1000 } else { 0 };
+        } else if self.probe == 1 {
+            self.probe = 2;
+        } else if self.probe == 2 {
+            (self.base, self.age, self.probe) = ((self.base + short) / 2, 0, 0);
+        } else if self.base == 0 {
+            self.base = short;
+        } else if !is_used {
+            self.base = (self.base * 9 + short) / 10;
+        } else {
+            let gradient = (self.base * 1100 / short).clamp(500, 1000);
+            let target = self.limit * gradient / 1000 + (self.limit * 1000).isqrt();
+            (self.limit, self.age) = ((self.limit * 8 + target * 2) / 10, self.age + 1);
+            self.probe = i64::from(self.age >= PROBE_AFTER);
+        }
+    }
+
+    fn told(&self, rules: &Rules) -> Told {
+        let limit = if self.probe > 0 { rules.min.max(self.limit / 2000) } else { self.limit / 1000 };
+        Told { limit, in_flight: self.permits_in_flight(), mean: self.mean }
+    }
+
+    pub(super) fn permits_in_flight(&self) -> i64 {
+        (self.in_flight + 500) / 1000
+    }
+}
+
+impl Rules {
+    /// A limit in thousandths, within the bounds.
+    fn bound(&self, limit: i64) -> i64 {
+        limit.min(self.max * 1000).max(self.min * 1000)
+    }
+}
+
+impl Seen {
+    fn is_something(&self) -> bool {
+        self.ok + self.overloads + self.peak > 0
+    }
+}
+
+impl Cell for Adapted {
+    fn is_idle(&self, now: i64) -> bool {
+        self.end <= now
+    }
+}
+
+impl Operation for Adapt {
+    type Cell = Adapted;
+    type Reply = Told;
+    type Undo = Self;
+    const SCRIPT: Script = script!("wait_group/adapt");
+    const PARTS: &'static [&'static str] = &["permits:limit"];
+    // A second copy would count its samples again. A lost report is made up for by the next one.
+    const REPEAT: Repeat = Repeat::Never;
+    const MOST_RUNS: usize = 32;
+    const SAME_ONCE: bool = false;
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        let Self { rules: Rules { follows, min, max, window }, known, seen } = self;
+        let Seen { ok, overloads, latency, peak, span } = seen;
+        for number in
+            [i64::from(*follows), *min, *max, *known, *window, *ok, *overloads, *latency, *peak, *span]
+        {
+            call.integer(number);
+        }
+    }
+
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Told, Garbled> {
+        let (limit, in_flight, mean) = (fields.integer()?, fields.integer()?, fields.integer()?);
+        Ok(Told { limit: limit.clamp(self.rules.min, self.rules.max), in_flight, mean })
+    }
+
+    fn apply(self, cell: &mut Adapted, now: i64) -> Told {
+        let Self { rules, known, seen } = self;
+        let fresh = Adapted { limit: known * 1000, since: now, ..Adapted::default() };
+        let mut state = if cell.is_idle(now) { fresh } else { *cell };
+        state.bound(&rules, now);
+        if seen.is_something() {
+            state.add(&seen, &rules, now);
+            // Keys expire by milliseconds.
+            state.end = (now + KEPT) / 1000 * 1000;
+            *cell = state;
+        }
+        state.told(&rules)
+    }
+}

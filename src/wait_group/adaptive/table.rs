@@ -1,0 +1,264 @@
+//! The adaptive limits that this process knows, and what it saw of their keys.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use super::Signal;
+use super::step::{Adapt, Adapted, LONGEST, Rules, Seen, Told};
+use crate::store::{Client, Namespace};
+use crate::sync::lock;
+use crate::telemetry::AdaptiveLimit;
+use crate::{Error, Key, Lease, Store};
+
+/// The adaptive limits of a namespace. Cloning is cheap.
+#[derive(Clone)]
+pub(crate) struct AdaptiveLimits(Arc<Inner>);
+
+struct Inner {
+    client: Client<Adapt>,
+    rules: Rules,
+    start: u32,
+    timeout: Duration,
+    known: Mutex<HashMap<Key, Known>>,
+    told: AdaptiveLimit,
+}
+
+/// What this process knows of one key.
+#[derive(Debug)]
+struct Known {
+    limit: u32,
+    /// When the store told it last. `None`: never.
+    heard_at: Option<Instant>,
+    used_at: Instant,
+    /// When the last report was sent.
+    sent_at: Instant,
+    is_unanswered: bool,
+    in_flight: u32,
+    seen: Seen,
+}
+
+/// The maximum number of keys. Beyond that, those that were not used for a minute are removed. Of further keys nothing is
+/// told, and their limits are read for each request.
+const MOST: usize = 4096;
+const UNUSED: Duration = Duration::from_secs(60);
+
+/// A limit that was heard of so long ago is read before it is used.
+const STALE: Duration = Duration::from_secs(10);
+
+/// A report that is not answered within this time is given up.
+const GIVEN_UP: Duration = Duration::from_secs(10);
+
+impl AdaptiveLimits {
+    /// Those of the WaitGroups of the namespace `name`.
+    pub(super) fn new(store: &Store, name: &str, (rules, start): (Rules, u32), timeout: Duration) -> Self {
+        let namespace: Namespace<Adapted> = Namespace::open(store, name);
+        let (client, told) = (namespace.client(), AdaptiveLimit::new(name));
+        Self(Arc::new(Inner { client, rules, start, timeout, known: Mutex::default(), told }))
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        self.0.timeout
+    }
+
+    /// Returns the weight and the limit for a request that weighs `weight`, for which the user has chosen the limit `most`.
+    pub(crate) async fn bounded(&self, key: &Key, weight: u32, most: u32) -> (u32, u32) {
+        let highest = u32::try_from(self.0.rules.max).unwrap_or(u32::MAX).min(most);
+        if weight > highest {
+            return (weight, highest);
+        }
+        let limit = match self.known(key) {
+            Ok(limit) => limit,
+            Err(asking) => asking.await,
+        };
+        let limit = limit.min(most);
+        (weight.min(limit), limit)
+    }
+
+    /// The limit of a key, if this process knows it; else the future that asks.
+    fn known(&self, key: &Key) -> Result<u32, BoxFuture<'static, u32>> {
+        let now = Instant::now();
+        let known = slot(&self.0, &mut lock(&self.0.known), key, now).and_then(|known| {
+            known.used_at = now;
+            let is_fresh = known.heard_at.is_some_and(|heard| now.duration_since(heard) < STALE);
+            is_fresh.then(|| (known.limit, self.0.due(known, now)))
+        });
+        if let Some((limit, due)) = known {
+            self.send(key, due);
+            return Ok(limit);
+        }
+        let read = || Adapt { rules: self.0.rules, known: self.0.start.into(), seen: Seen::default() };
+        if let Some(told) = self.0.client.step(key, read) {
+            return Ok(self.0.hear(key, &told));
+        }
+        let (this, asking, key) = (self.clone(), self.0.client.run(key.clone(), read()), key.clone());
+        Err(Box::pin(async move { this.0.hear(&key, &asking.await) }))
+    }
+
+    /// Counts a permit as in flight until it is released.
+    pub(crate) fn in_flight(&self, lease: Lease, weight: u32) -> Lease {
+        let key = lease.key().clone();
+        if let Some(known) = lock(&self.0.known).get_mut(&key) {
+            known.in_flight = known.in_flight.saturating_add(weight);
+            known.seen.peak = known.seen.peak.max(known.in_flight.into());
+        }
+        lease.beside(InFlight { limits: self.clone(), key, weight })
+    }
+
+    /// Notes how a request has ended.
+    pub(super) fn ended(&self, key: &Key, latency: Duration, signal: Signal) {
+        let signal = match signal {
+            Signal::Success if latency >= self.0.timeout => Signal::Overload,
+            signal => signal,
+        };
+        let due = lock(&self.0.known).get_mut(key).and_then(|known| {
+            match signal {
+                Signal::Success => {
+                    known.seen.ok += 1;
+                    known.seen.latency += micros(latency);
+                }
+                Signal::Overload => known.seen.overloads += 1,
+                Signal::Ignore => {}
+            }
+            self.0.due(known, Instant::now())
+        });
+        self.send(key, due);
+    }
+
+    /// Sends a report in the background.
+    fn send(&self, key: &Key, due: Option<Adapt>) {
+        let Some(report) = due else { return };
+        let (this, of) = (self.clone(), key.clone());
+        self.0.client.send(None, key.clone(), report, move |told| {
+            this.0.hear(&of, &told);
+        });
+    }
+}
+
+impl Inner {
+    /// The report that is to be sent now. One is in flight at a time.
+    fn due(&self, known: &mut Known, now: Instant) -> Option<Adapt> {
+        let span = now.duration_since(known.sent_at);
+        if micros(span) < self.rules.window || known.is_unanswered && span < GIVEN_UP {
+            return None;
+        }
+        (known.sent_at, known.is_unanswered) = (now, true);
+        // If the store has lost the limit, it goes on with what this process knows.
+        let is_fresh = known.heard_at.is_some_and(|heard| now.duration_since(heard) < STALE);
+        let limit = if is_fresh { known.limit } else { self.start };
+        let peak = known.in_flight.into();
+        let seen = std::mem::replace(&mut known.seen, Seen { peak, ..Seen::default() });
+        Some(Adapt { rules: self.rules, known: limit.into(), seen: Seen { span: micros(span), ..seen } })
+    }
+
+    /// Notes what the store tells of a key, and returns its limit. In an outage, what this process knows stays.
+    fn hear(&self, key: &Key, told: &Result<Told, Error>) -> u32 {
+        let (now, mut all) = (Instant::now(), lock(&self.known));
+        let mut known = slot(self, &mut all, key, now);
+        if let Some(known) = &mut known {
+            // After a failure, not again at once.
+            (known.heard_at, known.is_unanswered) = (Some(now), false);
+        }
+        let Ok(told) = told else { return known.map_or(self.start, |known| known.limit) };
+        let limit = u32::try_from(told.limit).unwrap_or(self.start);
+        if let Some(known) = known {
+            known.limit = limit;
+        }
+        drop(all);
+        self.told.tell(limit, told.in_flight, told.mean);
+        limit
+    }
+}
+
+/// What is known of a key. `None`: there are too many.
+fn slot<'a>(
+    limits: &Inner,
+    all: &'a mut HashMap<Key, Known>,
+    key: &Key,
+    now: Instant,
+) -> Option<&'a mut Known> {
+    if all.len() >= MOST && !all.contains_key(key) {
+        all.retain(|_, known| known.in_flight > 0 || now.duration_since(known.used_at) < UNUSED);
+    }
+    if all.len() >= MOST && !all.contains_key(key) {
+        return None;
+    }
+    Some(all.entry(key.clone()).or_insert_with(|| Known {
+        limit: limits.start,
+        heard_at: None,
+        used_at: now,
+        sent_at: now,
+        is_unanswered: false,
+        in_flight: 0,
+        seen: Seen::default(),
+    }))
+}
+
+fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(LONGEST).min(LONGEST)
+}
+
+/// A permit in flight.
+struct InFlight {
+    limits: AdaptiveLimits,
+    key: Key,
+    weight: u32,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if let Some(known) = lock(&self.limits.0.known).get_mut(&self.key) {
+            known.in_flight = known.in_flight.saturating_sub(self.weight);
+        }
+    }
+}
+
+debug!(AdaptiveLimits);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Cause;
+
+    fn limits() -> AdaptiveLimits {
+        let rules = Rules { follows: false, min: 1, max: 100, window: 100_000 };
+        AdaptiveLimits::new(&Store::in_memory(), "api", (rules, 20), Duration::from_secs(5))
+    }
+
+    #[test]
+    fn the_number_of_known_keys_is_bounded() {
+        let limits = limits();
+        for key in 0..MOST as u64 + 100 {
+            assert_eq!(limits.known(&Key::from(key)).ok(), Some(20), "{key}");
+        }
+        assert_eq!(lock(&limits.0.known).len(), MOST);
+    }
+
+    /// One report per key is in flight at a time, and one is sent in a window.
+    #[test]
+    fn reports_are_bounded() {
+        let (limits, key, now) = (limits(), Key::from("k"), Instant::now());
+        let mut all = HashMap::new();
+        let known = slot(&limits.0, &mut all, &key, now).unwrap();
+        known.seen.ok = 7;
+        let ms = Duration::from_millis;
+        assert!(limits.0.due(known, now + ms(99)).is_none());
+        let report = limits.0.due(known, now + ms(100)).unwrap();
+        assert_eq!((report.seen.ok, report.seen.span, report.known), (7, 100_000, 20));
+        assert!(limits.0.due(known, now + ms(5000)).is_none(), "it is not answered");
+        assert_eq!(limits.0.due(known, now + ms(10_100)).unwrap().seen.ok, 0);
+    }
+
+    #[test]
+    fn in_an_outage_the_last_known_limit_holds() {
+        let (limits, key) = (limits(), Key::from("k"));
+        let away = || Err(Error::unavailable(Cause::TimedOut, "away"));
+        assert_eq!(limits.0.hear(&key, &away()), 20);
+        assert_eq!(limits.0.hear(&key, &Ok(Told { limit: 7, in_flight: 0, mean: 0 })), 7);
+        assert_eq!(limits.0.hear(&key, &away()), 7);
+        assert_eq!(limits.known(&key).ok(), Some(7), "nobody waits for the store again");
+    }
+}

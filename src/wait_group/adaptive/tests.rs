@@ -1,0 +1,233 @@
+//! How the limit of a key moves.
+
+#![allow(clippy::unwrap_used)]
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::step::{Adapt, Adapted, Rules, Seen, Told};
+use crate::store::{Cell as _, Operation as _};
+
+const START: i64 = 1_760_000_000_000_000;
+const WINDOW: i64 = 100_000;
+const HOUR: i64 = 3_600_000_000;
+
+/// A key whose limit begins with 20, and the time.
+struct Limit {
+    cell: Adapted,
+    now: i64,
+    rules: Rules,
+}
+
+impl Limit {
+    fn new(follows: bool, min: i64, max: i64) -> Self {
+        let rules = Rules { follows, min, max, window: WINDOW };
+        Self { cell: Adapted::default(), now: START, rules }
+    }
+
+    fn report(&mut self, seen: Seen) -> Told {
+        Adapt { rules: self.rules, known: 20, seen }.apply(&mut self.cell, self.now)
+    }
+
+    fn limit(&mut self) -> i64 {
+        self.report(Seen::default()).limit
+    }
+
+    /// A window in which all permits are in use, each request takes `latency` µs, and `overloads` of 100 fail.
+    fn window(&mut self, latency: i64, overloads: i64) {
+        let limit = self.limit();
+        self.used_window(limit, latency, overloads);
+    }
+
+    fn used_window(&mut self, in_flight: i64, latency: i64, overloads: i64) {
+        let length = WINDOW.max(latency * 2);
+        self.now += length;
+        let done = (in_flight * length / latency).max(20);
+        let failed = done * overloads / 100;
+        let ok = done - failed;
+        self.report(Seen { ok, overloads: failed, latency: ok * latency, peak: in_flight, span: length });
+    }
+
+    /// So long behind a service that handles `capacity` requests at once, in `service` µs each.
+    fn run(&mut self, span: i64, capacity: i64, service: i64) {
+        let end = self.now + span;
+        while self.now < end {
+            let limit = self.limit();
+            self.window(service * limit.max(capacity) / capacity, 0);
+        }
+    }
+}
+
+#[test]
+fn overload_lowers_the_limit_to_its_lowest_and_it_recovers() {
+    for follows in [false, true] {
+        let mut limit = Limit::new(follows, 3, 50);
+        assert_eq!(limit.limit(), 20);
+        limit.window(10_000, 0);
+        let mut before = limit.cell.limit;
+        for _ in 0..30 {
+            limit.window(10_000, 50);
+            let now = limit.cell.limit;
+            assert!(now < before || now == 3000, "{follows}: {now}");
+            before = now;
+        }
+        assert_eq!(before, 3000);
+        (0..400).for_each(|_| limit.window(10_000, 0));
+        assert!(limit.cell.limit >= 45_000, "{follows}: {:?}", limit.cell);
+    }
+}
+
+#[test]
+fn additive_increase_multiplicative_decrease() {
+    let mut limit = Limit::new(false, 1, 100);
+    limit.window(1000, 0);
+    limit.window(1000, 0);
+    assert_eq!(limit.limit(), 21, "the first report begins a window");
+    limit.window(1000, 1);
+    assert_eq!((limit.limit(), limit.cell.limit), (18, 18_900));
+}
+
+/// In a large fleet somebody always fails.
+#[test]
+fn rare_overload_does_not_lower_the_limit() {
+    let mut limit = Limit::new(false, 1, 100);
+    for _ in 0..10 {
+        limit.now += WINDOW;
+        limit.report(Seen { ok: 996, overloads: 4, latency: 1_000_000, peak: 20, span: WINDOW });
+    }
+    assert!(limit.limit() >= 29, "{}", limit.limit());
+}
+
+#[test]
+fn a_limit_that_is_not_used_does_not_grow() {
+    for follows in [false, true] {
+        let mut limit = Limit::new(follows, 1, 100);
+        (0..1000).for_each(|_| limit.used_window(9, 10_000, 0));
+        assert_eq!(limit.limit(), 20);
+        // Eight processes with one request each use less than half of it too, though they report at different times.
+        for step in 0..1000 {
+            limit.now += WINDOW / 8 + step % 7;
+            limit.report(Seen { ok: 10, latency: 100_000, peak: 1, span: WINDOW, ..Seen::default() });
+        }
+        assert_eq!(limit.limit(), 20);
+        // A process that has not reported for long does not count for all of that time.
+        let mut limit = Limit::new(follows, 1, 100);
+        limit.used_window(9, 10_000, 0);
+        limit.now += WINDOW;
+        limit.report(Seen { ok: 10, latency: 100_000, peak: 9, span: HOUR, ..Seen::default() });
+        assert_eq!(limit.limit(), 20);
+        limit.run(20_000_000, 1000, 10_000);
+        assert!(limit.limit() > 40, "{follows}: it is used: {}", limit.limit());
+    }
+}
+
+/// The limit of a service that handles 32 at once stays near 32, for a day of full load.
+#[test]
+fn the_limit_does_not_grow_for_ever_under_load() {
+    let mut limit = Limit::new(true, 1, 1000);
+    limit.run(60_000_000, 32, 10_000);
+    for hour in 0..24 {
+        limit.run(HOUR, 32, 10_000);
+        let stored = limit.cell.limit / 1000;
+        assert!((30..60).contains(&stored), "hour {hour}: {stored}");
+    }
+}
+
+#[test]
+fn the_limit_follows_the_capacity() {
+    let mut limit = Limit::new(true, 1, 1000);
+    for round in 0..20 {
+        for capacity in [64, 16, 128, 32] {
+            limit.run(30_000_000, capacity, 10_000);
+            let stored = limit.cell.limit / 1000;
+            assert!(
+                (capacity * 9 / 10..capacity * 2 + 8).contains(&stored),
+                "round {round}: {stored} of {capacity}"
+            );
+        }
+    }
+}
+
+/// A deployment makes each request five times as slow, without a queue.
+#[test]
+fn a_slower_service_gets_its_limit_back() {
+    let mut limit = Limit::new(true, 1, 1000);
+    limit.run(60_000_000, 32, 10_000);
+    limit.run(120_000_000, 32, 50_000);
+    let stored = limit.cell.limit / 1000;
+    assert!((30..60).contains(&stored), "{stored}");
+}
+
+#[test]
+fn few_samples_do_not_end_a_window() {
+    let mut limit = Limit::new(false, 1, 100);
+    limit.window(1000, 0);
+    let one = Seen { overloads: 1, peak: 20, span: WINDOW, ..Seen::default() };
+    for _ in 0..10 {
+        limit.now += WINDOW;
+        limit.report(one);
+        assert_eq!(limit.limit(), 21);
+    }
+    limit.now += WINDOW;
+    limit.report(one);
+    assert_eq!(limit.limit(), 18);
+    // A limit of 1 is told by one sample.
+    let mut limit = Limit::new(false, 1, 1);
+    limit.report(one);
+    limit.now += WINDOW;
+    limit.report(Seen { ok: 1, overloads: 0, latency: 7, ..one });
+    assert_eq!(limit.cell.mean, 7);
+}
+
+/// A client of a pool for a Cluster may send a report twice. The server cannot tell the copies apart without remembering
+/// each process. Copies move the limit once at most, since the second is in the next window.
+#[test]
+fn a_report_that_arrives_twice_moves_the_limit_once() {
+    for follows in [false, true] {
+        let mut limit = Limit::new(follows, 1, 100);
+        limit.window(10_000, 0);
+        limit.now += WINDOW;
+        let bad = Seen { ok: 0, overloads: 100, latency: 0, peak: 20, span: WINDOW };
+        limit.report(bad);
+        let once = limit.limit();
+        limit.report(bad);
+        assert_eq!(limit.limit(), once);
+    }
+}
+
+#[test]
+fn a_limit_is_kept_for_an_hour() {
+    let mut limit = Limit::new(false, 1, 100);
+    (0..10).for_each(|_| limit.window(1000, 0));
+    let moved = limit.limit();
+    assert!(moved > 25);
+    limit.now += HOUR - 1000;
+    assert_eq!(limit.limit(), moved);
+    limit.now += 1001;
+    assert!(limit.cell.is_idle(limit.now));
+    assert_eq!(limit.limit(), 20, "the start value");
+    // A store that has lost the limit goes on with what a process knows.
+    let seen = Seen { ok: 1, ..Seen::default() };
+    let told = Adapt { rules: limit.rules, known: moved, seen }.apply(&mut Adapted::default(), limit.now);
+    assert_eq!(told.limit, moved);
+}
+
+#[test]
+fn no_report_and_no_clock_brings_the_limit_out_of_its_bounds() {
+    let seed = rand::random();
+    let mut rng = StdRng::seed_from_u64(seed);
+    for _ in 0..300 {
+        let (low, high) = (rng.random_range(1..50), rng.random_range(50..1_000_000));
+        let mut limit = Limit::new(rng.random_bool(0.5), low, high);
+        for _ in 0..100 {
+            limit.now += [0, 1, WINDOW, -WINDOW, HOUR, -HOUR, 90 * 24 * HOUR][rng.random_range(0..7)];
+            let mut number = |most: i64| [0, 1, rng.random_range(0..=most), most][rng.random_range(0..4)];
+            let (ok, overloads, latency) = (number(1 << 32), number(1 << 32), number(1 << 50));
+            let seen = Seen { ok, overloads, latency, peak: number(1 << 32), span: number(HOUR) };
+            let seen = Seen { peak: seen.peak.min(1_000_000), ..seen };
+            let told = limit.report(seen);
+            assert!((low..=high).contains(&told.limit), "{seed}: {told:?}");
+            assert!(told.in_flight >= 0 && (0..=HOUR).contains(&told.mean), "{seed}: {told:?}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! axum: a limit that finds out what the service can do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use axum::routing::get;
+use axum::{Router, body};
+use futures::future::join_all;
+use futures::{StreamExt as _, stream};
+use tower::{Layer as _, ServiceExt as _, service_fn};
+use tower_distributed::wait_group::{Adaptive, Signal};
+use tower_distributed::{ConcurrencyLimitLayer, WaitGroup, web};
+
+use crate::stores::{SOON, Stores, on_each_store};
+use support::eventually;
+
+on_each_store!(
+    the_limit_follows_the_capacity_of_a_service,
+    a_body_that_streams_is_in_flight,
+    a_request_that_is_dropped_late_is_overload,
+    a_heavy_request_takes_the_whole_limit,
+);
+
+const WINDOW: Duration = Duration::from_millis(10);
+
+/// Handles so many requests at once, and answers 503 to others.
+#[derive(Clone, Default)]
+struct Backend {
+    capacity: Arc<AtomicUsize>,
+    busy: Arc<AtomicUsize>,
+}
+
+impl Backend {
+    async fn handle(self) -> StatusCode {
+        let others = self.busy.fetch_add(1, Ordering::SeqCst);
+        // The request is in the service for as long if it is refused there.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        self.busy.fetch_sub(1, Ordering::SeqCst);
+        let is_free = others < self.capacity.load(Ordering::SeqCst);
+        if is_free { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+    }
+}
+
+async fn the_limit_follows_the_capacity_of_a_service(stores: Stores) {
+    let backend = Backend::default();
+    let handler = backend.clone();
+    let app = Router::new().route("/", get(move || handler.clone().handle()));
+    let processes: Vec<_> = (0..2)
+        .map(|_| {
+            let group = WaitGroup::new(&stores.open(), "backend", 10).unwrap();
+            let adaptive = Adaptive::aimd().min(1).max(64).window(WINDOW);
+            let limit = web::concurrency_limit(group.clone(), |_: &Request<Body>| "all");
+            (group, app.clone().layer(limit.adaptive(adaptive).unwrap()))
+        })
+        .collect();
+    let group = &processes[0].0;
+    for capacity in [40, 4, 40] {
+        backend.capacity.store(capacity, Ordering::SeqCst);
+        eventually(&format!("a limit about {capacity}"), SOON, async || {
+            let requests = processes.iter().flat_map(|(_, app)| (0..40).map(|_| app.clone()));
+            let request = || Request::new(Body::empty());
+            join_all(requests.map(|app| app.oneshot(request()))).await;
+            let limit = group.inspect_limit("all").await.unwrap().map_or(10, |state| state.limit as usize);
+            (capacity * 3 / 4..=capacity * 3 / 2).contains(&limit)
+        })
+        .await;
+    }
+}
+
+async fn a_body_that_streams_is_in_flight(stores: Stores) {
+    let group = WaitGroup::new(&stores.open(), "backend", 4).unwrap();
+    let adaptive = Adaptive::aimd().max(8).window(WINDOW);
+    let limit = web::concurrency_limit(group.clone(), |_: &Request<Body>| "all").adaptive(adaptive).unwrap();
+    let endless = async || Body::from_stream(stream::pending::<Result<body::Bytes, std::io::Error>>());
+    let app = Router::new().route("/endless", get(endless)).route("/", get(async || "")).layer(limit);
+    let call = |path: &str| app.clone().oneshot(Request::get(path).body(Body::empty()).unwrap());
+    let mut bodies = Vec::new();
+    for _ in 0..3 {
+        bodies.push(call("/endless").await.unwrap().into_body().into_data_stream());
+    }
+    assert!(futures::poll!(bodies[0].next()).is_pending());
+    // One request at a time, but three more permits are held.
+    eventually("a higher limit", SOON, async || {
+        assert_eq!(call("/").await.unwrap().status(), StatusCode::OK);
+        group.inspect_limit("all").await.unwrap().is_some_and(|state| state.limit > 4 && state.in_flight >= 3)
+    })
+    .await;
+}
+
+async fn a_request_that_is_dropped_late_is_overload(stores: Stores) {
+    let group = WaitGroup::new(&stores.open(), "backend", 20).unwrap();
+    let timeout = Duration::from_millis(5);
+    let adaptive = Adaptive::aimd().window(WINDOW).timeout(timeout);
+    let classify = |_: &Result<(), std::io::Error>| Signal::Success;
+    let limit = ConcurrencyLimitLayer::new(group.clone(), |_: &()| "all");
+    let limit = limit.adaptive(adaptive.classify(classify)).unwrap();
+    let service =
+        limit.layer(service_fn(async |()| std::future::pending::<Result<(), std::io::Error>>().await));
+    eventually("a lower limit", SOON, async || {
+        let requests = (0..10).map(|_| service.clone().oneshot(()));
+        assert!(tokio::time::timeout(8 * timeout, join_all(requests)).await.is_err());
+        group.inspect_limit("all").await.unwrap().is_some_and(|state| state.limit < 20)
+    })
+    .await;
+}
+
+async fn a_heavy_request_takes_the_whole_limit(stores: Stores) {
+    let group = WaitGroup::new(&stores.open(), "backend", 4).unwrap();
+    let classify = |_: &Result<u64, std::io::Error>| Signal::Ignore;
+    let counted = group.clone();
+    let count = service_fn(move |_: u32| {
+        let counted = counted.clone();
+        async move { Ok(u64::from(counted.count("all").await.unwrap())) }
+    });
+    let limit = ConcurrencyLimitLayer::new(group, |_: &u32| "all").weight(|weight: &u32| *weight);
+    let service = limit.adaptive(Adaptive::gradient().max(9).classify(classify)).unwrap().layer(count);
+    for (weight, taken) in [(3, 3), (4, 4), (9, 4)] {
+        assert_eq!(service.clone().oneshot(weight).await.unwrap(), taken);
+    }
+    let refused = service.oneshot(10).await.unwrap_err().to_string();
+    assert!(refused.contains("a weight of 10 can never be admitted by a limit of 9"), "{refused}");
+}
+
+#[test]
+fn settings_out_of_range_are_named() {
+    let group = WaitGroup::new(&tower_distributed::Store::in_memory(), "backend", 20).unwrap();
+    let second = Duration::from_secs(1);
+    for (adaptive, told) in [
+        (Adaptive::aimd().min(0), "the lowest limit must be 1 to 1000000, is 0"),
+        (Adaptive::aimd().max(1_000_001), "the highest limit must be 1 (the lowest) to 1000000, is 1000001"),
+        (Adaptive::aimd().min(21).max(20), "the highest limit must be 21 (the lowest) to 1000000, is 20"),
+        (Adaptive::aimd().max(10), "the start value must be 1 to 10, is 20"),
+        (Adaptive::aimd().min(5).start(4), "the start value must be 5 to 1000, is 4"),
+        (Adaptive::gradient().window(11 * second), "the window must be 10 ms to 10 s, is 11s"),
+        (Adaptive::gradient().timeout(Duration::ZERO), "the timeout must be 1 ms to 1 h, is 0ns"),
+    ] {
+        let layer = ConcurrencyLimitLayer::new(group.clone(), |_: &()| "all").adaptive(adaptive);
+        let error = layer.unwrap_err();
+        assert!(error.is_invalid() && error.to_string().contains(told), "{error}");
+    }
+}
