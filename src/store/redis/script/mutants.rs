@@ -17,19 +17,21 @@ use support::scratch_dir::ScratchDir;
 const VARIABLE: &str = "TOWER_DISTRIBUTED_LUA_MUTANT";
 
 /// The tests that should find the mutants of a piece.
-const TESTS: [(&str, &[&str]); 19] = [
+const TESTS: [(&str, &[&str]); 21] = [
     ("dedupe/open", &["dedupe::exact::tests"]),
     ("lib/answer", &["agreement::busy", "flights_agree"]),
     ("lib/bare", &["token_bucket::agreement"]),
     ("lib/bloom", &["agreement::busy", "claims::claims_agree"]),
     ("lib/bucket", &["token_bucket::agreement"]),
-    ("lib/quick_holds", &["token_bucket::agreement"]),
     ("lib/exact", &["agreement::busy", "exact_claims_agree"]),
+    ("lib/hold_step", &["token_bucket::agreement"]),
     ("lib/mutex", &["agreement::busy", "mutexes_agree"]),
     ("lib/permits", &["agreement::busy", "permits_agree"]),
     ("lib/queue", &["agreement::busy", "permits_agree"]),
     ("lib/quick", &["token_bucket::agreement"]),
     ("lib/quick_answer", &["flights_agree"]),
+    ("lib/quick_hold", &["token_bucket::agreement"]),
+    ("lib/quick_holds", &["token_bucket::agreement"]),
     ("lib/quick_mutex", &["mutexes_agree"]),
     ("lib/quick_outcome", &["flights_agree"]),
     ("lib/quick_permits", &["permits_agree"]),
