@@ -1,4 +1,4 @@
--- hold_step: the step on holds. Joined before lib/holds, which describes the records.
+-- hold_step: the step on holds. Joined after lib/holds, which describes the records.
 local band = bit.band
 
 -- Takes the records of a block out of the text of a key: {charged at the end, tokens, end, mask} each. They stand from
@@ -81,6 +81,24 @@ local function step_on(h, free, verb, on_end, records, mask, holds, amount, othe
   return 1, amount, 0, true
 end
 
+-- Captures holds that stand in several records, if all are there and have the same amount. Returns that, or nil.
+local function capture_all(h, records, mask)
+  local left, has = mask, nil
+  for _, r in ipairs(records) do
+    local both = band(r[4], mask) % 4294967296
+    if both > 0 then
+      if has and r[2] ~= has then return nil end
+      left, has = left - both, r[2]
+    end
+  end
+  if left > 0 then return nil end
+  for at = #records, 1, -1 do
+    local both = band(records[at][4], mask) % 4294967296
+    if both > 0 then step_on(h, 0, 2, 0, records, both, holds_in(both), 0, 0) end
+  end
+  return has
+end
+
 -- A step on the holds `h` of a bucket (see lib/holds; without `text` if there are none), of which `free` tokens are
 -- available besides them. `text` is an argument of token_bucket/hold. Returns the outcome, the amount of each hold, the
 -- tokens to charge, and whether anything changed. If the holds may have different answers, the outcome is a text of 5
@@ -92,7 +110,10 @@ local function hold_step(h, free, text, more)
   if h.open and h.open.block ~= block then close(h) end
   local records = h.open or open(h, block)
   local outcome, has, tokens, changed = step_on(h, free, verb, on_end, records, mask, holds, amount, other)
-  if not outcome then
+  local all = not outcome and verb == 2 and capture_all(h, records, mask)
+  if all then
+    outcome, has, tokens, changed = 1, all, amount, true
+  elseif not outcome then
     -- One after the other.
     local answers = {}
     outcome, has, tokens, changed = '', 0, 0, false

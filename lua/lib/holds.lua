@@ -1,4 +1,4 @@
--- holds: what is held of a bucket. Joined between lib/calendar and lib/bucket, which stores it behind the numbers of a
+-- holds: what is held of a bucket. Joined before lib/hold_step and lib/bucket, which stores it behind the numbers of a
 -- state and a bar: a head of 34 bytes, big-endian: when the state was written (8 bytes, µs), the number of holds (2 bytes),
 -- the held tokens, those of them that are charged when their holds end (4 bytes each), when the first hold ends at the
 -- earliest, and the last one at the latest (8 bytes each, µs). Then records of 33 bytes.
@@ -15,6 +15,14 @@ end
 
 local function later(whole, part, other, rest)
   return whole > other or (whole == other and part > rest)
+end
+
+-- The number of holds of a mask: counts its bits in pairs, in fours, in bytes, and adds the bytes.
+local function holds_in(mask)
+  local band, shift = bit.band, bit.rshift
+  mask = mask - band(shift(mask, 1), 0x55555555)
+  mask = band(mask, 0x33333333) + band(shift(mask, 2), 0x33333333)
+  return band(mask + shift(mask, 4), 0x0f0f0f0f) % 255
 end
 
 -- Returns the functions on the holds of a state in table form: s.holds = {count, held, captures, next, last, text, from}
@@ -90,10 +98,7 @@ local function on_holds()
     for at = s.holds.from, #text, width do
       local _, captured, tokens, ending, mask = unpack(record, text, at)
       if tokens < 1 or captured > 1 or ending >= 2 ^ 53 or mask == 0 then return false end
-      local holds = 0
-      while mask > 0 do
-        mask, holds = bit.band(mask, mask - 1) % 2 ^ 32, holds + 1
-      end
+      local holds = holds_in(mask)
       if ending > now then
         h.count, h.held = h.count + holds, h.held + holds * tokens
         h.captures = h.captures + holds * captured * tokens

@@ -1,6 +1,6 @@
 -- quick_hold: token_bucket/hold for one hold of one bucket that is bare (see lib/bare) apart from its holds, or missing:
 -- its authorization, or its capture if it has a record of its own. Otherwise it writes nothing, and the script goes on.
--- Joined before lib/hold_step; lib/holds describes the records.
+-- Joined before lib/quick_holds; lib/holds describes the records.
 local struct, string, limit = struct, string, 9007199254740992
 local num, parts, full = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[2] * ARGV[3]
 local quota = ARGV[3] .. ' ' .. ARGV[4] .. ' ' .. ARGV[2]

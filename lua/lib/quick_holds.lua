@@ -1,6 +1,6 @@
 -- quick_holds: token_bucket/hold for any runs on buckets that are bare (see lib/bare) apart from their holds, or missing.
--- If another bucket or a hold that has ended is among them, it writes nothing, and the script goes on. Joined between
--- lib/hold_step and lib/holds.
+-- If another bucket or a hold that has ended is among them, it writes nothing, and the script goes on. Joined after
+-- lib/quick_hold and lib/hold_step.
 local function quick_holds()
   local raw, keys, nth, reply, writes = nil, {}, 0, {now}, {}
   for i, key in ipairs(KEYS) do

@@ -123,10 +123,10 @@ impl Operation for HoldStep {
     const SCRIPT: Script = script!(
         "token_bucket/hold",
         "lib/quick_hold",
-        "lib/hold_step",
-        "lib/quick_holds",
         "lib/calendar",
         "lib/holds",
+        "lib/hold_step",
+        "lib/quick_holds",
         "lib/bucket",
         "lib/runs"
     );
