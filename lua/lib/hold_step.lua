@@ -13,17 +13,23 @@ local function open(h, block)
     at = at + 33
   end
   records.to = at or #text + 1
-  h.open = records
+  h.open = h.open or {}
+  h.open[block], h.open[#h.open + 1] = records, records
   return records
 end
 
--- Puts them back.
+-- Puts all open blocks back.
 local function close(h)
-  local records, texts = h.open, {string.sub(h.text, h.from, h.open.at - 1)}
-  for i, r in ipairs(records) do
-    texts[i + 1] = struct.pack('>c16BI4I8I4', records.block, r[1], r[2], r[3], r[4])
+  local texts, from = {}, h.from
+  table.sort(h.open, function(one, other) return one.at < other.at end)
+  for _, records in ipairs(h.open) do
+    texts[#texts + 1] = string.sub(h.text, from, records.at - 1)
+    for _, r in ipairs(records) do
+      texts[#texts + 1] = struct.pack('>c16BI4I8I4', records.block, r[1], r[2], r[3], r[4])
+    end
+    from = records.to
   end
-  texts[#texts + 1] = string.sub(h.text, records.to)
+  texts[#texts + 1] = string.sub(h.text, from)
   h.text, h.from, h.open = table.concat(texts), 1, nil
 end
 
@@ -102,13 +108,12 @@ end
 -- A step on the holds `h` of a bucket (see lib/holds; without `text` if there are none), of which `free` tokens are
 -- available besides them. `text` is an argument of token_bucket/hold. Returns the outcome, the amount of each hold, the
 -- tokens to charge, and whether anything changed. If the holds may have different answers, the outcome is a text of 5
--- bytes per hold of the block: outcome, amount (4 bytes). `more`: the next step may be on the same block, which is left
--- open.
+-- bytes per hold of the block: outcome, amount (4 bytes). `more`: the next step is on the same key, so nothing is put
+-- back.
 local function hold_step(h, free, text, more)
   if not h.text then h.count, h.text, h.from = 0, '', 1 end
   local verb, on_end, block, mask, holds, amount, other, from = struct.unpack('>BBc16I4BI8I8', text)
-  if h.open and h.open.block ~= block then close(h) end
-  local records = h.open or open(h, block)
+  local records = h.open and h.open[block] or open(h, block)
   local outcome, has, tokens, changed = step_on(h, free, verb, on_end, records, mask, holds, amount, other)
   local all = not outcome and verb == 2 and capture_all(h, records, mask)
   if all then

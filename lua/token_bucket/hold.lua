@@ -16,7 +16,7 @@ local with = on_holds()
 return each_run(function(s, i, is_new)
   local free = s[1] > now and -1 or on.free(s, now, 0)
   local h = s.holds or {held = 0, captures = 0, next = 0, last = 0}
-  local outcome, amount, tokens, changes = hold_step(h, free, ARGV[first + i - 1])
+  local outcome, amount, tokens, changes = hold_step(h, free, ARGV[first + i - 1], KEYS[i] == KEYS[i + 1])
   s.holds = h.count > 0 and h or nil
   -- Less than 2^32 at a time, so that all products are exact.
   while tokens > 0 do
