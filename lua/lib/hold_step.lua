@@ -4,8 +4,8 @@ local band = bit.band
 -- Takes the records of a block out of the text of a key: {charged at the end, tokens, end, mask} each. They stand from
 -- `at` up to `to`.
 local function open(h, block)
-  local text, records, at = h.text, {block = block, at = 0, to = 0}, nil
-  at = string.find(text, block, h.from, true)
+  local text, records = h.text, {block = block, at = 0, to = 0}
+  local at = string.find(text, block, h.from, true)
   while at and (at - h.from) % 33 ~= 0 do at = string.find(text, block, at + 1, true) end
   records.at = at or #text + 1
   while at and string.sub(text, at, at + 15) == block do
@@ -121,12 +121,13 @@ local function hold_step(h, free, text, more)
   elseif not outcome then
     -- One after the other.
     local answers = {}
-    outcome, has, tokens, changed = '', 0, 0, false
+    tokens, changed = 0, false
     for n = 0, 31 do
-      local one, answer, charged, changes = 2 ^ n, 0, 0, false
+      local one, answer = 2 ^ n, 0
+      has = 0
       if band(mask, one) ~= 0 then
         if verb == 2 then amount, other, from = struct.unpack('>I4I4', text, from) end
-        local held = h.held
+        local held, charged, changes = h.held
         answer, has, charged, changes = step_on(h, free, verb, on_end, records, one, 1, amount, other)
         free, tokens, changed = free + held - h.held, tokens + charged, changed or changes
       end

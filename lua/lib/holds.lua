@@ -93,17 +93,17 @@ local function on_holds()
 
   -- Ends the holds whose time has come, in the order of their ends. Returns whether the records are valid.
   local function sweep(s)
-    local text, ended, left = s.holds.text, {}, {}
+    local stored, ended, left = s.holds.text, {}, {}
     local h = {count = 0, held = 0, captures = 0, next = 2 ^ 53, last = 0, from = 1}
-    for at = s.holds.from, #text, width do
-      local _, captured, tokens, ending, mask = unpack(record, text, at)
+    for at = s.holds.from, #stored, width do
+      local _, captured, tokens, ending, mask = unpack(record, stored, at)
       if tokens < 1 or captured > 1 or ending >= 2 ^ 53 or mask == 0 then return false end
       local holds = holds_in(mask)
       if ending > now then
         h.count, h.held = h.count + holds, h.held + holds * tokens
         h.captures = h.captures + holds * captured * tokens
         h.next, h.last = min(h.next, ending), max(h.last, ending)
-        left[#left + 1] = string.sub(text, at, at + width - 1)
+        left[#left + 1] = string.sub(stored, at, at + width - 1)
       elseif captured == 1 then
         ended[#ended + 1] = {ending, tokens, holds}
       end

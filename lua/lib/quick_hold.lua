@@ -1,8 +1,9 @@
 -- quick_hold: token_bucket/hold for one hold of one bucket that is bare (see lib/bare) apart from its holds, or missing:
 -- its authorization, or its capture if it has a record of its own. Otherwise it writes nothing, and the script goes on.
 -- Joined before lib/quick_holds; lib/holds describes the records.
-local struct, string, limit = struct, string, 9007199254740992
-local num, parts, full = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[2] * ARGV[3]
+local struct, string, exact = struct, string, 9007199254740992 -- smaller integers are exact
+-- den-ths of a µs
+local per_token, per_micro, per_burst = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[2] * ARGV[3]
 local quota = ARGV[3] .. ' ' .. ARGV[4] .. ' ' .. ARGV[2]
 
 -- Reads a state: the time from now to the TAT in den-ths of a µs, the stored numbers if they need not be written anew,
@@ -19,17 +20,16 @@ local function read_held(stored)
     if not numbers or size % 1 ~= 0 or size < 1 or string.byte(stored, from) ~= 124 then return nil end
     numbers = string.sub(stored, 1, from - 1)
     seen, count, held, captures, next, last, from = struct.unpack('>I8I2I4I4I8I8', stored, from + 1)
-    if count < size or count > 1024 or held < count or captures > held or next > last or last >= limit
+    if count < size or count > 1024 or held < count or captures > held or next > last or last >= exact
       or next <= now then return nil end
   elseif not numbers then
     seen = tonumber(string.match(of, '^' .. quota .. ' (%d+)$'))
     if not seen then return nil end
   end
   whole, part = tonumber(whole), tonumber(part)
-  if whole >= now then ahead = (whole - now) * parts + part end
-  if whole >= limit or part >= parts or ahead >= limit or seen and seen > now or ahead > full and not seen then
-    return nil
-  end
+  if whole >= now then ahead = (whole - now) * per_micro + part end
+  if whole >= exact or part >= per_micro or ahead >= exact or seen and seen > now
+    or ahead > per_burst and not seen then return nil end
   -- Without holds, a full bucket is as an unused one.
   if ahead == 0 and count == 0 then numbers = '0 0 ' .. quota end
   return ahead, numbers, from, count, held, captures, next, last
@@ -37,17 +37,17 @@ end
 
 -- Writes a state, and returns the reply of Redis. `numbers` is nil or as `read_held` returns it.
 local function write_held(key, ahead, numbers, count, held, captures, next, last, before, record, behind)
-  local part = ahead % parts
-  local idle = now + (ahead - part) / parts
+  local part = ahead % per_micro
+  local idle = now + (ahead - part) / per_micro
   local value = numbers or string.format('%d %d ', idle, part) .. quota
   if part > 0 then idle = idle + 1 end
   if count > 0 then
     local head = struct.pack('>I8I2I4I4I8I8', now, count, held, captures, next, last)
     value = value .. '|' .. head .. before .. record .. behind
     if last > idle then idle = last end
-    local longest, charged = 2 ^ 50, captures * (num / parts)
-    idle = idle + (charged > longest and longest or math.ceil(captures * num / parts))
-  elseif ahead > full then
+    local longest, charged = 2 ^ 50, captures * (per_token / per_micro)
+    idle = idle + (charged > longest and longest or math.ceil(captures * per_token / per_micro))
+  elseif ahead > per_burst then
     value = string.format('%s %d', value, now)
   end
   if idle <= now then return redis.pcall('DEL', key) end
@@ -55,7 +55,7 @@ local function write_held(key, ahead, numbers, count, held, captures, next, last
   return redis.pcall('SET', key, value, 'PXAT', expiry)
 end
 
-local is_bare = ARGV[1] == '1' and ARGV[3] ~= '0' and full < limit
+local is_bare = ARGV[1] == '1' and ARGV[3] ~= '0' and per_burst < exact
 if is_bare and not KEYS[2] then
   local before, record, behind, outcome, has = '', '', '', nil, nil
   local stored = redis.pcall('GET', KEYS[1])
@@ -64,7 +64,7 @@ if is_bare and not KEYS[2] then
   stored = stored or ''
   local at = ahead and string.find(stored, id, from, true)
   if ahead and holds == 1 and verb == 0 and not at then
-    if amount > math.floor((full - ahead) / num) - held then
+    if amount > math.floor((per_burst - ahead) / per_token) - held then
       outcome, has = 0, 0
     elseif count < 1024 then
       local ending = now + ttl
@@ -76,8 +76,8 @@ if is_bare and not KEYS[2] then
     end
   elseif at and holds == 1 and verb == 2 and (at - from) % 33 == 0 then
     local captured, tokens, _, found = struct.unpack('>BI4I8I4', stored, at + 16)
-    local after = ahead + amount * num
-    if found == mask and after < limit and after / parts <= 2 ^ 50 then
+    local after = ahead + amount * per_token
+    if found == mask and after < exact and after / per_micro <= 2 ^ 50 then
       outcome, has = 1, tokens
       before, behind = string.sub(stored, from, at - 1), string.sub(stored, at + 33)
       if amount > 0 then ahead, numbers = after, nil end

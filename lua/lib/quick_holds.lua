@@ -2,11 +2,11 @@
 -- If another bucket or a hold that has ended is among them, it writes nothing, and the script goes on. Joined after
 -- lib/quick_hold and lib/hold_step.
 local function quick_holds()
-  local raw, keys, nth, reply, writes = nil, {}, 0, {now}, {}
+  local keys, nth, reply, writes = {}, 0, {now}, {}
   for i, key in ipairs(KEYS) do
     if key ~= KEYS[i - 1] then keys[#keys + 1] = key end
   end
-  if #keys == 1 then raw = {redis.pcall('GET', KEYS[1])} else raw = redis.call('MGET', unpack(keys)) end
+  local raw = #keys > 1 and redis.call('MGET', unpack(keys)) or {redis.pcall('GET', KEYS[1])}
   local h, ahead, numbers, changed
   for i, key in ipairs(KEYS) do
     if key ~= KEYS[i - 1] then
@@ -17,11 +17,11 @@ local function quick_holds()
       ahead, numbers, h.from, h.count, h.held, h.captures, h.next, h.last = read_held(stored)
       if not ahead then return nil end
     end
-    local free = math.floor((full - ahead) / num) - h.held
+    local free = math.floor((per_burst - ahead) / per_token) - h.held
     local outcome, amount, tokens, changes = hold_step(h, free, ARGV[4 + i], key == KEYS[i + 1])
-    if tokens > 0 then ahead, numbers = ahead + tokens * num, nil end
+    if tokens > 0 then ahead, numbers = ahead + tokens * per_token, nil end
     -- More than that is owed in table form.
-    if ahead >= limit or ahead / parts > 2 ^ 50 then return nil end
+    if ahead >= exact or ahead / per_micro > 2 ^ 50 then return nil end
     changed = changed or changes
     reply[i + 1] = h.count > 0 and {outcome, amount, ahead, h.held, h.next} or {outcome, amount, ahead}
     if changed and key ~= KEYS[i + 1] then writes[#writes + 1] = {h, key, ahead, numbers} end
