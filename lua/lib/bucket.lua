@@ -47,7 +47,9 @@ end
 local function on_tables()
   -- Moves a TAT by `tokens` tokens.
   local function advance(q, whole, part, tokens)
-    return advance_by(whole, part, tokens, num[q], den[q])
+    local parts = part + tokens * (num[q] % den[q])
+    local carry = floor(parts / den[q])
+    return whole + tokens * floor(num[q] / den[q]) + carry, parts - carry * den[q]
   end
 
   -- The number of whole tokens in `span` µs minus `part` den-ths of a µs. A negative span counts backwards.
@@ -67,9 +69,16 @@ local function on_tables()
     return whole - other, part - rest
   end
 
+  local function later(whole, part, other, rest)
+    return whole > other or (whole == other and part > rest)
+  end
+
   -- The TAT of the level at `o` when all its tokens are missing and none is owed.
   local function empty(s, o)
-    return advance_by(now, 0, s[o + 6], s[o + 4], s[o + 5])
+    local n, d, tokens = s[o + 4], s[o + 5], s[o + 6]
+    local parts = tokens * (n % d)
+    local carry = floor(parts / d)
+    return now + tokens * floor(n / d) + carry, parts - carry * d
   end
 
   -- Whether a state owes more than its bursts.

@@ -98,6 +98,7 @@ local function capture_all(h, records, mask)
     end
   end
   if left > 0 then return nil end
+  local holds_in = on_holds().holds_in
   for at = #records, 1, -1 do
     local both = band(records[at][4], mask) % 4294967296
     if both > 0 then step_on(h, 0, 2, 0, records, both, holds_in(both), 0, 0) end

@@ -6,30 +6,29 @@
 -- their end, tokens of each (4 bytes), end (8 bytes, µs), and a mask of the lower 5 bits of their ids (4 bytes). The
 -- records of a block stand together.
 
--- Moves a time by `tokens` tokens of n/d µs each.
-local function advance_by(whole, part, tokens, n, d)
-  local parts = part + tokens * (n % d)
-  local carry = math.floor(parts / d)
-  return whole + tokens * math.floor(n / d) + carry, parts - carry * d
-end
-
-local function later(whole, part, other, rest)
-  return whole > other or (whole == other and part > rest)
-end
-
--- The number of holds of a mask: counts its bits in pairs, in fours, in bytes, and adds the bytes.
-local function holds_in(mask)
-  local band, shift = bit.band, bit.rshift
-  mask = mask - band(shift(mask, 1), 0x55555555)
-  mask = band(mask, 0x33333333) + band(shift(mask, 2), 0x33333333)
-  return band(mask + shift(mask, 4), 0x0f0f0f0f) % 255
-end
-
 -- Returns the functions on the holds of a state in table form: s.holds = {count, held, captures, next, last, text, from}
 -- by name, or nil; the records are in `text`, from the position `from` on. They are created only on demand.
 local function on_holds()
-  local max, min, unpack, pack = math.max, math.min, struct.unpack, struct.pack
+  local floor, max, min, unpack, pack = math.floor, math.max, math.min, struct.unpack, struct.pack
   local head, record, width, most, longest = '>I8I2I4I4I8I8', '>c16BI4I8I4', 33, 1024, 2 ^ 50
+
+  local function advance(whole, part, tokens, n, d)
+    local parts = part + tokens * (n % d)
+    local carry = floor(parts / d)
+    return whole + tokens * floor(n / d) + carry, parts - carry * d
+  end
+
+  local function later(whole, part, other, rest)
+    return whole > other or (whole == other and part > rest)
+  end
+
+  -- The number of holds of a mask: counts its bits in pairs, in fours, in bytes, and adds the bytes.
+  local function holds_in(mask)
+    local band, shift = bit.band, bit.rshift
+    mask = mask - band(shift(mask, 1), 0x55555555)
+    mask = band(mask, 0x33333333) + band(shift(mask, 2), 0x33333333)
+    return band(mask + shift(mask, 4), 0x0f0f0f0f) % 255
+  end
 
   -- Reads the text behind the bar. Returns the holds, and when they were written; nil if it cannot be that of holds.
   local function read(text)
@@ -77,12 +76,12 @@ local function on_holds()
         s[o] = max(s[o], min(s[o] + tokens, in_full and longest or burst))
       else
         local whole, part, end_, rest = s[o], s[o + 1], now + longest, 0
-        if not in_full then end_, rest = advance_by(at, 0, burst, n, d) end
+        if not in_full then end_, rest = advance(at, 0, burst, n, d) end
         if whole < at then whole, part = at, 0 end
         if tokens * (n / d) > longest then
           whole, part = end_, rest
         else
-          whole, part = advance_by(whole, part, tokens, n, d)
+          whole, part = advance(whole, part, tokens, n, d)
           if later(whole, part, end_, rest) then whole, part = end_, rest end
         end
         if later(whole, part, s[o], s[o + 1]) then s[o], s[o + 1] = whole, part end
@@ -124,9 +123,10 @@ local function on_holds()
   local function full_from(h, full, n, d)
     local whole, part = max(full, h.last), 0
     if h.captures * (n / d) > longest then return whole + longest end
-    whole, part = advance_by(whole, part, h.captures, n, d)
+    whole, part = advance(whole, part, h.captures, n, d)
     return part > 0 and whole + 1 or whole
   end
 
-  return {read = read, text = text, shift = shift, settle = settle, sweep = sweep, full_from = full_from}
+  return {read = read, text = text, shift = shift, settle = settle, sweep = sweep, full_from = full_from,
+    holds_in = holds_in}
 end
