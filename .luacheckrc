@@ -1,6 +1,6 @@
 -- For the scripts as Redis runs them: the clock, shared pieces and their own file, joined (see tests/scripts.rs).
 std = "lua51"
-read_globals = {"redis", "struct", "KEYS", "ARGV"}
+read_globals = {"bit", "redis", "struct", "KEYS", "ARGV"}
 max_line_length = 120
 max_comment_line_length = 128
 unused_secondaries = false

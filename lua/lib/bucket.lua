@@ -12,9 +12,9 @@
 -- unblocked.
 -- What is held of a bucket stands behind the numbers, see lib/holds, which is joined before this.
 -- A state that owed more than its bursts when it was written ends with that time (µs): it was blocked, reserved ahead, or
--- charged without a check. So does a state with holds. If the clock is behind that time, it was set back: all times of
--- the state move back by as much. The other states never owe more than their bursts, which bounds them after the clock
--- was set back.
+-- charged without a check. States with holds have it among these. If the clock is behind that time, it was set back: all
+-- times of the state move back by as much. The other states never owe more than their bursts, which bounds them after
+-- the clock was set back.
 local KEYS, ARGV, tonumber = KEYS, ARGV, tonumber
 local call, floor, max, min, format, sub = redis.pcall, math.floor, math.max, math.min, string.format, string.sub
 local quotas, first
@@ -83,7 +83,7 @@ local function on_tables()
 
   -- Whether a state owes more than its bursts.
   local function owes(s)
-    if s[1] > now or s.holds then return true end
+    if s[1] > now then return true end
     for o = 2, #s, 7 do
       if s[o + 4] > 0 then
         local most, rest = empty(s, o)
@@ -229,10 +229,10 @@ local function on_tables()
   -- it, or the clock was set back; and whether holds have ended. Returns nil if `raw` is not a bucket.
   local function load(raw)
     if not raw then return fit({0}) end
-    local s, n, bar = {}, 0, string.find(raw, '|', 1, true)
+    local s, n, bar, seen = {}, 0, string.find(raw, '|', 1, true), nil
     if bar then
       with_holds = with_holds or on_holds()
-      s.holds = with_holds.read(sub(raw, bar + 1))
+      s.holds, seen = with_holds.read(sub(raw, bar + 1))
       if not s.holds then return nil end
       raw = sub(raw, 1, bar - 1)
     end
@@ -241,13 +241,13 @@ local function on_tables()
       s[n] = tonumber(number)
       if not s[n] or s[n] >= limit or s[n] < -1 or s[n] % 1 ~= 0 then return nil end
     end
-    local seen = (n == 6 or n % 7 == 2) and table.remove(s) or nil
+    if not seen and (n == 6 or n % 7 == 2) then seen = table.remove(s) end
     if #s == 5 then
       local last, rest = s[1], s[2]
       if s[3] == 0 then last, rest = 0, 0 end
       s = {0, s[1], s[2], last, rest, s[3], s[4], s[5], holds = s.holds}
     end
-    if #s < 8 or #s % 7 ~= 1 or s.holds and not seen then return nil end
+    if #s < 8 or #s % 7 ~= 1 then return nil end
     local limited = false
     for o = 2, #s, 7 do
       if s[o + 4] < 0 or s[o + 5] < 1 or s[o + 6] < 1 or (s[o + 1] < 0) ~= (s[o + 4] == 0) then return nil end
@@ -280,8 +280,11 @@ local function on_tables()
     else
       value = format(sub(string.rep(' %d', #s), 2), unpack(s))
     end
-    if owes(s) then value = value .. format(' %d', now) end
-    if s.holds then value = value .. (with_holds or on_holds()).text(s.holds) end
+    if s.holds then
+      value = value .. '|' .. (with_holds or on_holds()).text(s.holds)
+    elseif owes(s) then
+      value = value .. format(' %d', now)
+    end
     if not idle then
       if unknown then return call('SET', key, value, 'GET') end
       return call('SET', key, value)

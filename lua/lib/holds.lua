@@ -1,14 +1,16 @@
--- holds: what is held of a bucket. Joined between lib/calendar and lib/bucket, which stores it behind the numbers of a state:
--- `numbers|held captures next last|records`. `captures` are those of the held tokens that are charged when their holds
--- end. The first hold ends at `next` (µs) at the earliest, the last one at `last` at the latest. A record has 29 bytes:
--- id (16 bytes), 1 if it is charged at its end, tokens (4 bytes), end (8 bytes, µs). A state with holds always has the
--- time at which it was written.
+-- holds: what is held of a bucket. Joined before lib/hold_step and lib/bucket, which stores it behind the numbers of a
+-- state and a bar: a head of 34 bytes, big-endian: when the state was written (8 bytes, µs), the number of holds (2 bytes),
+-- the held tokens, those of them that are charged when their holds end (4 bytes each), when the first hold ends at the
+-- earliest, and the last one at the latest (8 bytes each, µs). Then records of 33 bytes.
+-- A record is of up to 32 equal holds: the upper bits of their ids, their block (16 bytes), 1 if they are charged at
+-- their end, tokens of each (4 bytes), end (8 bytes, µs), and a mask of the lower 5 bits of their ids (4 bytes). The
+-- records of a block stand together.
 
--- Returns the functions on the holds of a state in table form: s.holds = {held, captures, next, last, tail} by name, or
--- nil. They are created only on demand.
+-- Returns the functions on the holds of a state in table form: s.holds = {count, held, captures, next, last, text, from}
+-- by name, or nil; the records are in `text`, from the position `from` on. They are created only on demand.
 local function on_holds()
-  local floor, max, min, unpack = math.floor, math.max, math.min, struct.unpack
-  local record, width, most, longest = '>c16BI4I8', 29, 1024, 2 ^ 50
+  local floor, max, min, unpack, pack = math.floor, math.max, math.min, struct.unpack, struct.pack
+  local head, record, width, most, longest = '>I8I2I4I4I8I8', '>c16BI4I8I4', 33, 1024, 2 ^ 50
 
   local function advance(whole, part, tokens, n, d)
     local parts = part + tokens * (n % d)
@@ -20,20 +22,28 @@ local function on_holds()
     return whole > other or (whole == other and part > rest)
   end
 
-  -- Reads the text behind the numbers. Nil if it cannot be that of holds.
+  -- The number of holds of a mask: counts its bits in pairs, in fours, in bytes, and adds the bytes.
+  local function holds_in(mask)
+    local band, shift = bit.band, bit.rshift
+    mask = mask - band(shift(mask, 1), 0x55555555)
+    mask = band(mask, 0x33333333) + band(shift(mask, 2), 0x33333333)
+    return band(mask + shift(mask, 4), 0x0f0f0f0f) % 255
+  end
+
+  -- Reads the text behind the bar. Returns the holds, and when they were written; nil if it cannot be that of holds.
   local function read(text)
-    local held, captures, next, last, from = string.match(text, '^(%d+) (%d+) (%d+) (%d+)|()')
-    if not held then return nil end
-    local h = {held = tonumber(held), captures = tonumber(captures), next = tonumber(next), last = tonumber(last),
-      tail = string.sub(text, from)}
-    local count = #h.tail / width
-    local fits = count % 1 == 0 and count >= 1 and count <= most and h.held >= count and h.held < 2 ^ 32
-    if fits and h.captures <= h.held and h.next <= h.last and h.last < 2 ^ 53 then return h end
+    local size = (#text - 34) / width
+    if size % 1 ~= 0 or size < 1 then return nil end
+    local seen, count, held, captures, next, last, from = unpack(head, text)
+    if count < size or count > most or held < count or captures > held or next > last or last >= 2 ^ 53
+      or seen >= 2 ^ 53 then return nil end
+    local h = {count = count, held = held, captures = captures, next = next, last = last, text = text, from = from}
+    return h, seen
   end
 
   -- Writes what `read` reads.
   local function text(h)
-    return string.format('|%d %d %d %d|', h.held, h.captures, h.next, h.last) .. h.tail
+    return pack(head, now, h.count, h.held, h.captures, h.next, h.last) .. string.sub(h.text, h.from)
   end
 
   -- Moves all times after the clock was set back; see `set_back` in lib/bucket. Returns whether the records are valid.
@@ -43,12 +53,12 @@ local function on_holds()
     end
     h.next, h.last = moved(h.next), moved(h.last)
     local records = {}
-    for at = 1, #h.tail, width do
-      local id, captured, tokens, ending = unpack(record, h.tail, at)
+    for at = h.from, #h.text, width do
+      local block, captured, tokens, ending, mask = unpack(record, h.text, at)
       if ending >= 2 ^ 53 then return false end
-      records[#records + 1] = struct.pack(record, id, captured, tokens, moved(ending))
+      records[#records + 1] = pack(record, block, captured, tokens, moved(ending), mask)
     end
-    h.tail = table.concat(records)
+    h.text, h.from = table.concat(records), 1
     return true
   end
 
@@ -82,27 +92,30 @@ local function on_holds()
 
   -- Ends the holds whose time has come, in the order of their ends. Returns whether the records are valid.
   local function sweep(s)
-    local tail, ended, left = s.holds.tail, {}, {}
-    local held, captures, next, last = 0, 0, 2 ^ 53, 0
-    for at = 1, #tail, width do
-      local _, captured, tokens, ending = unpack(record, tail, at)
-      if tokens < 1 or captured > 1 or ending >= 2 ^ 53 then return false end
+    local stored, ended, left = s.holds.text, {}, {}
+    local h = {count = 0, held = 0, captures = 0, next = 2 ^ 53, last = 0, from = 1}
+    for at = s.holds.from, #stored, width do
+      local _, captured, tokens, ending, mask = unpack(record, stored, at)
+      if tokens < 1 or captured > 1 or ending >= 2 ^ 53 or mask == 0 then return false end
+      local holds = holds_in(mask)
       if ending > now then
-        held, captures = held + tokens, captures + captured * tokens
-        next, last = min(next, ending), max(last, ending)
-        left[#left + 1] = string.sub(tail, at, at + width - 1)
+        h.count, h.held = h.count + holds, h.held + holds * tokens
+        h.captures = h.captures + holds * captured * tokens
+        h.next, h.last = min(h.next, ending), max(h.last, ending)
+        left[#left + 1] = string.sub(stored, at, at + width - 1)
       elseif captured == 1 then
-        ended[#ended + 1] = {ending, at, tokens}
+        ended[#ended + 1] = {ending, tokens, holds}
       end
     end
+    if h.count > most or h.held >= 2 ^ 32 then return false end
     table.sort(ended, function(one, other)
       return one[1] < other[1] or (one[1] == other[1] and one[2] < other[2])
     end)
-    for _, hold in ipairs(ended) do settle(s, hold[1], hold[3]) end
-    s.holds = nil
-    if #left > 0 then
-      s.holds = {held = held, captures = captures, next = next, last = last, tail = table.concat(left)}
+    for _, holds in ipairs(ended) do
+      for _ = 1, holds[3] do settle(s, holds[1], holds[2]) end
     end
+    h.text = table.concat(left)
+    s.holds = h.count > 0 and h or nil
     return true
   end
 
@@ -114,5 +127,6 @@ local function on_holds()
     return part > 0 and whole + 1 or whole
   end
 
-  return {read = read, text = text, shift = shift, settle = settle, sweep = sweep, full_from = full_from}
+  return {read = read, text = text, shift = shift, settle = settle, sweep = sweep, full_from = full_from,
+    holds_in = holds_in}
 end

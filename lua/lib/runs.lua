@@ -6,12 +6,17 @@ local on = on_tables()
 -- reply, and whether it changed the state. Changed states are written with `write`. The answer is -1 for a run whose
 -- key does not hold a bucket. If there is a function `turn`, `turn(i)` is called before each run.
 local function each_run(step, write, turn)
-  local raw, reply = #KEYS > 1 and redis.call('MGET', unpack(KEYS)) or {}, {now}
+  local keys, nth, reply = {}, 0, {now}
+  for i, key in ipairs(KEYS) do
+    if key ~= KEYS[i - 1] then keys[#keys + 1] = key end
+  end
+  local raw = #keys > 1 and redis.call('MGET', unpack(keys)) or {}
   local s, is_new, swept, changed
   for i, key in ipairs(KEYS) do
     if turn then turn(i) end
     if key ~= KEYS[i - 1] then
-      local stored = raw[i] or call('GET', key) -- MGET finds nothing in a key of another type; GET fails on it
+      nth = nth + 1
+      local stored = raw[nth] or call('GET', key) -- MGET finds nothing in a key of another type; GET fails on it
       local failed = type(stored) == 'table'
       if failed and not string.find(stored.err, 'WRONGTYPE', 1, true) then return stored end
       s, is_new, swept, changed = nil, false, false, false

@@ -78,6 +78,8 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     const NOTIFIES: bool = false;
     /// Whether replies can be of any size. Such operations have their own connection and breaker.
     const BULK: bool = false;
+    /// Whether each reply is taken back by an [undo](Self::undo) of its own.
+    const UNDONE_ALONE: bool = false;
     /// Whether its operations [are reserved](Self::is_reserved).
     const RESERVED: bool = false;
 
@@ -108,8 +110,13 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
         Self::MOST_RUNS
     }
 
-    /// Whether `_other`, of the same group and key, is equal, so that both can be one run with a count.
-    fn repeats(&self, _other: &Self) -> bool {
+    /// The order of operations of the same group and key in a call. Those of the same rank keep their order.
+    fn rank(&self) -> (u8, u128) {
+        (0, 0)
+    }
+
+    /// Whether `_next`, of the same group and key, is equal or continues a run, so that both can be one run.
+    fn repeats(&self, _next: &Self) -> bool {
         false
     }
 
@@ -118,6 +125,15 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Writes the arguments of a run of `count` equal operations.
     fn own(&self, _count: usize, _call: &mut Arguments<'_>) {}
+
+    /// Writes the arguments of a run of this operation and `others`, which may differ from it.
+    fn own_run<'a>(
+        &'a self,
+        others: impl ExactSizeIterator<Item = &'a Self> + Clone,
+        call: &mut Arguments<'_>,
+    ) {
+        self.own(1 + others.len(), call);
+    }
 
     /// Decodes the reply to the `nth` operation (from 0) of a run.
     fn decode(self, nth: usize, now: i64, fields: Fields<'_>) -> Result<Self::Reply, Garbled>;

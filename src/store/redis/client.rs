@@ -139,12 +139,13 @@ impl<O: Operation> RedisClient<O> {
     }
 
     pub(super) fn take_back(&self, key: Key, replies: &[O::Reply]) {
-        if let Some(undo) = O::undo(replies) {
+        let together = if O::UNDONE_ALONE { 1 } else { replies.len().max(1) };
+        for undo in replies.chunks(together).filter_map(O::undo) {
             let take_back = self.undo.get_or_init(|| {
                 let client = RedisClient::<O::Undo>::new(Arc::clone(&self.store), Arc::clone(&self.keys));
                 Box::new(move |key, undo| client.detach(key, undo))
             });
-            take_back(key, undo);
+            take_back(key.clone(), undo);
         }
     }
 }

@@ -52,7 +52,11 @@ impl Plan {
         let groups = if order.len() > 1 { groups(items) } else { Vec::new() };
         if order.len() > 1 {
             // Puts operations next to each other that can leave in one call.
-            order.sort_by_key(|at| (items[*at].slot, groups[*at], items[*at].key.as_bytes()));
+            order.sort_by_key(|at| {
+                let item = &items[*at];
+                let rank = item.operation.as_ref().map(O::rank);
+                (item.slot, groups[*at], item.key.as_bytes(), rank)
+            });
         }
         let pending = Pending { items, order: &order, groups: &groups };
         let mut calls = Vec::new();
@@ -109,9 +113,8 @@ impl<O: Operation> Pending<'_, O> {
                 break;
             }
             let repeats = |run: &Run| {
-                let first = self.item(run.at.start);
-                first.key == item.key
-                    && first.operation.as_ref().is_some_and(|first| first.repeats(operation))
+                let last = self.item(run.at.end - 1);
+                last.key == item.key && last.operation.as_ref().is_some_and(|last| last.repeats(operation))
             };
             let size = operation.size();
             match runs.last_mut() {
@@ -134,16 +137,17 @@ impl<O: Operation> Pending<'_, O> {
         let named = if O::ONE_KEY { &runs[..1] } else { runs };
         let slot = runs.first().and_then(|run| self.item(run.at.start).slot);
         let (mut shared, mut own) = (Vec::with_capacity(8), Vec::with_capacity(8 * runs.len()));
-        let operations =
-            runs.iter().filter_map(|run| Some((self.item(run.at.start).operation.as_ref()?, run)));
+        let operation = |at: usize| self.item(at).operation.as_ref();
+        let operations = runs.iter().filter_map(|run| Some((operation(run.at.start)?, run)));
         let mut of_groups = operations.clone().filter(|(operation, _)| operation.group().is_some());
         if let Some((operation, _)) = of_groups.next().or_else(|| operations.clone().next()) {
             operation.shared(&mut Arguments::new(&mut shared));
         }
         let mut bytes = 0;
-        for (operation, run) in operations {
-            bytes += operation.payload();
-            operation.own(run.at.len(), &mut Arguments::new(&mut own));
+        for (first, run) in operations {
+            bytes += first.payload();
+            let others = (run.at.start + 1..run.at.end).map(|at| operation(at).unwrap_or(first));
+            first.own_run(others, &mut Arguments::new(&mut own));
         }
         let each = own.len() / runs.len().max(1);
         if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {

@@ -1,11 +1,15 @@
 //! Holds, among all other operations on the same buckets; and states that nobody of ours has stored.
 
+use std::time::Duration;
+
+use futures::future::join_all;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 
 use super::runs::{Both, random_runs};
 use super::virtual_time::VirtualTime;
+use crate::token_bucket::Hold;
 use crate::token_bucket::holds::{HoldStep, OnEnd, Verb};
 use crate::{Quota, Quotas, TokenBucket};
 use support::redis_server::RedisServer;
@@ -14,14 +18,24 @@ use support::redis_server::RedisServer;
 const IDS: [u128; 5] =
     [0, 1 << 120, u128::from_be_bytes([1; 16]), u128::MAX, 0x0101_0101_0000_0000_0101_0101_0000_0000];
 
-/// Random steps on the holds of some keys, in one call.
+/// Random steps on the holds of some keys, in one call. Some are on several holds of a block.
 pub(super) fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas) {
     let mut runs = random_runs(rng, |rng, _| Some(random_step(rng, quotas)));
+    for run in &mut runs {
+        if rng.random_bool(0.5) {
+            run.count = rng.random_range(1..=(32 - run.operation.id % 32).min(6)) as usize;
+            run.nth = next_in_block;
+        }
+    }
     if rng.random_bool(0.4) {
         runs.truncate(1);
     }
     if !runs.is_empty() {
-        both.call(&runs);
+        both.call_and_compare(&runs, |reply, is_last| match is_last {
+            true => format!("{reply:?}"),
+            // The state is the one after the run.
+            false => format!("{:?} {}", reply.outcome, reply.amount),
+        });
     }
 }
 
@@ -42,7 +56,70 @@ pub(super) fn random_step(rng: &mut StdRng, quotas: &Quotas) -> HoldStep {
         _ => Verb::Capture { amount, late: *[0, 0, 1, 5, u32::MAX].choose(rng).unwrap() },
     };
     let on_end = *[OnEnd::Capture, OnEnd::Release].choose(rng).unwrap();
-    HoldStep { quotas: quotas.clone(), id: *IDS.choose(rng).unwrap(), on_end, verb }
+    let id = IDS.choose(rng).unwrap();
+    let id = if rng.random_bool(0.3) { *id } else { *id & !31 | rng.random_range(0..4) };
+    HoldStep { quotas: quotas.clone(), id, on_end, verb }
+}
+
+/// The same step on another hold of the block.
+fn next_in_block(first: &HoldStep, nth: usize) -> HoldStep {
+    let more = nth as u32;
+    let verb = match first.verb {
+        Verb::Capture { amount, late } => Verb::Capture {
+            amount: amount.saturating_add(more),
+            late: if late == 0 { 0 } else { late.saturating_add(more) },
+        },
+        verb => verb,
+    };
+    HoldStep { id: first.id + nth as u128, verb, ..first.clone() }
+}
+
+#[tokio::test]
+async fn a_key_has_many_holds() {
+    let server = RedisServer::start().await;
+    let store = crate::Store::builder().redis(&server.url()).unwrap();
+    // The second one is not bare.
+    for quota in [Quota::new(5000, Duration::from_secs(86_400 * 365)), Quota::non_refilling(5000)] {
+        let bucket = TokenBucket::new(&store, "many", quota).unwrap();
+        // Most are in runs. Some have a record of their own.
+        let holds = join_all((0..1030).map(|nth| bucket.authorize("k", 1 + u32::from(nth % 8 == 0)))).await;
+        let (holds, failed): (Vec<_>, Vec<_>) = holds.into_iter().partition(Result::is_ok);
+        assert_eq!((holds.len(), failed.len()), (1024, 6));
+        assert!(failed.into_iter().all(|failed| failed.is_err_and(|error| error.is_overloaded())));
+        let mut holds: Vec<_> = holds.into_iter().map(Result::unwrap).collect();
+        let held: u32 = holds.iter().map(Hold::held).sum();
+        assert_eq!(bucket.peek("k").await.unwrap().held(), held);
+        for hold in holds.iter_mut().step_by(100) {
+            hold.extend(3).await.unwrap();
+        }
+        let captured = join_all(holds.into_iter().map(|hold| hold.capture(1))).await;
+        assert!(
+            captured.iter().all(|captured| captured.as_ref().is_ok_and(|it| !it.ended && it.excess == 0))
+        );
+        let state = bucket.peek("k").await.unwrap();
+        assert_eq!((state.held(), state.remaining()), (0, 5000 - 1024));
+        bucket.reset("k").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_callers_that_are_gone_would_hold_is_released() {
+    let server = RedisServer::start().await;
+    let store = crate::Store::builder().redis(&server.url()).unwrap();
+    let bucket = TokenBucket::new(&store, "gone", Quota::per_hour(1000)).unwrap();
+    assert_eq!(bucket.peek("k").await.unwrap().held(), 0);
+    server.cli(&["CLIENT", "PAUSE", "200"]);
+    let holds = join_all((0..40).map(|nth| bucket.authorize("k", 1 + nth % 2)));
+    assert!(tokio::time::timeout(Duration::from_millis(50), holds).await.is_err(), "all are sent");
+    let settles = async {
+        // The last release deletes the key.
+        while !server.cli(&["INFO", "commandstats"]).contains("cmdstat_del:") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), settles).await.unwrap();
+    let state = bucket.peek("k").await.unwrap();
+    assert_eq!((state.held(), state.remaining()), (0, 1000));
 }
 
 #[tokio::test]
@@ -57,26 +134,39 @@ async fn a_forged_state_is_not_a_bucket() {
     let keys: Vec<String> = time.client.query(redis::cmd("KEYS").arg("*forged*")).unwrap();
     let key = keys.first().unwrap();
     let stored: Vec<u8> = time.client.query(redis::cmd("GET").arg(key)).unwrap();
-    let records = &stored[stored.iter().rposition(|byte| *byte == b'|').unwrap() + 1..];
-    let (plain, next, last) = (format!("{now} 0 100000 1 20 {now}"), now + 1_000_000, now + 2_000_000);
-    let good = |head: &str| [head.as_bytes(), records].concat();
+    let record = &stored[stored.len() - 33..];
+    let (plain, next, last) = (format!("{now} 0 100000 1 20|"), now + 1_000_000, now + 2_000_000);
+    let head = |seen: i64, [count, held, captures]: [u32; 3], [next, last]: [i64; 2]| {
+        let (seen, count) = (seen.to_be_bytes(), (count as u16).to_be_bytes());
+        let (held, captures) = (held.to_be_bytes(), captures.to_be_bytes());
+        [&seen[..], &count, &held, &captures, &next.to_be_bytes(), &last.to_be_bytes()].concat()
+    };
+    let state = |numbers: &str, head: Vec<u8>, records: &[u8]| [numbers.as_bytes(), &head, records].concat();
+    let with = |counts, ends| state(&plain, head(now, counts, ends), record);
+    let good = head(now, [1, 7, 7], [next, last]);
+    let ends = [now + 30_000_000; 2];
+    assert_eq!(stored, state("0 0 100000 1 20|", head(now, [1, 7, 7], ends), record));
     let forged = [
-        good(&format!("{plain}|7 7 {next} {last}")),
-        good(&format!("{plain}|7 7 {next}|")),
-        good(&format!("{plain}|-7 7 {next} {last}|")),
-        good(&format!("{plain}|7 8 {next} {last}|")),
-        good(&format!("{plain}|0 0 {next} {last}|")),
-        good(&format!("{plain}|7 7 {last} {next}|")),
-        good(&format!("{plain}|7 7 {next} 9007199254740993|")),
-        good(&format!("{plain}|4294967296 7 {next} {last}|")),
-        good(&format!("{now} 0 100000 1 20|7 7 {next} {last}|")),
-        good(&format!("x|7 7 {next} {last}|")),
-        good("|1 1 1 1|"),
-        [good(&format!("{plain}|7 7 {next} {last}|")), vec![0]].concat(),
-        format!("{plain}|7 7 {next} {last}|").into_bytes(),
+        with([0, 7, 7], [next, last]),
+        with([8, 7, 7], [next, last]),
+        with([1025, 2000, 7], [next, last]),
+        with([1, 7, 8], [next, last]),
+        with([1, 0, 0], [next, last]),
+        with([1, 7, 7], [last, next]),
+        with([1, 7, 7], [next, 9_007_199_254_740_993]),
+        with([1, 7, 7], [-1, last]),
+        state(&plain, head(-1, [1, 7, 7], [next, last]), record),
+        state(&format!("{now} 0 100000 1 20 {now}|"), good.clone(), record),
+        state(&format!("{now} 0 100000 1 20 |"), good.clone(), &record[..32]),
+        state("x|", good.clone(), record),
+        state("|", good.clone(), record),
+        state(&plain, good.clone(), &[record, &[0]].concat()),
+        state(&plain, good.clone(), &[]),
+        state(&plain, Vec::new(), &[]),
         // Records that are read only when a hold has ended.
-        [format!("{plain}|7 7 {now} {last}|").as_bytes(), &[255; 29]].concat(),
-        [format!("{plain}|7 7 {now} {last}|").as_bytes(), &[0; 29]].concat(),
+        state(&plain, head(now, [1, 7, 7], [now, last]), &[255; 33]),
+        state(&plain, head(now, [1, 7, 7], [now, last]), &[0; 33]),
+        state(&plain, head(now, [1, 7, 7], [now, last]), &[&record[..29], &[0; 4]].concat()),
     ];
     for value in forged {
         time.client.query::<()>(redis::cmd("SET").arg(key).arg(&value)).unwrap();
@@ -98,8 +188,7 @@ async fn a_forged_state_is_not_a_bucket() {
 #[tokio::test]
 async fn a_capture_in_an_outage_is_sent_when_the_server_is_back() {
     let server = RedisServer::start().await;
-    let store =
-        crate::Store::builder().timeout(std::time::Duration::from_millis(200)).redis(&server.url()).unwrap();
+    let store = crate::Store::builder().timeout(Duration::from_millis(200)).redis(&server.url()).unwrap();
     let bucket = TokenBucket::new(&store, "outage", Quota::per_hour(1000)).unwrap();
     let holds = [bucket.authorize("k", 400).await.unwrap(), bucket.authorize("k", 300).await.unwrap()];
     let [first, second] = holds;
@@ -121,6 +210,6 @@ async fn a_capture_in_an_outage_is_sent_when_the_server_is_back() {
             }
         }
     };
-    let left = tokio::time::timeout(std::time::Duration::from_secs(10), settles).await.unwrap();
+    let left = tokio::time::timeout(Duration::from_secs(10), settles).await.unwrap();
     assert_eq!(left, 880, "each is charged once");
 }

@@ -31,27 +31,40 @@ const KEYS: usize = 5;
 /// The key that holds a list.
 const FOREIGN: usize = 2;
 
-/// Equal operations on the bucket of a key.
+/// Operations on the bucket of a key that are one run: equal ones, if they are not told apart by `nth`.
 #[derive(Clone, Debug)]
 pub(super) struct Run<O> {
     key: usize,
-    operation: O,
-    count: usize,
+    pub(super) operation: O,
+    pub(super) count: usize,
+    /// The operation at a position from 0.
+    pub(super) nth: fn(&O, usize) -> O,
 }
 
-/// Sends the runs in one call of the script. Returns its answer to each run.
+/// Sends runs of equal operations in one call of the script. Returns its answer to each run.
 pub(super) fn eval<O: Operation>(
     time: &mut VirtualTime,
     keys: &[String],
     runs: &[(&O, usize)],
     now: i64,
 ) -> Vec<Vec<Value>> {
+    let runs: Vec<_> = runs.iter().map(|(operation, count)| vec![*operation; *count]).collect();
+    eval_runs(time, keys, &runs, now)
+}
+
+/// Sends runs in one call of the script. Returns its answer to each run.
+fn eval_runs<O: Operation>(
+    time: &mut VirtualTime,
+    keys: &[String],
+    runs: &[Vec<&O>],
+    now: i64,
+) -> Vec<Vec<Value>> {
     let mut command = redis::cmd("EVAL");
     command.arg(format!("{CLOCK}{}", O::SCRIPT.body)).arg(keys.len()).arg(keys);
     let (mut shared, mut own) = (Vec::new(), Vec::new());
-    runs[0].0.shared(&mut Arguments::new(&mut shared));
-    for (operation, count) in runs {
-        operation.own(*count, &mut Arguments::new(&mut own));
+    runs[0][0].shared(&mut Arguments::new(&mut shared));
+    for run in runs {
+        run[0].own_run(run[1..].iter().copied(), &mut Arguments::new(&mut own));
     }
     let each = own.len() / runs.len();
     if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
@@ -98,23 +111,25 @@ impl Both {
         &mut self,
         runs: &[Run<O>],
     ) -> Vec<Vec<O::Reply>> {
-        self.call_and_compare(runs, |reply| reply)
+        self.call_and_compare(runs, |reply, _| reply)
     }
 
-    /// As `call`, but compares what `read` makes of the replies.
-    fn call_and_compare<O: Operation<Cell = Bucket> + Clone, R: Debug>(
+    /// As `call`, but compares what `read` makes of the replies. It is told of the last one of each run.
+    pub(super) fn call_and_compare<O: Operation<Cell = Bucket> + Clone, R: Debug>(
         &mut self,
         runs: &[Run<O>],
-        read: impl Fn(O::Reply) -> R,
+        read: impl Fn(O::Reply, bool) -> R,
     ) -> Vec<Vec<R>> {
         let keys: Vec<_> = runs.iter().map(|run| self.name(run.key)).collect();
-        let operations: Vec<_> = runs.iter().map(|run| (&run.operation, run.count)).collect();
-        let fields = eval(&mut self.time, &keys, &operations, self.now);
+        let operations: Vec<_> = runs.iter().map(Run::all).collect();
+        let sent: Vec<Vec<_>> = operations.iter().map(|run| run.iter().collect()).collect();
+        let fields = eval_runs(&mut self.time, &keys, &sent, self.now);
         let mut replies = Vec::new();
-        for (run, fields) in runs.iter().zip(&fields) {
+        for ((run, operations), fields) in runs.iter().zip(operations).zip(&fields) {
             let mut of_run = Vec::new();
-            for nth in 0..run.count {
-                let lua = run.operation.clone().decode(nth, self.now, Fields::new(fields, false));
+            for (nth, operation) in operations.into_iter().enumerate() {
+                let is_last = nth + 1 == run.count;
+                let lua = operation.clone().decode(nth, self.now, Fields::new(fields, false));
                 if run.key == FOREIGN {
                     assert!(lua.is_err_and(|error| error.0.starts_with("WRONGTYPE")), "{runs:?}");
                     continue;
@@ -123,8 +138,8 @@ impl Both {
                 if cell.is_idle(self.now) {
                     *cell = Bucket::default();
                 }
-                let rust = read(run.operation.clone().apply(cell, self.now));
-                let lua = read(lua.unwrap_or_else(|error| panic!("{error:?}: {run:?}")));
+                let rust = read(operation.apply(cell, self.now), is_last);
+                let lua = read(lua.unwrap_or_else(|error| panic!("{error:?}: {run:?}")), is_last);
                 assert_eq!(format!("{lua:?}"), format!("{rust:?}"), "{run:?} of {runs:?} at {}", self.now);
                 of_run.push(lua);
             }
@@ -147,14 +162,15 @@ impl Both {
 }
 
 /// One to three runs for each of some keys, in the order of the keys.
-pub(super) fn random_runs<O>(
+pub(super) fn random_runs<O: Clone>(
     rng: &mut StdRng,
     mut operation: impl FnMut(&mut StdRng, usize) -> Option<O>,
 ) -> Vec<Run<O>> {
     let mut runs = Vec::new();
     for key in 0..KEYS {
         for _ in 0..rng.random_range(0..=3) {
-            runs.extend(operation(rng, key).map(|operation| Run { key, operation, count: 1 }));
+            let nth = |operation: &O, _: usize| operation.clone();
+            runs.extend(operation(rng, key).map(|operation| Run { key, operation, count: 1, nth }));
         }
     }
     runs
@@ -163,6 +179,12 @@ pub(super) fn random_runs<O>(
 fn repeated<O: Operation>(rng: &mut StdRng, mut runs: Vec<Run<O>>) -> Vec<Run<O>> {
     runs.iter_mut().filter(|run| run.may_repeat()).for_each(|run| run.count = rng.random_range(1..=3));
     runs
+}
+
+impl<O> Run<O> {
+    fn all(&self) -> Vec<O> {
+        (0..self.count).map(|at| (self.nth)(&self.operation, at)).collect()
+    }
 }
 
 impl<O: Operation> Run<O> {
@@ -291,7 +313,7 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
             let runs = random_runs(rng, |_, _| Some(Peek));
             let runs = repeated(rng, runs);
             if !runs.is_empty() {
-                both.call_and_compare(&runs, |stored| stored.under(quotas));
+                both.call_and_compare(&runs, |stored, _| stored.under(quotas));
             }
         }
         13..15 => {

@@ -97,12 +97,10 @@ impl VirtualTime {
         for entry in written.chunks_exact(3) {
             let [key, value, expiry] = entry else { unreachable!() };
             let expiry = text(expiry);
-            // The single holds are not text.
-            let numbers = value.split(|byte| *byte == b'|').take(2).map(text).collect::<Vec<_>>();
-            let value = numbers.join("|");
             let expiry: Option<i64> = (expiry != "never").then(|| expiry.parse().unwrap());
-            let idle = parse(&value).idle_from();
-            let told = format!("{:?} = {value:?} at {}: expires {expiry:?}", text(key), self.now);
+            let bucket = parse(value);
+            let idle = bucket.idle_from();
+            let told = format!("{:?} = {bucket:?} at {}: expires {expiry:?}", text(key), self.now);
             match (idle, expiry) {
                 (Some(idle), Some(expiry)) => {
                     let (exact, ttl) = (idle - self.now, expiry * 1000 - self.now);
@@ -119,8 +117,10 @@ impl VirtualTime {
 }
 
 /// Parses a stored state; see `lua/lib/bucket.lua`.
-fn parse(value: &str) -> Bucket {
-    let (value, holds) = value.split_once('|').map_or((value, None), |(value, holds)| (value, Some(holds)));
+fn parse(value: &[u8]) -> Bucket {
+    // The holds are not text.
+    let mut parts = value.splitn(2, |byte| *byte == b'|');
+    let (value, holds) = (text(parts.next().unwrap()), parts.next());
     let numbers: Vec<i64> = value.split(' ').map(|number| number.parse().unwrap()).collect();
     let moment = |whole, part| Moment { whole, part };
     let level = |of: &[i64]| {

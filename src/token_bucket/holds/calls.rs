@@ -62,7 +62,7 @@ impl TokenBucket {
         let HoldOptions { ttl, .. } = self.holding;
         let on_end = self.holding.on_end(&self.quotas);
         let step = |verb, id| HoldStep { quotas: self.quotas.clone(), id, on_end, verb };
-        let (id, sent, holds) = (self.clients.holds.next_id(), clock::now(), &self.clients.holds);
+        let (id, sent, holds) = (self.clients.holds.next_id(), clock::recent(), &self.clients.holds);
         let reply = match holds.client.run(key.clone(), step(Verb::Authorize { amount: n, ttl }, id)).await {
             Ok(reply) => reply,
             Err(error) => {

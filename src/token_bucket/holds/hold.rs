@@ -57,7 +57,7 @@ pub struct Captured {
     pub excess: u32,
     /// Whether the hold had ended before: nothing was held any more.
     pub ended: bool,
-    /// The state of the bucket after it.
+    /// The state of the bucket after it, and after what other callers did in the same call of the store.
     pub state: BucketState,
 }
 

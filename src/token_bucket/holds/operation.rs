@@ -1,13 +1,19 @@
 //! The operation on the holds of a bucket: `lua/token_bucket/hold.lua` in Rust. All steps are one operation, so that
 //! those of many callers on one key share a call, whatever they do.
+//!
+//! The ids of a process are consecutive, so holds that begin together are of one *block* of 32 ids. Equal steps on a block
+//! are one run, and equal holds of a block share a record in the store.
 
+use std::iter;
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use super::OnEnd;
 use super::state::{MOST, Record};
 use crate::store::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script, script};
 use crate::token_bucket::bucket_state::BucketState;
-use crate::token_bucket::operations::{MOST_RUNS, WRONG_TYPE, read_bucket, under_its_quotas};
+use crate::token_bucket::operations::{MOST_SLOW_RUNS, WRONG_TYPE, read_bucket, under_its_quotas};
 use crate::token_bucket::quota::Quotas;
 use crate::token_bucket::state::{Ask, Bucket};
 
@@ -50,11 +56,17 @@ pub(crate) struct HoldReply {
     pub(crate) outcome: Outcome,
     /// The tokens that the hold had before a capture, or has after another step; 0 if there is none.
     pub(crate) amount: i64,
-    /// The state after it.
+    /// The state after it, and after other steps of the same instant.
     pub(crate) state: BucketState,
     /// The hold, if the step was an authorization.
     authorized: Option<u128>,
 }
+
+/// The number of ids in a block: the bits of a mask.
+const BLOCK: u128 = 32;
+
+/// The answer to one hold of a run whose answers may differ: the outcome and the amount.
+const ANSWER: usize = 5;
 
 impl HoldStep {
     fn reply(self, outcome: Outcome, amount: i64, now: i64, bucket: Bucket) -> HoldReply {
@@ -110,35 +122,78 @@ impl Operation for HoldStep {
     type Undo = Self;
     const SCRIPT: Script = script!(
         "token_bucket/hold",
-        "lib/quick_holds",
+        "lib/quick_hold",
         "lib/calendar",
         "lib/holds",
+        "lib/hold_step",
+        "lib/quick_holds",
         "lib/bucket",
         "lib/runs"
     );
     const REPEAT: Repeat = Repeat::Never;
-    const MOST_RUNS: usize = MOST_RUNS;
+    const MOST_RUNS: usize = MOST_SLOW_RUNS;
+    const MOST_REPEATS: usize = BLOCK as usize;
     const SAME_ONCE: bool = false;
+    const UNDONE_ALONE: bool = true;
 
     fn is_reserved(&self) -> bool {
         !matches!(self.verb, Verb::Authorize { .. })
     }
 
-    /// One text of 34 bytes: the number of the step, what happens at the end, the id, two amounts, and the ttl.
-    fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        let (verb, amount, ttl, late) = match self.verb {
-            Verb::Authorize { amount, ttl } => (0, amount, ttl, 0),
-            Verb::Extend { amount, ttl } => (1, amount, ttl, 0),
-            Verb::Capture { amount, late } => (2, amount, 0, late),
+    /// Captures first: they leave tokens to the authorizations.
+    fn rank(&self) -> (u8, u128) {
+        let verb = match self.verb {
+            Verb::Capture { .. } => 0,
+            Verb::Extend { .. } => 1,
+            Verb::Authorize { .. } => 2,
         };
-        let mut text = [0; 34];
-        text[0] = verb;
-        text[1] = u8::from(self.on_end == OnEnd::Capture);
-        text[2..18].copy_from_slice(&self.id.to_be_bytes());
-        text[18..22].copy_from_slice(&amount.to_be_bytes());
-        text[22..30].copy_from_slice(&ttl.to_be_bytes());
-        text[30..].copy_from_slice(&late.to_be_bytes());
-        call.bytes(Arc::from(text));
+        (verb, self.id)
+    }
+
+    fn repeats(&self, next: &Self) -> bool {
+        let is_equal = match (self.verb, next.verb) {
+            (Verb::Capture { .. }, Verb::Capture { .. }) => true,
+            (verb, other) => verb == other && self.on_end == next.on_end,
+        };
+        is_equal && self.id / BLOCK == next.id / BLOCK && self.id < next.id
+    }
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        self.own_run(iter::empty(), call);
+    }
+
+    /// One text: the number of the step, what happens at the end, the block, the holds as a mask and their number, the
+    /// amount, and another number. Behind it, the numbers of each capture if there are several.
+    fn own_run<'a>(
+        &'a self,
+        others: impl ExactSizeIterator<Item = &'a Self> + Clone,
+        call: &mut Arguments<'_>,
+    ) {
+        let all = || iter::once(self).chain(others.clone());
+        let mask = all().fold(0, |mask, step| mask | 1_u32 << (step.id % BLOCK));
+        let captures = all().filter_map(|step| match step.verb {
+            Verb::Capture { amount, late } => Some((amount, late)),
+            _ => None,
+        });
+        let (verb, amount, other) = match self.verb {
+            Verb::Authorize { amount, ttl } => (0, amount.into(), ttl),
+            Verb::Extend { amount, ttl } => (1, amount.into(), ttl),
+            Verb::Capture { .. } => captures.clone().fold((2, 0, 0), |(verb, sum, all), (amount, late)| {
+                (verb, sum + u64::from(amount), all + i64::from(late))
+            }),
+        };
+        let mut text: SmallVec<[u8; 39]> = SmallVec::new();
+        text.extend([verb, u8::from(self.on_end == OnEnd::Capture)]);
+        // Their first bytes differ most, which makes them quick to find.
+        text.extend((self.id / BLOCK).to_le_bytes());
+        text.extend(mask.to_be_bytes());
+        text.push(1 + others.len() as u8);
+        text.extend(amount.to_be_bytes());
+        text.extend(other.to_be_bytes());
+        if others.len() > 0 {
+            text.extend(captures.flat_map(|(amount, late)| [amount, late]).flat_map(u32::to_be_bytes));
+        }
+        call.bytes(Arc::from(&*text));
     }
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<HoldReply, Garbled> {
@@ -147,14 +202,25 @@ impl Operation for HoldStep {
             Field::List(fields) => fields,
             _ => return Err(Garbled("a script returned a value that is not a list")),
         };
-        let outcome = match fields.integer()? {
+        let (outcome, amount) = match (fields.next()?, fields.integer()?) {
+            (Field::Integer(outcome), amount) => (outcome, amount),
+            (Field::Text(answers), _) => {
+                let answer = answers.chunks_exact(ANSWER).nth((self.id % BLOCK) as usize);
+                let Some([outcome, amount @ ..]) = answer.and_then(|answer| answer.first_chunk::<ANSWER>())
+                else {
+                    return Err(Garbled("a script returned too few answers"));
+                };
+                ((*outcome).into(), u32::from_be_bytes(*amount).into())
+            }
+            _ => return Err(Garbled("a script returned a list instead of an outcome")),
+        };
+        let outcome = match outcome {
             0 => Outcome::Refused,
             1 => Outcome::Held,
             2 => Outcome::Ended,
             3 => Outcome::Full,
             _ => return Err(Garbled("a script returned an outcome that is unknown")),
         };
-        let amount = fields.integer()?;
         let mut bucket = read_bucket(&self.quotas, now, &mut fields)?;
         bucket.read_held(&mut fields)?;
         Ok(self.reply(outcome, amount, now, bucket))
@@ -162,29 +228,23 @@ impl Operation for HoldStep {
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> HoldReply {
         let moved = bucket.sweep(now) | bucket.set_back(now);
-        let (outcome, amount, after);
         // What is written has its calendar quotas in their current windows.
         if bucket.fits_in_place(&self.quotas) && !self.quotas.have_windows() {
-            let changed;
-            (outcome, amount, changed) = self.run(bucket, now);
+            let (outcome, amount, changed) = self.run(bucket, now);
             if changed || moved {
                 bucket.written(now);
             }
-            after = bucket.snapshot();
-        } else {
-            let (mut fitted, is_new) = bucket.fitted(&self.quotas, now);
-            let changed;
-            (outcome, amount, changed) = self.run(&mut fitted, now);
-            if changed || is_new || moved {
-                bucket.write(&fitted, now);
-            }
-            after = fitted.snapshot();
+            return self.reply(outcome, amount, now, bucket.snapshot());
         }
-        self.reply(outcome, amount, now, after)
+        let (mut fitted, is_new) = bucket.fitted(&self.quotas, now);
+        let (outcome, amount, changed) = self.run(&mut fitted, now);
+        if changed || is_new || moved {
+            bucket.write(&fitted, now);
+        }
+        self.reply(outcome, amount, now, fitted.snapshot())
     }
 
     fn undo(replies: &[HoldReply]) -> Option<Self> {
-        // A run is one step.
         let [reply] = replies else { return None };
         let id = reply.authorized.filter(|_| reply.outcome == Outcome::Held)?;
         let verb = Verb::Capture { amount: 0, late: 0 };

@@ -22,7 +22,7 @@ pub(crate) struct Holds {
     pub(super) next: i64,
     /// When the last hold ends, at the latest, µs.
     pub(crate) last: i64,
-    /// In the order in which they were authorized. Empty in replies.
+    /// In any order. Empty in replies.
     pub(super) each: Vec<Record>,
 }
 
@@ -39,10 +39,17 @@ pub(super) struct Record {
 impl Holds {
     /// Reads the numbers of stored holds.
     #[cfg(test)]
-    pub(crate) fn parse(text: &str) -> Self {
-        let mut numbers = text.split(' ').map(|number| number.parse().unwrap());
-        let mut next = || numbers.next().unwrap();
-        Self { held: next(), captures: next(), next: next(), last: next(), each: Vec::new() }
+    pub(crate) fn parse(head: &[u8]) -> Self {
+        let number = |from: usize, width: usize| {
+            head[from..from + width].iter().fold(0, |number, byte| number << 8 | i64::from(*byte))
+        };
+        Self {
+            held: number(10, 4),
+            captures: number(14, 4),
+            next: number(18, 8),
+            last: number(26, 8),
+            each: Vec::new(),
+        }
     }
 
     /// Adds tokens to those that are held until `end`.
@@ -163,7 +170,7 @@ impl Bucket {
                 left.each.push(record);
             }
         }
-        ended.sort_by_key(|record| record.end);
+        ended.sort_by_key(|record| (record.end, record.amount));
         for Record { end, amount, .. } in ended.into_iter().filter(|ended| ended.on_end == OnEnd::Capture) {
             for level in &mut self.levels {
                 // A level of another quota may have a smaller burst.
@@ -209,7 +216,7 @@ impl Bucket {
     /// Removes the hold at a position. Returns its amount.
     pub(super) fn remove_hold(&mut self, at: usize) -> i64 {
         let Some(holds) = &mut self.holds else { return 0 };
-        let Record { amount, on_end, .. } = holds.each.remove(at);
+        let Record { amount, on_end, .. } = holds.each.swap_remove(at);
         holds.held -= amount;
         holds.captures -= if on_end == OnEnd::Capture { amount } else { 0 };
         if holds.each.is_empty() {
