@@ -43,7 +43,7 @@ for run = 1, #KEYS / n do
       states[i] = s
     end
     if s then
-      local h = {held = 0, captures = 0, next = 0, last = 0, tail = ''}
+      local h = {held = 0, captures = 0, next = 0, last = 0}
       for name, value in pairs(s.holds or {}) do h[name] = value end
       local free = s[1] > now and -1 or on.free(s, now, 0)
       steps[p] = {h, hold_step(h, free, ARGV[a + p])}

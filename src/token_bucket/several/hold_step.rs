@@ -55,9 +55,9 @@ impl Operation for HoldAllStep {
     type Undo = Self;
     const SCRIPT: Script = script!(
         "token_bucket/hold_all",
-        "lib/quick_holds",
         "lib/calendar",
         "lib/holds",
+        "lib/hold_step",
         "lib/bucket",
         "lib/several"
     );
