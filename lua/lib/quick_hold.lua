@@ -1,5 +1,5 @@
 -- quick_hold: token_bucket/hold for one hold of one bucket that is bare (see lib/bare) apart from its holds, or missing:
--- its authorization, or its capture if it has a record of its own. Otherwise it writes nothing, and the script goes on.
+-- its authorization or its capture, if it is not the second one. Otherwise it writes nothing, and the script goes on.
 -- Joined before lib/quick_holds; lib/holds describes the records.
 local struct, string, exact = struct, string, 9007199254740992 -- smaller integers are exact
 -- den-ths of a µs
@@ -62,23 +62,34 @@ if is_bare and not KEYS[2] then
   local ahead, numbers, from, count, held, captures, next, last = read_held(stored)
   local verb, on_end, id, mask, holds, amount, ttl = struct.unpack('>BBc16I4BI8I8', ARGV[5])
   stored = stored or ''
-  local at = ahead and string.find(stored, id, from, true)
-  if ahead and holds == 1 and verb == 0 and not at then
+  -- Looks for its record among those of its block. A new one is put before them.
+  local at, found = ahead and string.find(stored, id, from, true), nil
+  local place = at or #stored + 1
+  while at and string.sub(stored, at, at + 15) == id do
+    found = struct.unpack('>I4', stored, at + 29)
+    if bit.band(found, mask) ~= 0 then break end
+    at, found = at + 33, nil
+  end
+  if not ahead or holds > 1 or (place - from) % 33 ~= 0 then
+    outcome = nil
+  elseif verb == 0 and not found then
     if amount > math.floor((per_burst - ahead) / per_token) - held then
       outcome, has = 0, 0
     elseif count < 1024 then
       local ending = now + ttl
       outcome, has = 1, amount
-      before, record = string.sub(stored, from), struct.pack('>c16BI4I8I4', id, on_end, amount, ending, mask)
+      before, behind = string.sub(stored, from, place - 1), string.sub(stored, place)
+      record = struct.pack('>c16BI4I8I4', id, on_end, amount, ending, mask)
       if count == 0 or ending < next then next = ending end
       if ending > last then last = ending end
       count, held, captures = count + 1, held + amount, captures + on_end * amount
     end
-  elseif at and holds == 1 and verb == 2 and (at - from) % 33 == 0 then
-    local captured, tokens, _, found = struct.unpack('>BI4I8I4', stored, at + 16)
+  elseif verb == 2 and found then
+    local captured, tokens = struct.unpack('>BI4', stored, at + 16)
     local after = ahead + amount * per_token
-    if found == mask and after < exact and after / per_micro <= 2 ^ 50 then
+    if after < exact and after / per_micro <= 2 ^ 50 then
       outcome, has = 1, tokens
+      if found ~= mask then record = string.sub(stored, at, at + 28) .. struct.pack('>I4', found - mask) end
       before, behind = string.sub(stored, from, at - 1), string.sub(stored, at + 33)
       if amount > 0 then ahead, numbers = after, nil end
       count, held, captures = count - 1, held - has, captures - captured * has
