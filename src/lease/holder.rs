@@ -14,7 +14,7 @@ pub(crate) enum Exclusive {}
 impl Kind for Exclusive {
     type Holders = Holder;
     type Outcome = ();
-    const PARTS: &'static [&'static str] = &["lock", "fence", "queue", "beats"];
+    const PARTS: &'static [&'static str] = &["lock", "fence", "waiters", "beats"];
     const SCRIPTS: Scripts = scripts!("lib/quick_mutex"; "lib/mutex");
 }
 

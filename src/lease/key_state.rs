@@ -128,7 +128,8 @@ impl<H: Holders> KeyState<H> {
             };
         }
         let mut before = self.queue.ahead(rank);
-        if H::counted(&self.queue) > 0 && H::counted(&self.queue) >= max_waiters {
+        let length = H::counted(&self.queue, rank);
+        if length > 0 && length >= max_waiters {
             self.queue.drop_dead(now);
             self.grant(now, spans);
             before = self.queue.ahead(rank);
@@ -140,15 +141,15 @@ impl<H: Holders> KeyState<H> {
         if done.is_some() {
             return Standing::Done;
         }
-        if H::counted(&self.queue) >= max_waiters {
+        if H::counted(&self.queue, rank) >= max_waiters {
             return Standing::Refused { soonest: self.holders.soonest(now), before };
         }
         // An old tombstone is out of date, also after the clock was set back.
         self.tombstones.remove(token);
-        let length = self.queue.line_up(Arc::clone(token), rank, now + spans.alive);
+        let is_alone = self.queue.line_up(Arc::clone(token), rank, now + spans.alive);
         // Waiters may leave before their first heartbeat, so this renews a queue that is never empty, at half of its
         // time: that is longer than a waiter counts as alive.
-        if length == 1 || (self.kept_until - now) / 1000 < spans.tombstone / 2000 {
+        if is_alone || (self.kept_until - now) / 1000 < spans.tombstone / 2000 {
             self.keep(now, spans);
         }
         Standing::Queued { soonest: self.holders.soonest(now), before }
@@ -247,7 +248,7 @@ impl<H: Holders> KeyState<H> {
         };
         let mut holders: Vec<_> = state.holders.tokens().into_iter().filter_map(held).collect();
         holders.sort_by(|(token, expiry, _), other| (expiry, token).cmp(&(&other.1, &other.0)));
-        (state.holders.used(), H::counted(&state.queue), holders)
+        (state.holders.used(), H::counted(&state.queue, i64::MAX), holders)
     }
 
     /// Drops expired holders, and the queue and the tombstones once they have expired.

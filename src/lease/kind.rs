@@ -82,8 +82,8 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     fn is_full(&self) -> bool {
         false
     }
-    /// Returns how many waiters count as waiting for a lease.
-    fn counted(queue: &Queue) -> i64 {
+    /// Returns how many waiters count as waiting for a lease, for one of this rank.
+    fn counted(queue: &Queue, _rank: i64) -> i64 {
         queue.ahead(1)
     }
     /// Makes a token a holder. Returns its fence.

@@ -100,10 +100,10 @@ impl Kind {
     fn of_part(stem: Stem, part: &str) -> Option<(Self, Stem)> {
         let kind = match part {
             "tat" => Self::TokenBucket,
-            "permits:holders" | "permits:second" | "permits:queue" => Self::WaitGroup,
-            "lock" | "queue" => Self::Mutex,
-            "rw:holders" | "rw:queue" | "rw:second" => Self::RwLock,
-            "flight:lock" | "flight:answer" | "flight:queue" => Self::SingleFlight,
+            "permits:holders" | "permits:waiters" => Self::WaitGroup,
+            "lock" | "waiters" => Self::Mutex,
+            "rw:holders" | "rw:waiters" => Self::RwLock,
+            "flight:lock" | "flight:answer" | "flight:waiters" => Self::SingleFlight,
             "layout" => return is_key(&stem, b"layout").then_some((Self::Dedupe, stem)),
             "config" => return is_key(&stem, b"0").then_some((Self::BloomFilter, stem)),
             "setting:quotas" => return is_key(&stem, b"").then_some((Self::FleetQuotas, stem)),
@@ -118,8 +118,8 @@ impl Kind {
     fn of_claim(stem: Stem, part: &str) -> Option<(Self, Stem)> {
         let (digest, part) = part.split_once(':')?;
         let kind = match part {
-            "claim" | "queue" => Self::FilterClaim,
-            "exact:claim" | "exact:queue" => Self::ExactClaim,
+            "claim" | "waiters" => Self::FilterClaim,
+            "exact:claim" | "exact:waiters" => Self::ExactClaim,
             _ => return None,
         };
         let Stem::Key(place) = stem else { return None };

@@ -7,6 +7,9 @@ use crate::lease::kind::{Holders, Kind, Scripts, scripts};
 use crate::lease::queue::Queue;
 use crate::lease::token::ending;
 
+/// The rank of tokens that wait until no permit is held.
+pub(super) const IDLE: i64 = 8;
+
 /// The kind of lease of which several can be held at once, up to a limit.
 #[derive(Clone, Debug)]
 pub(crate) enum Permits {}
@@ -15,7 +18,7 @@ impl Kind for Permits {
     type Holders = PermitHolders;
     type Outcome = ();
     const PARTS: &'static [&'static str] =
-        &["permits:holders", "permits:second", "permits:queue", "permits:beats"];
+        &["permits:holders", "permits:flows", "permits:waiters", "permits:beats"];
     const SCRIPTS: Scripts = scripts!("lib/quick_permits"; "lib/permits");
     const FENCED: bool = false;
 
@@ -89,9 +92,9 @@ impl Holders for PermitHolders {
         size(token).map_or(self.used() == 0, |(weight, limit)| self.used() + weight <= limit)
     }
 
-    fn counted(queue: &Queue) -> i64 {
-        // Only waiters of rank 0 want permits. Waiters of rank 1 wait until no permit is held.
-        queue.ahead(0)
+    fn counted(queue: &Queue, rank: i64) -> i64 {
+        // Waiters of the last rank want no permit.
+        queue.ahead(rank.min(IDLE - 1))
     }
 
     fn hold(&mut self, token: &Arc<str>, expiry: i64, _: i64, _: &Queue) -> i64 {
@@ -114,7 +117,7 @@ impl Holders for PermitHolders {
     }
 
     fn head(&self, queue: &Queue, _: &mut bool) -> Option<Arc<str>> {
-        queue.first().or(queue.second()).cloned()
+        queue.first().cloned()
     }
 
     fn is_idle(&self, now: i64) -> bool {

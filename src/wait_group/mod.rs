@@ -147,7 +147,7 @@ impl WaitGroup {
     pub async fn wait(&self, key: impl Into<Key>) -> Result<(), Error> {
         let wait = Wait { max_waiters: u32::MAX, ..self.wait };
         // A token that waits until no permit is held, and then holds nothing.
-        let ask = Ask::new((), Subject::Permit, "/idle".into(), 1, Some(wait));
+        let ask = Ask::new((), Subject::Permit, "/idle".into(), holders::IDLE, Some(wait));
         let lease = self.leases.acquire(key.into(), ask).await?;
         // This lease holds nothing, so its duration must not count as a hold time.
         lease.state.give_up();

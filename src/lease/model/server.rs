@@ -48,8 +48,8 @@ impl<H: Holders> Holders for Flawed<H> {
         self.holders.is_full()
     }
 
-    fn counted(queue: &Queue) -> i64 {
-        H::counted(queue)
+    fn counted(queue: &Queue, rank: i64) -> i64 {
+        H::counted(queue, rank)
     }
 
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64 {
