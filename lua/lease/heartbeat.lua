@@ -24,6 +24,7 @@ local function beat()
     end
   end
   if #scores == 0 then return end
+  if kind.touch then kind.touch({unpack(ARGV, 5)}) end
   call('ZADD', beats, unpack(scores))
   waiters.keep()
 end

@@ -15,10 +15,17 @@ local function settle()
 end
 
 local function queued(token, entered)
-  waiters.line_up(token, rank, entered)
+  local place = waiters.line_up(token, rank, entered)
   waiting, ends = true, ends or kind.soonest()
   length, before = length + (rank <= counted and 1 or 0), before + 1
-  return 2, ends, 0, before - 1
+  local at_end, ahead = ends, place or before - 1
+  -- It may come before one that does not fit, of another flow or of a lower class.
+  if kind.drop and kind.fits(token) then
+    settle()
+    local held = kind.expires(token)
+    if held then return 1, held, kind.fence(), 0 end
+  end
+  return 2, at_end, 0, ahead
 end
 
 -- `at`: the first argument for `look` in ARGV. Returns the four numbers of the reply.
@@ -54,7 +61,7 @@ local function acquire(token, bypass, at)
     end
     before = lease.ahead(rank)
   end
-  if before == 0 and kind.fits(token) then
+  if before == 0 and kind.fits(token) and not (waiting and kind.due and kind.due(token, rank)) then
     ends = nil
     return 1, expiry, kind.hold(token, expiry), 0
   end

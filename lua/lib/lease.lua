@@ -11,7 +11,7 @@
 -- Times are whole µs below 2^53: Redis writes such numbers exactly, in commands and in replies.
 local call = redis.call
 local lift = 4503599627370496 -- 2^52: above every time. ZSET members with higher scores neither hold nor wait
-local ranks = 562949953421312 -- 2^49: the scores of one rank in the queue
+local ranks, plain = 562949953421312, 281474976710656 -- 2^49: the scores of one rank; 2^48: of those, without a flow
 local holders, mark, queue, beats, fifth, sixth -- the keys of the current run
 local asker -- the token of the current run
 local heard, found -- the messages to the asker's process, and what `look` found, or why `enter` entered nothing
@@ -51,6 +51,13 @@ local heard, found -- the messages to the asker's process, and what `look` found
 --                 longer one was granted before the server's clock was set back: it is cut to the ttl
 --   head(turn)    returns the token that is served first, and whether the second rank has its turn now. Without this
 --                 rule, that is the token with the lowest score
+-- For kinds whose waiters may have another order:
+--   line_up(token, rank)    returns whether the keys have to be kept for longer; and if the token has another order, its
+--                 score, and how many waiters may be served before it
+--   due(token, rank)        returns whether waiters of a higher rank are served before it now
+--   is_ordered(token)       returns whether the token has another order
+--   drop(token, granted)    removes a waiter from the queue; `granted`: it is granted a lease
+--   touch(tokens)           brings back what was evicted of their order
 local kind = {keys = 4}
 
 -- Returns the whole number that the text is, or begins with before a space; 0 for a missing key.
@@ -90,10 +97,14 @@ local function new_lease()
     return call('ZCOUNT', queue, '-inf', string.format('(%d', (rank + 1) * ranks))
   end
 
-  -- Returns the first waiter of a rank, or the last, and its score; an empty list: there is none.
+  -- Returns the first waiter of a rank, or the last one without a flow, and its score; an empty list: there is none.
   function lease.edge(rank, last)
-    local from, to = string.format('%d', rank * ranks), string.format('(%d', (rank + 1) * ranks)
-    if last then return call('ZRANGE', queue, to, from, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES') end
+    local from = string.format('%d', rank * ranks)
+    if last then
+      local to = string.format('(%d', rank * ranks + plain)
+      return call('ZRANGE', queue, to, from, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
+    end
+    local to = string.format('(%d', (rank + 1) * ranks)
     return call('ZRANGE', queue, from, to, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   end
 

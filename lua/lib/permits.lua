@@ -1,4 +1,5 @@
--- permits: a limited number at once. The holders are a ZSET, token -> expiry (µs). A token ends in `/weight/limit`.
+-- permits: a limited number at once. The holders are a ZSET, token -> expiry (µs). A token ends in `/weight/limit`,
+-- and perhaps its order, see lib/flows.
 -- The member `excess` of the same ZSET has the score 2^52 plus the sum of weight - 1 over all holders; it is
 -- absent while that sum is 0. So holders and sum are evicted together. There is no mark. A token that ends in `/idle`
 -- waits in the last rank until there is no holder, and takes no permit.
@@ -16,7 +17,7 @@ local sizes = {} -- weight and limit by the end of a token; false: none
 local function size(token)
   local ending = string.match(token, '/.*', 18) or ''
   if sizes[ending] == nil then
-    local weight, limit = string.match(ending, '^/(%d+)/(%d+)$')
+    local weight, limit = string.match(ending, '^/(%d+)/(%d+)%f[/%z]')
     sizes[ending] = weight and {tonumber(weight), tonumber(limit)} or false
   end
   if sizes[ending] then return unpack(sizes[ending]) end

@@ -21,6 +21,12 @@ local function new_waiters()
     return score > 0 and score < lift, score > lift + now
   end
 
+  -- Removes a token from the queue. `granted`: it is granted a lease.
+  local function unqueue(token, granted)
+    tail = nil
+    if kind.drop then kind.drop(token, granted) else call('ZREM', queue, token) end
+  end
+
   -- Returns how many waiters are before a token; false: the token has no place.
   function waiters.place(token)
     return call('ZRANK', queue, token)
@@ -30,8 +36,7 @@ local function new_waiters()
   function waiters.leave(token)
     if not waiters.look_up(token) then return false end
     call('ZREM', beats, token)
-    call('ZREM', queue, token)
-    tail = nil
+    unqueue(token)
     return true
   end
 
@@ -40,6 +45,7 @@ local function new_waiters()
     kept = math.ceil(tombstone / 1000)
     call('PEXPIRE', beats, kept)
     call('PEXPIRE', queue, kept)
+    if kind.classes then call('PEXPIRE', mark, kept) end
   end
 
   -- Adds a token to `beats` before it lines up. Returns false if it is there already, as a waiter or a tombstone.
@@ -49,13 +55,20 @@ local function new_waiters()
 
   -- Appends a token to its rank. Waiters may leave before their first heartbeat, so this renews the ttl of a queue
   -- that is never empty, at half of it: that is longer than a waiter counts as alive. All runs of a call have one rank.
+  -- Returns how many waiters may be served before it, if its kind says so.
   function waiters.line_up(token, rank, entered)
     kept = kept or call('PTTL', beats)
     if not entered then call('ZADD', beats, alive_until, token) end
-    local last = tail or tonumber(lease.edge(rank, true)[2])
-    tail = last and last + 1 or rank * ranks
-    call('ZADD', queue, format('%d', tail), token)
-    if not last or kept < tombstone / 2000 then waiters.keep() end
+    local is_new, score, place
+    if kind.line_up then is_new, score, place = kind.line_up(token, rank) end
+    if not score then
+      local highest = tail or tonumber(lease.edge(rank, true)[2])
+      score = highest and highest + 1 or rank * ranks
+      tail, is_new = score, is_new or not highest
+    end
+    call('ZADD', queue, format('%d', score), token)
+    if is_new or kept < tombstone / 2000 then waiters.keep() end
+    return place
   end
 
   -- Adds a tombstone for a token, and removes the tombstones that are out of date.
@@ -68,8 +81,11 @@ local function new_waiters()
   -- Removes all waiters that stopped sending heartbeats.
   function waiters.drop_dead()
     local dead = call('ZRANGEBYSCORE', beats, '-inf', now)
-    for i = 1, #dead, 4000 do call('ZREM', queue, unpack(dead, i, math.min(i + 3999, #dead))) end
     if #dead > 0 then call('ZREMRANGEBYSCORE', beats, '-inf', now) end
+    for i = #dead, 1, -1 do
+      if kind.is_ordered and kind.is_ordered(dead[i]) then unqueue(table.remove(dead, i)) end
+    end
+    for i = 1, #dead, 4000 do call('ZREM', queue, unpack(dead, i, math.min(i + 3999, #dead))) end
     tail = nil
   end
 
@@ -100,7 +116,7 @@ local function new_waiters()
       local lives = score > now and score < lift
       if lives and not kind.fits(token) then return end
       call('ZREM', beats, token)
-      call('ZREM', queue, token)
+      unqueue(token, lives)
       if lives then
         local expiry = now + math.min(lease.ttl_of(token) or grant, grant)
         local fence, id = kind.hold(token, expiry), id_of(token)

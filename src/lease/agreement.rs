@@ -373,6 +373,25 @@ async fn permits_agree() {
 }
 
 #[tokio::test]
+async fn fair_permits_agree() {
+    let flows = ["/1/3/1.400.", "/1/3/1.400.", "/2/3/2.800.", "/1/3/2.400.", "/1/3/3.100.", "/3/3/4.c00."];
+    agree::<Permits>(&flows).await;
+    agree::<Permits>(&[&flows[..], &["/1/3", "/idle", "/1/2/9.40000000000.", "/1/3/5.2000000000."]].concat())
+        .await;
+}
+
+/// The classes are told from the limits.
+#[tokio::test]
+async fn permits_with_classes_agree() {
+    let classes = ["/1/3/..f4240", "/2/3/..f4240", "/1/2/..f4240", "/1/1/..f4240", "/1/2/..989680"];
+    agree::<Permits>(&classes).await;
+    let flows =
+        ["/1/3/1.400.f4240", "/1/2/1.400.f4240", "/1/2/2.400.f4240", "/2/3/2.800.f4240", "/1/1/1.80.f4240"];
+    agree::<Permits>(&flows).await;
+    agree::<Permits>(&[&classes[..], &flows[..], &["/idle", "/1/3", "/1/3/3.400."]].concat()).await;
+}
+
+#[tokio::test]
 async fn mutexes_agree() {
     agree::<Exclusive>(&["", "", ":alice", "~3e8", "~3e8:alice", "~9c40@host"]).await;
 }
@@ -409,10 +428,15 @@ no_outcome!(Exclusive, ReadWrite);
 
 impl Tried for Permits {
     const GOES_BACK: bool = true;
-    const RANKS: &'static [i64] = &[0, 0, 0, 0, 8];
+    const RANKS: &'static [i64] = &[0, 0, 0, 1, 2, 8];
 
     fn rank(suffix: &str) -> i64 {
-        if suffix == "/idle" { 8 } else { 0 }
+        match suffix.split('/').collect::<Vec<_>>()[..] {
+            ["", _, "2", order] if !order.ends_with('.') => 1,
+            ["", _, "1", order] if !order.ends_with('.') => 2,
+            ["", "idle"] => 8,
+            _ => 0,
+        }
     }
 
     fn scopes(_: &Store) -> Vec<()> {

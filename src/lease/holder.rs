@@ -126,8 +126,8 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
         self.ends(now)
     }
 
-    fn head(&self, queue: &Queue, _: &mut bool) -> Option<Arc<str>> {
-        queue.first().cloned()
+    fn head(&self, queue: &Queue, _: &mut bool, now: i64) -> Option<Arc<str>> {
+        queue.first(now).cloned()
     }
 
     #[cfg(test)]

@@ -5,6 +5,7 @@ mod admission;
 #[cfg(test)]
 pub(crate) mod agreement;
 pub(crate) mod ends;
+pub(crate) mod flows;
 mod handle;
 pub(crate) mod holder;
 #[cfg(feature = "http")]

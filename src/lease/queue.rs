@@ -5,27 +5,33 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use super::flows::{CLASSES, Flows, Order, RANKS};
 use super::token::Token;
 use crate::store::{News, Push};
 
-/// The number of ranks. Waiters of lower ranks are served first.
-const RANKS: usize = 9;
+/// A rank, a line of it, and a ticket in that. Lower ones come first.
+type Place = (i64, i64, i64);
+
+/// The line of waiters without a flow. It is served before all others of its rank.
+const NO_FLOW: i64 = -1;
 
 /// The waiters in the order of their scores.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
-    /// The waiters by rank and ticket.
-    places: BTreeMap<(i64, i64), Arc<str>>,
+    places: BTreeMap<Place, Arc<str>>,
     waiters: HashMap<Arc<str>, Waiter>,
     /// How many places each rank has.
-    counts: [usize; RANKS],
+    counts: [i64; RANKS],
+    /// `None` until a waiter needs them.
+    flows: Option<Box<Flows>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     /// Until when it counts as alive, µs.
     until: i64,
-    place: (i64, i64),
+    place: Place,
+    order: Order,
 }
 
 impl Queue {
@@ -37,14 +43,29 @@ impl Queue {
         self.waiters.contains_key(token)
     }
 
-    /// Returns the waiter with the lowest score.
-    pub(crate) fn first(&self) -> Option<&Arc<str>> {
-        Some(self.places.first_key_value()?.1)
+    /// Returns the first waiter of a rank, in the order of arrival.
+    pub(crate) fn first_of(&self, rank: i64) -> Option<&Arc<str>> {
+        Some(self.range((rank, NO_FLOW, 0), (rank + 1, NO_FLOW, 0)).next()?.1)
     }
 
-    /// Returns the first waiter of a rank.
-    pub(crate) fn first_of(&self, rank: i64) -> Option<&Arc<str>> {
-        Some(self.places.range((rank, 0)..(rank + 1, 0)).next()?.1)
+    /// Returns the waiter that is served first: one of the lowest rank, or of a rank that has waited for too long.
+    pub(crate) fn first(&self, now: i64) -> Option<&Arc<str>> {
+        let (&(lowest, ..), first) = self.places.first_key_value()?;
+        let rank = self.due(lowest, self.waiters.get(first)?.order, now).unwrap_or(lowest);
+        let (&(_, line, _), first) = self.range((rank, NO_FLOW, 0), (rank + 1, NO_FLOW, 0)).next()?;
+        if line == NO_FLOW {
+            return Some(first);
+        }
+        let line = self.flows.as_ref().and_then(|flows| flows.first(rank)).unwrap_or(line);
+        Some(self.range((rank, line, 0), (rank, line + 1, 0)).next()?.1)
+    }
+
+    /// Returns the rank above this one that is served before it now, if one has waited for too long.
+    pub(crate) fn due(&self, rank: i64, order: Order, now: i64) -> Option<i64> {
+        let (aging, flows) = (order.aging?, self.flows.as_ref()?);
+        let since = |rank: i64| Some((flows.is_due(rank, aging, now)?, rank));
+        let waits = |rank: &i64| self.counts[*rank as usize] > 0;
+        Some((rank + 1..CLASSES).filter(waits).filter_map(since).min()?.1)
     }
 
     /// Returns whether a token has a place in the queue.
@@ -67,28 +88,56 @@ impl Queue {
     #[cfg(test)]
     pub(crate) fn evict(&mut self) {
         self.places.clear();
-        self.counts = [0; RANKS];
+        (self.counts, self.flows) = Default::default();
     }
 
-    /// Returns how many waiters are before a token.
+    /// Returns how far the tag of a token's flow is ahead of the virtual time; -1: it has no flow.
+    #[cfg(test)]
+    pub(crate) fn tag_ahead(&self, token: &str) -> i64 {
+        let Some(Waiter { place: (rank, ..), order: Order { flow: Some(flow), .. }, .. }) =
+            self.waiters.get(token)
+        else {
+            return -1;
+        };
+        self.flows.as_ref().map_or(-1, |flows| flows.tag_ahead(*rank, *flow))
+    }
+
+    /// Returns how many waiters have a lower score than a token.
     pub(crate) fn position(&self, token: &str) -> i64 {
         self.waiters.get(token).map_or(0, |waiter| self.places.range(..waiter.place).count()) as i64
     }
 
     /// Returns how many waiters have this rank or a lower one.
     pub(crate) fn ahead(&self, rank: i64) -> i64 {
-        self.counts.iter().zip(0..=rank).map(|(count, _)| *count).sum::<usize>() as i64
+        self.counts.iter().zip(0..=rank).map(|(count, _)| count).sum()
     }
 
-    /// Appends a token to its rank. Returns whether it is alone in that.
-    pub(crate) fn line_up(&mut self, token: Arc<str>, rank: i64, until: i64) -> bool {
+    /// Appends a token to its line. Returns whether the keys of the queue have to be kept for longer; and for a token with
+    /// a flow, how many waiters may be served before it.
+    pub(crate) fn line_up(
+        &mut self,
+        token: Arc<str>,
+        (rank, order): (i64, Order),
+        until: i64,
+        now: i64,
+    ) -> (bool, Option<i64>) {
         let rank = rank.clamp(0, RANKS as i64 - 1);
-        let last = self.places.range((rank, 0)..(rank + 1, 0)).next_back().map(|((_, ticket), _)| *ticket);
-        let place = (rank, last.map_or(0, |ticket| ticket + 1));
+        let ahead = self.ahead(rank);
+        let starts = self.counts[rank as usize] == 0;
+        let aged = order.aging.is_some() && (self.flows().aged(rank, starts, now) || starts);
+        let line = order.flow.map_or(NO_FLOW, |flow| flow.number);
+        let last =
+            self.range((rank, line, 0), (rank, line + 1, 0)).next_back().map(|((.., ticket), _)| *ticket);
+        let place = (rank, line, last.map_or(0, |ticket| ticket + 1));
         self.places.insert(place, Arc::clone(&token));
-        self.waiters.insert(token, Waiter { until, place });
+        self.waiters.insert(token, Waiter { until, place, order });
         self.counts[rank as usize] += 1;
-        last.is_none()
+        let Some(flow) = order.flow else { return (last.is_none() || aged, None) };
+        let (flows, before, is_alone) = self.flows().add(rank, flow);
+        // At most as many of each flow as of its own, after all of lower ranks.
+        let lower = if rank > 0 { self.ahead(rank - 1) } else { 0 };
+        let place = ahead.min(lower + (before + 1) * flows - 1);
+        (aged || before == 0 && (is_alone || self.places.len() == 1), Some(place))
     }
 
     /// Marks a token as alive. Returns whether it waits.
@@ -103,11 +152,32 @@ impl Queue {
 
     /// Removes a token. Returns until when it counted as alive, if it waited.
     pub(crate) fn leave(&mut self, token: &str) -> Option<i64> {
-        let Waiter { until, place } = self.waiters.remove(token)?;
+        self.remove(token, None)
+    }
+
+    /// Removes a token that is granted a lease.
+    pub(crate) fn serve(&mut self, token: &str, now: i64) {
+        self.remove(token, Some(now));
+    }
+
+    fn remove(&mut self, token: &str, served: Option<i64>) -> Option<i64> {
+        let Waiter { until, place, order } = self.waiters.remove(token)?;
         // Another waiter may have its place after an eviction.
-        if self.places.get(&place).is_some_and(|other| **other == *token) {
-            self.places.remove(&place);
-            self.counts[place.0 as usize] -= 1;
+        if self.places.get(&place).is_none_or(|other| **other != *token) {
+            return Some(until);
+        }
+        self.places.remove(&place);
+        let (rank, line, _) = place;
+        self.counts[rank as usize] -= 1;
+        if let (Some(now), Some(_)) = (served, order.aging) {
+            self.flows().aged(rank, true, now);
+        }
+        if let Some(flow) = order.flow {
+            let next = self.range((rank, line, 0), (rank, line + 1, 0)).next();
+            let was_first = next.is_none_or(|(next, _)| *next > place);
+            let cost = |token| self.waiters.get(token).and_then(|next| Some(next.order.flow?.cost));
+            let next = next.and_then(|(_, token)| cost(token));
+            self.flows().remove(rank, flow, (was_first, next), served.is_some());
         }
         Some(until)
     }
@@ -131,5 +201,13 @@ impl Queue {
             }
         }
         heard.into_iter().map(|(_, push)| push).collect()
+    }
+
+    fn flows(&mut self) -> &mut Flows {
+        self.flows.get_or_insert_default()
+    }
+
+    fn range(&self, from: Place, to: Place) -> std::collections::btree_map::Range<'_, Place, Arc<str>> {
+        self.places.range(from..to)
     }
 }

@@ -92,9 +92,9 @@ impl Holders for RwHolders {
         self.ends.soonest(now)
     }
 
-    fn head(&self, queue: &Queue, turn: &mut bool) -> Option<Arc<str>> {
+    fn head(&self, queue: &Queue, turn: &mut bool, now: i64) -> Option<Arc<str>> {
         let (Some(first), Some(second)) = (queue.first_of(0), queue.first_of(1)) else {
-            return queue.first().cloned();
+            return queue.first(now).cloned();
         };
         let Some(most) = writes(first) else { return Some(Arc::clone(first)) };
         *turn |= self.row >= most;

@@ -12,6 +12,7 @@ use crate::middleware::away::Away;
 use crate::setters::setters;
 use crate::store::failure::Replicas;
 use crate::telemetry::Decisions;
+use crate::wait_group::Turn;
 use crate::{AsError, Extracted, Key, KeyExtractor, Lease, StoreFailure, WaitGroup};
 use derive_where::derive_where;
 
@@ -60,6 +61,8 @@ pub struct RequestPermits<Req> {
     weight: Option<Choose<Req, u32>>,
     /// `None`: the limit of the WaitGroup.
     limit: Option<Choose<Req, Option<u32>>>,
+    /// `None`: the turn of the WaitGroup.
+    turn: Option<Choose<Req, Turn>>,
 }
 
 /// Where permits come from.
@@ -74,7 +77,7 @@ impl<Req> ConcurrencyLimitLayer<Req> {
     #[must_use]
     pub fn new(group: WaitGroup, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
         let source = Source { group, away: Away::FailClosed };
-        Self::of(Leased::of(RequestPermits { source, weight: None, limit: None }), key)
+        Self::of(Leased::of(RequestPermits { source, weight: None, limit: None, turn: None }), key)
     }
 }
 
@@ -94,6 +97,54 @@ setters! { ConcurrencyLimitLayer<Req, H, R>:
     #[must_use]
     fn limit(limit: impl Fn(&Req) -> Option<u32> + Send + Sync + 'static)
         => provide.from.limit = Some(Arc::new(limit));
+
+    /// Sets the [turn](Turn) of a request: its flow, the share of that, and its class, with a closure from `&Req` to
+    /// [`Turn`]. Default: the turn of the WaitGroup.
+    ///
+    /// A share or a class that is out of range refuses the request as [`Invalid`](crate::RefusalKind::Invalid).
+    #[must_use]
+    fn turn(turn: impl Fn(&Req) -> Turn + Send + Sync + 'static) => provide.from.turn = Some(Arc::new(turn));
+}
+
+impl<Req: 'static, H, R> ConcurrencyLimitLayer<Req, H, R> {
+    /// Gives fair shares to the flows of requests, such as tenants, with a closure from `&Req` to the flow. See *Fair
+    /// shares* of the [module](crate::wait_group#fair-shares). What [`turn`](Self::turn) and [`priority`](Self::priority)
+    /// were set to before is kept.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{ConcurrencyLimitLayer, Store, WaitGroup};
+    ///
+    /// struct Prompt { tenant: String, is_interactive: bool }
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let model = WaitGroup::builder(16).fair().priorities(2).build(&Store::in_memory(), "model")?;
+    /// let limit = ConcurrencyLimitLayer::new(model, |_: &Prompt| "gpu")
+    ///     .max_wait(Duration::from_secs(10))
+    ///     .fair_by(|prompt: &Prompt| prompt.tenant.clone())
+    ///     .priority(|prompt: &Prompt| if prompt.is_interactive { 0 } else { 1 });
+    /// # let _: ConcurrencyLimitLayer<Prompt> = limit;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn fair_by<F: Into<Key>>(self, flow: impl Fn(&Req) -> F + Send + Sync + 'static) -> Self {
+        self.turned(move |turn, request| turn.flow(flow(request)))
+    }
+
+    /// Sets the class of a request, with a closure from `&Req` to the class: 0 is the highest. See *Classes* of the
+    /// [module](crate::wait_group#classes). What [`turn`](Self::turn) and [`fair_by`](Self::fair_by) were set to before is
+    /// kept.
+    #[must_use]
+    pub fn priority(self, class: impl Fn(&Req) -> u8 + Send + Sync + 'static) -> Self {
+        self.turned(move |turn, request| turn.class(class(request)))
+    }
+
+    fn turned(mut self, change: impl Fn(Turn, &Req) -> Turn + Send + Sync + 'static) -> Self {
+        let (before, usual) = (self.provide.from.turn.take(), self.provide.from.source.group.turn);
+        let turn = move |request: &Req| change(before.as_ref().map_or(usual, |turn| turn(request)), request);
+        self.provide.from.turn = Some(Arc::new(turn));
+        self
+    }
 }
 
 impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
@@ -117,13 +168,14 @@ impl<Req> Provide<Req> for RequestPermits<Req> {
             return Acquiring::Ready(Ok(None));
         }
         let limit = self.limit.as_ref().and_then(|limit| limit(request));
-        acquire(&self.source, key, (weight, limit.unwrap_or(self.source.group.limit())), max_wait)
+        let turn = self.turn.as_ref().map_or(self.source.group.turn, |turn| turn(request));
+        acquire(&self.source, key, (weight, limit.unwrap_or(self.source.group.limit()), turn), max_wait)
     }
 }
 
 impl Acquire for Source {
-    /// The weight and the limit.
-    type Asked = (u32, u32);
+    /// The weight, the limit and the turn.
+    type Asked = (u32, u32, Turn);
     type Granted = Lease;
 
     fn decisions(&self) -> &Decisions {
@@ -137,14 +189,14 @@ impl Acquire for Source {
     async fn acquire(
         &self,
         key: Key,
-        (weight, limit): (u32, u32),
+        (weight, limit, turn): (u32, u32, Turn),
         max_wait: Option<Duration>,
     ) -> Acquired<Lease> {
         let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..self.group.wait });
-        let asked = self.group.acquire(key.clone(), weight, limit, wait).await;
+        let asked = self.group.acquire(key.clone(), weight, limit, wait, turn).await;
         let local = |(replicas, local): (Replicas, WaitGroup), outage| async move {
             let share = (limit / replicas.most()).max(1);
-            let asked = local.acquire(key, weight, share, wait).await;
+            let asked = local.acquire(key, weight, share, wait, turn).await;
             // A request that is too heavy for the share only is refused because of the outage.
             asked.map_err(|refusal| if refusal.is_exceeds_limit() { outage } else { refusal })
         };

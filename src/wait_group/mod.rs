@@ -5,6 +5,7 @@ mod fleet;
 pub(crate) mod holders;
 mod id;
 mod layer;
+mod turn;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -16,6 +17,8 @@ pub use self::fleet::FleetLimit;
 use self::holders::Permits;
 pub use self::id::PermitId;
 pub use self::layer::ConcurrencyLimitLayer;
+use self::turn::Queueing;
+pub use self::turn::Turn;
 use crate::error::Subject;
 use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
 use crate::setters::in_range;
@@ -59,6 +62,8 @@ pub struct WaitGroup {
     decisions: Decisions,
     limit: u32,
     wait: Wait,
+    queueing: Arc<Queueing>,
+    turn: Turn,
 }
 
 impl WaitGroup {
@@ -93,6 +98,17 @@ impl WaitGroup {
         Self { wait: Wait { max_wait: Some(max_wait), ..self.wait }, ..self.clone() }
     }
 
+    /// Returns the same permits for calls that wait in another order: those of a flow, or of a class. [`Turn`] has an
+    /// example.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if the share is not 1 to 1000, or if there is no such class.
+    pub fn with_turn(&self, turn: Turn) -> Result<Self, Error> {
+        self.queueing.class(turn)?;
+        Ok(Self { turn, ..self.clone() })
+    }
+
     /// Acquires a permit. Waits until one is free.
     ///
     /// # Errors
@@ -107,13 +123,15 @@ impl WaitGroup {
     /// # Errors
     ///
     /// * [`is_refused`](Error::is_refused): the wait exceeded [`max_wait`](WaitGroupBuilder::max_wait), or the
-    ///   queue is full ([`max_waiters`](WaitGroupBuilder::max_waiters)).
-    /// * [`is_exceeds_limit`](Error::is_exceeds_limit): `n` is above the limit.
+    ///   queue is full ([`max_waiters`](WaitGroupBuilder::max_waiters)) or
+    ///   [too long](WaitGroupBuilder::refuse_early).
+    /// * [`is_exceeds_limit`](Error::is_exceeds_limit): `n` is above the limit, less what is
+    ///   [reserved](WaitGroupBuilder::reserve) for higher classes.
     /// * [`is_invalid`](Error::is_invalid): `n` is 0.
     /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
-        let added = self.acquire(key.into(), n, self.limit, Some(self.wait)).await;
+        let added = self.acquire(key.into(), n, self.limit, Some(self.wait), self.turn).await;
         self.decisions.admitted(added)
     }
 
@@ -133,7 +151,7 @@ impl WaitGroup {
     ///
     /// Same as [`try_add`](Self::try_add).
     pub async fn try_add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
-        let added = self.acquire(key.into(), n, self.limit, None).await;
+        let added = self.acquire(key.into(), n, self.limit, None, self.turn).await;
         self.decisions.admitted(added)
     }
 
@@ -257,18 +275,30 @@ impl WaitGroup {
     fn local_share(&self, replicas: NonZeroU32) -> (Replicas, Self) {
         let leases = self.leases.local_share(&self.name, |store| Namespace::open(store, &self.name));
         let limit = format!("wait_group {}", self.name);
+        let queueing = Arc::new(self.queueing.share(replicas));
         let replicas = Replicas::of(&leases.admission.store, &limit, replicas);
-        (replicas, Self { leases, ..self.clone() })
+        (replicas, Self { leases, queueing, ..self.clone() })
     }
 
     /// Acquires a permit. Does not count a decision.
-    async fn acquire(&self, key: Key, n: u32, limit: u32, wait: Option<Wait>) -> Result<Permit, Error> {
+    async fn acquire(
+        &self,
+        key: Key,
+        n: u32,
+        limit: u32,
+        wait: Option<Wait>,
+        turn: Turn,
+    ) -> Result<Permit, Error> {
         check_limit(limit)?;
         in_range("the weight of a permit", 1.., "at least 1", n)?;
+        let (class, reserved) = self.queueing.class(turn)?;
+        let limit = limit.saturating_sub(reserved);
         if n > limit {
             return Err(Error::exceeds_limit(n, limit));
         }
-        let ask = Ask::new((), Subject::Permit, holders::suffix(n, limit), 0, wait);
+        let suffix = self.queueing.suffix(&key, turn, n, limit);
+        let mut ask = Ask::new((), Subject::Permit, suffix, class.into(), wait);
+        ask.early = self.queueing.early.then_some(limit / n);
         let lease = self.leases.acquire(key, ask).await?;
         Ok(Permit { lease, name: Arc::clone(&self.name) })
     }

@@ -231,6 +231,41 @@ async fn permits() {
     assert_eq!(scene.keys("td:{permits:own}:*"), ["td:{permits:own}:permits:holders"]);
 }
 
+/// Flow 5 is before flow 2, and both are before class 1.
+#[tokio::test]
+async fn turns() {
+    let scene = Scene::new().await;
+    let mut heard = scene.other_process().await;
+    scene.run(
+        r#"
+        ZADD td:{permits:k}:permits:holders <NOW+60s> 0123456789abcdef-1.3938700/1/1
+        PEXPIRE td:{permits:k}:permits:holders 172800000
+        ZADD td:{permits:k}:permits:waiters 281475110928384 fedcba9876543210-2.3938700/1/1/2.400.5265c00
+        ZADD td:{permits:k}:permits:waiters 281475110928385 fedcba9876543210-3.3938700/1/1/2.400.5265c00
+        ZADD td:{permits:k}:permits:waiters 281475312254976 fedcba9876543210-4.3938700/1/1/5.400.5265c00
+        ZADD td:{permits:k}:permits:waiters 562949953421312 fedcba9876543210-5.3938700/1/1/..5265c00
+        ZADD td:{permits:k}:permits:flows 1024 v0 3072 4194306 2048 4194309
+        ZADD td:{permits:k}:permits:beats <NOW+60s> fedcba9876543210-2.3938700/1/1/2.400.5265c00
+        ZADD td:{permits:k}:permits:beats <NOW+60s> fedcba9876543210-3.3938700/1/1/2.400.5265c00
+        ZADD td:{permits:k}:permits:beats <NOW+60s> fedcba9876543210-4.3938700/1/1/5.400.5265c00
+        ZADD td:{permits:k}:permits:beats <NOW+60s> fedcba9876543210-5.3938700/1/1/..5265c00
+        PEXPIRE td:{permits:k}:permits:waiters 60000
+        PEXPIRE td:{permits:k}:permits:flows 60000
+        PEXPIRE td:{permits:k}:permits:beats 60000
+        "#,
+    );
+    let group = WaitGroup::new(&scene.store, "permits", 1).unwrap();
+    let mut held = format!("{OLD}-1.3938700/1/1");
+    for next in [4, 2, 3, 5] {
+        assert!(group.done(&format!("permits:k:{held}").parse::<PermitId>().unwrap()).await.unwrap());
+        assert_form(&heard.next().await, &format!("# 0 {next}"));
+        held = scene.members("td:{permits:k}:permits:holders").remove(0);
+    }
+    assert_eq!(scene.members("td:{permits:k}:permits:flows"), ["v0"]);
+    let time: String = scene.server.query(&["ZSCORE", "td:{permits:k}:permits:flows", "v0"]).unwrap();
+    assert_eq!(time, "4096");
+}
+
 #[tokio::test]
 async fn mutexes() {
     let scene = Scene::new().await;

@@ -46,6 +46,14 @@ end
 
 local rules = {waiters = places}
 
+function rules.flows()
+  for _, token in ipairs(redis.call('ZRANGE', beside('waiters'), 0, -1)) do
+    local beat = tonumber(redis.call('ZSCORE', beside('beats'), token) or 0)
+    if beat < lift then least('the next heartbeat of ' .. token, beat + heartbeat) end
+  end
+  most(60 * second)
+end
+
 function rules.beats()
   local members = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
   for i = 1, #members, 2 do

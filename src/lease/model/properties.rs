@@ -14,6 +14,10 @@ pub(super) const BOUNDED: &str = "no belief lasts longer than the ttl";
 pub(super) const FENCES: &str = "each exclusive holder has a higher fence than all before it";
 pub(super) const GRANTS: &str = "each exclusive grant has a higher fence than all before it";
 pub(super) const ORDER: &str = "no waiter overtakes another in the queue";
+pub(super) const SHARES: &str = "each flow passes a waiter at the head of another one at most once";
+pub(super) const CLASSES: &str =
+    "a class goes before those below it, unless one of these has waited for too long";
+pub(super) const AGED: &str = "a class that has waited for too long goes before those above it";
 pub(super) const PLACES: &str = "no waiter that counts as alive loses its place";
 pub(super) const FAIR: &str = "the waiters of one process are served in the order of arrival";
 pub(super) const RELEASED: &str = "a released token neither holds nor waits again";
@@ -36,6 +40,9 @@ impl<H: Modelled> Protocol<H> {
             }),
             Property::always(GRANTS, |_, world: &World<H>| !H::FENCED || !world.server.fence_fell),
             Property::always(ORDER, |_, world: &World<H>| !world.server.overtaken),
+            Property::always(SHARES, |_, world: &World<H>| !world.server.seen.unfair),
+            Property::always(CLASSES, |_, world: &World<H>| !world.server.seen.lower),
+            Property::always(AGED, |_, world: &World<H>| !world.server.seen.starved),
             Property::always(PLACES, |_, world: &World<H>| !world.server.displaced),
             Property::always(FAIR, |_, world: &World<H>| !world.seen.unfair),
             Property::always(RELEASED, |_, world: &World<H>| !world.has_revived()),

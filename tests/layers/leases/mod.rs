@@ -17,4 +17,5 @@ mod stalled_bodies;
 mod statuses;
 mod taken;
 mod tonic_server;
+mod turns;
 mod upgrades;
