@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo bench --bench fairness --all-features                every figure
-//! cargo bench --bench fairness --all-features -- cluster     only the figures whose names contain that
+//! cargo bench --bench fairness --all-features -- fair-       only the figures whose names contain that
 //! SECONDS=10 cargo bench --bench fairness --all-features -- adaptive   the capacity changes every 20 s, 10 min
 //! ```
 
@@ -10,15 +10,20 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod adaptive;
+mod classes;
 mod cluster;
 #[allow(dead_code, reason = "other benches use the rest")]
 #[path = "../common/mod.rs"]
 mod common;
+mod crowd;
+mod shares;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     common::run(|bench| {
+        shares::run(bench);
+        classes::run(bench);
         adaptive::run(bench);
         cluster::run(bench);
         Ok(())

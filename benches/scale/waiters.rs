@@ -47,8 +47,8 @@ fn measure(bench: &Bench, waiters: u64, idle: Duration) -> [String; 6] {
         })
         .collect();
     let queues: Vec<String> = loop {
-        let queues: Vec<String> = bench.server.query(&["KEYS", "*:queue"]);
-        if queues.len() == 1 && bench.server.query::<u64>(&["LLEN", &queues[0]]) == waiters {
+        let queues: Vec<String> = bench.server.query(&["KEYS", "*:waiters"]);
+        if queues.len() == 1 && bench.server.query::<u64>(&["ZCARD", &queues[0]]) == waiters {
             break queues;
         }
         assert!(began.elapsed() < SOON, "all {waiters} wait: {queues:?}");
@@ -59,7 +59,7 @@ fn measure(bench: &Bench, waiters: u64, idle: Duration) -> [String; 6] {
     let (before, began) = (meter.read(), Instant::now());
     thread::sleep(idle);
     let (used, watched) = (meter.read() - before, began.elapsed().as_secs_f64());
-    assert_eq!(bench.server.query::<u64>(&["LLEN", &queues[0]]), waiters);
+    assert_eq!(bench.server.query::<u64>(&["ZCARD", &queues[0]]), waiters);
 
     let began = Instant::now();
     bench.runtime.block_on(async {

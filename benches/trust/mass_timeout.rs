@@ -43,10 +43,10 @@ pub fn run(bench: &Bench) {
     let waiters = bench.runtime.spawn(wait(group.clone(), deadline));
 
     thread::sleep((deadline - EARLIER).saturating_duration_since(Instant::now()));
-    let queues: Vec<String> = bench.server.query(&["KEYS", "*:queue"]);
+    let queues: Vec<String> = bench.server.query(&["KEYS", "*:waiters"]);
     let mut connection = bench.server.connection();
     let mut places = || -> u32 {
-        let mut command = deadpool_redis::redis::cmd("LLEN");
+        let mut command = deadpool_redis::redis::cmd("ZCARD");
         command.arg(&queues[0]).query(&mut connection).unwrap()
     };
     assert_eq!((queues.len(), places()), (1, WAITERS), "all wait: {queues:?}");

@@ -16,7 +16,7 @@
 -- writes    leases, places, tombstones, the mark, the outcome; all with a ttl
 --           One run that meets a free key and no waiters is answered with the same numbers in one text.
 -- cost      a free mutex: five commands to acquire, three of them once for all runs; four to release, for all runs
-local ARGV, pcall, keys, two, look, begin = ARGV, pcall, kind.keys, kind.two, kind.look, kind.begin
+local ARGV, pcall, keys, look, begin = ARGV, pcall, kind.keys, kind.look, kind.begin
 local names, some = {}, arg -- some: the position of the first verb that is no release, if any
 while ARGV[some] == 'release' or ARGV[some] == 'withdraw' do some = some + 2 end
 if kind.read then kind.read(ARGV[some]) end
@@ -34,12 +34,11 @@ end
 for run = 1 + (key - 1) / keys, #KEYS / keys do
   local first, verb, token = keys * (run - 1), ARGV[arg], ARGV[arg + 1]
   if KEYS[first + 1] ~= holders then
-    owed, length, before, ends, kept = false, nil, nil, nil, alone
+    owed, length, before, ends, kept, tail = false, nil, nil, nil, alone, nil
     waiting = any and (alone or call('EXISTS', KEYS[first + 4]) == 1)
     if waiting then waiters = waiters or new_waiters() end
   end
   holders, mark, queue, beats = KEYS[first + 1], KEYS[first + 2], KEYS[first + 3], KEYS[first + 4]
-  if two then second = KEYS[first + two] end
   if keys > 5 then fifth, sixth = KEYS[first + 5], KEYS[first + 6] end
   asker, heard, arg = token, 0, arg + 2
   if begin then begin(run) end

@@ -8,10 +8,10 @@
 local waiters, alive = new_waiters(), tonumber(ARGV[3])
 asker = ARGV[5]
 
--- Marks the waiters as alive. Fewer places than waiters: lists were evicted, and each waiter without a place must
+-- Marks the waiters as alive. Fewer places than waiters: the queue was evicted, and each waiter without a place must
 -- ask again.
 local function beat()
-  local evicted = lease.ahead(1) < call('ZCOUNT', beats, '-inf', living)
+  local evicted = call('ZCARD', queue) < call('ZCOUNT', beats, '-inf', living)
   local scores = {}
   for i, score in ipairs(call('ZMSCORE', beats, unpack(ARGV, 5))) do
     local token = ARGV[i + 4]
@@ -24,6 +24,7 @@ local function beat()
     end
   end
   if #scores == 0 then return end
+  if kind.touch then kind.touch({unpack(ARGV, 5)}) end
   call('ZADD', beats, unpack(scores))
   waiters.keep()
 end

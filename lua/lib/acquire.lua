@@ -1,9 +1,9 @@
 -- acquire: takes a lease, or a place in the queue for one.
 -- ARGV[5] is the ttl of the lease (µs), ARGV[6] the most waiters in the queue (max_waiters; 0: do not wait),
--- ARGV[7] the rank (0, or 1 for the second queue).
+-- ARGV[7] the rank: waiters of lower ranks are served first.
 local expiry = now + ARGV[5]
 local waiting -- whether the current key has waiters or tombstones
-local waiters, max_waiters, rank -- created if any key is `waiting`, or not free
+local waiters, max_waiters, rank, counted -- set if any key is `waiting`, or not free. Waiters up to rank `counted` count
 -- Of the current key, since free leases were granted (nil before that): how many waiters there are, how many of
 -- them are ahead of this rank, and when the next lease ends, if known.
 local length, before, ends
@@ -15,10 +15,17 @@ local function settle()
 end
 
 local function queued(token, entered)
-  waiters.line_up(token, rank, entered)
+  local place = waiters.line_up(token, rank, entered)
   waiting, ends = true, ends or kind.soonest()
-  length, before = length + (rank <= kind.counts and 1 or 0), before + 1
-  return 2, ends, 0, before - 1
+  length, before = length + (rank <= counted and 1 or 0), before + 1
+  local at_end, ahead = ends, place or before - 1
+  -- It may come before one that does not fit, of another flow or of a lower class.
+  if kind.drop and kind.fits(token) then
+    settle()
+    local held = kind.expires(token)
+    if held then return 1, held, kind.fence(), 0 end
+  end
+  return 2, at_end, 0, ahead
 end
 
 -- `at`: the first argument for `look` in ARGV. Returns the four numbers of the reply.
@@ -28,6 +35,7 @@ local function acquire(token, bypass, at)
   if not (waiting or done) and kind.free(token) then return 1, expiry, kind.hold(token, expiry), 0 end
   if not max_waiters then
     waiters, max_waiters, rank = waiters or new_waiters(), tonumber(ARGV[6]), tonumber(ARGV[7])
+    counted = kind.classes and math.min(rank, kind.counts) or kind.counts
   end
   if kind.sweep then kind.sweep() end
   local held = kind.expires(token)
@@ -45,15 +53,15 @@ local function acquire(token, bypass, at)
     if held then return 1, held, kind.fence(), 0 end
     local place = waits and waiters.place(token)
     if place then return 2, kind.soonest(), 0, place end
-    length = lease.ahead(kind.counts)
+    length = lease.ahead(counted)
     if length > 0 and length >= max_waiters then
       waiters.drop_dead()
       settle()
-      length = lease.ahead(kind.counts)
+      length = lease.ahead(counted)
     end
     before = lease.ahead(rank)
   end
-  if before == 0 and kind.fits(token) then
+  if before == 0 and kind.fits(token) and not (waiting and kind.due and kind.due(token, rank)) then
     ends = nil
     return 1, expiry, kind.hold(token, expiry), 0
   end

@@ -2,25 +2,23 @@
 -- KEYS      per run, as many keys as the kind has:
 --           holders  who holds the lease (mutex: the lock itself)
 --           mark     what the kind stores beside the holders: a fence, a sum, an answer, a filter
---           queue    LIST of the tokens of the waiters, in the order of arrival
+--           queue    ZSET: each waiter -> its score: the lowest is served first
 --           beats    ZSET: each waiter -> until when it counts as alive (µs); each tombstone (a withdrawn token) ->
 --                    until when it is kept (µs) plus 2^52
---           second   (some kinds; an extra key, or in place of the mark) LIST: the waiters that are served after those
---                    in queue
 --           then the keys that the kind adds. The runs of one key stand next to each other.
 -- A token is 16 hexadecimal digits that name the process, `-`, the id (hexadecimal), `.` and the ttl (hexadecimal, µs),
 -- `~` and the fence_ttl (hexadecimal, ms), and what the kind adds. The id, the ttl and the fence_ttl may be missing.
 -- Times are whole µs below 2^53: Redis writes such numbers exactly, in commands and in replies.
 local call = redis.call
 local lift = 4503599627370496 -- 2^52: above every time. ZSET members with higher scores neither hold nor wait
-local holders, mark, queue, beats, fifth, sixth, second -- the keys of the current run
+local ranks, plain = 562949953421312, 281474976710656 -- 2^49: the scores of one rank; 2^48: of those, without a flow
+local holders, mark, queue, beats, fifth, sixth -- the keys of the current run
 local asker -- the token of the current run
 local heard, found -- the messages to the asker's process, and what `look` found, or why `enter` entered nothing
 
 -- The rules of a kind of lease. The Lua file of the kind fills them in. These are all that a free key needs; `?`: some
 -- kinds have none:
 --   keys          how many keys a run has
---   two           ? the position of the second queue among these keys
 --   read(marks)   ? reads the keys of all runs in advance; `marks`: also their marks, if fences will be needed
 --   begin(run)    ? begins a run
 --   free(token)   returns whether the token can hold: there is no holder, or surely room
@@ -39,6 +37,7 @@ local heard, found -- the messages to the asker's process, and what `look` found
 --   one           whether there is only one holder at a time
 --   fenced        whether each grant has its own fences, which the mark stores
 --   counts        the highest rank whose waiters count as waiting for a lease
+--   classes       ? whether only the waiters of the same rank and of those before it count for `max_waiters`
 --   sweep()       removes the holders whose leases have expired
 --   used()        returns the sum of the weights that are held
 --   expires(token)          returns when the lease of the token expires; nil: it does not hold
@@ -50,8 +49,15 @@ local heard, found -- the messages to the asker's process, and what `look` found
 --                 most of so many. Changes nothing
 --   soonest()     returns when the next lease ends; 0: unknown. No lease lasts longer than the ttl in its token. A
 --                 longer one was granted before the server's clock was set back: it is cut to the ttl
---   head(turn)    returns the token that is served first, its queue, and whether the second queue has its turn now.
---                 Without this rule, that is the first token of the first queue that is not empty
+--   head(turn)    returns the token that is served first, and whether the second rank has its turn now. Without this
+--                 rule, that is the token with the lowest score
+-- For kinds whose waiters may have another order:
+--   line_up(token, rank)    returns whether the keys have to be kept for longer; and if the token has another order, its
+--                 score, and how many waiters may be served before it
+--   due(token, rank)        returns whether waiters of a higher rank are served before it now
+--   is_ordered(token)       returns whether the token has another order
+--   drop(token, granted)    removes a waiter from the queue; `granted`: it is granted a lease
+--   touch(tokens)           brings back what was evicted of their order
 local kind = {keys = 4}
 
 -- Returns the whole number that the text is, or begins with before a space; 0 for a missing key.
@@ -97,7 +103,18 @@ local function new_lease()
 
   -- Returns how many waiters are ahead of a new waiter of this rank.
   function lease.ahead(rank)
-    return call('LLEN', queue) + (second and rank > 0 and call('LLEN', second) or 0)
+    return call('ZCOUNT', queue, '-inf', string.format('(%d', (rank + 1) * ranks))
+  end
+
+  -- Returns the first waiter of a rank, or the last one without a flow, and its score; an empty list: there is none.
+  function lease.edge(rank, last)
+    local from = string.format('%d', rank * ranks)
+    if last then
+      local to = string.format('(%d', rank * ranks + plain)
+      return call('ZRANGE', queue, to, from, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
+    end
+    local to = string.format('(%d', (rank + 1) * ranks)
+    return call('ZRANGE', queue, from, to, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   end
 
   -- The rules of kinds whose holders are a ZSET, token -> expiry.
@@ -137,7 +154,7 @@ local function new_lease()
     if kind.read then kind.read(marks) end
     for run = 1, #KEYS / keys do
       holders, mark, queue, beats, fifth, sixth = unpack(KEYS, keys * (run - 1) + 1, keys * run)
-      second, heard = kind.two and KEYS[keys * (run - 1) + kind.two], 0
+      heard = 0
       if kind.begin then kind.begin(run) end
       local values = {pcall(step, run)}
       if not values[1] then

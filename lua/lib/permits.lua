@@ -1,9 +1,9 @@
--- permits: a limited number at once. The holders are a ZSET, token -> expiry (µs). A token ends in `/weight/limit`.
+-- permits: a limited number at once. The holders are a ZSET, token -> expiry (µs). A token ends in `/weight/limit`,
+-- and perhaps its order, see lib/flows.
 -- The member `excess` of the same ZSET has the score 2^52 plus the sum of weight - 1 over all holders; it is
--- absent while that sum is 0. So holders and sum are evicted together. There is no mark; the second queue takes its
--- place. A token that ends in `/idle` waits in the second queue until there is no holder, and takes no permit.
+-- absent while that sum is 0. So holders and sum are evicted together. There is no mark. A token that ends in `/idle`
+-- waits in the last rank until there is no holder, and takes no permit.
 -- A holder in another form, as a later version may write it, counts as one.
-kind.two = 2
 local set, swept, count -- its holders, whether expired ones are removed, the sum of weights (nil: unknown)
 local written, digits -- the expiry that was written last
 local lasts -- when the key of the holders expires (ms from now), if known; -2: there is none
@@ -17,7 +17,7 @@ local sizes = {} -- weight and limit by the end of a token; false: none
 local function size(token)
   local ending = string.match(token, '/.*', 18) or ''
   if sizes[ending] == nil then
-    local weight, limit = string.match(ending, '^/(%d+)/(%d+)$')
+    local weight, limit = string.match(ending, '^/(%d+)/(%d+)%f[/%z]')
     sizes[ending] = weight and {tonumber(weight), tonumber(limit)} or false
   end
   if sizes[ending] then return unpack(sizes[ending]) end
@@ -84,7 +84,7 @@ end
 
 function kind.more()
   new_lease()
-  kind.counts = 0 -- waiters in the second queue take no permit
+  kind.classes, kind.counts = true, 7 -- waiters of the rank after this take no permit
   kind.sweep, kind.used, kind.expires, kind.soonest = sweep, used, lease.expires, lease.soonest
 
   function kind.fits(token)

@@ -1,9 +1,11 @@
--- queue: the waiters in the order of arrival, and the grants of free leases to them. A waiter that stopped sending
--- heartbeats loses its place when its turn comes.
+-- queue: the waiters in the order of their scores, and the grants of free leases to them. The score of a waiter is its
+-- rank times 2^49 plus a ticket, which is higher than those of all waiters of this rank before it. A waiter that stopped
+-- sending heartbeats loses its place when its turn comes.
 -- ARGV[1] is the prefix of the channel names. ARGV[2] is how long a grant to a waiter lasts (µs), or its ttl if
 -- that is shorter. ARGV[3] is how long a waiter counts as alive after a heartbeat (µs). ARGV[4] is how long a
 -- tombstone is kept (µs).
 local living = '(4503599627370496' -- the scores of waiters are below this
+local tail -- the score of the last waiter, if it was appended in this call
 local kept -- for how long the keys of the current queue are kept (ms), if known; -2: there is no `beats`
 
 -- Creates the functions on waiters. Only called where there are waiters: it takes time that most calls do not need.
@@ -19,16 +21,22 @@ local function new_waiters()
     return score > 0 and score < lift, score > lift + now
   end
 
-  -- Returns how many waiters are before a token in its queue; nil or false: the token has no place.
-  function waiters.place(token)
-    return call('LPOS', queue, token) or second and call('LPOS', second, token)
+  -- Removes a token from the queue. `granted`: it is granted a lease.
+  local function unqueue(token, granted)
+    tail = nil
+    if kind.drop then kind.drop(token, granted) else call('ZREM', queue, token) end
   end
 
-  -- Removes a token from its queue; returns false if it does not wait.
+  -- Returns how many waiters are before a token; false: the token has no place.
+  function waiters.place(token)
+    return call('ZRANK', queue, token)
+  end
+
+  -- Removes a token from the queue; returns false if it does not wait.
   function waiters.leave(token)
     if not waiters.look_up(token) then return false end
     call('ZREM', beats, token)
-    if call('LREM', queue, 1, token) == 0 and second then call('LREM', second, 1, token) end
+    unqueue(token)
     return true
   end
 
@@ -37,7 +45,7 @@ local function new_waiters()
     kept = math.ceil(tombstone / 1000)
     call('PEXPIRE', beats, kept)
     call('PEXPIRE', queue, kept)
-    if second then call('PEXPIRE', second, kept) end
+    if kind.classes then call('PEXPIRE', mark, kept) end
   end
 
   -- Adds a token to `beats` before it lines up. Returns false if it is there already, as a waiter or a tombstone.
@@ -45,12 +53,22 @@ local function new_waiters()
     return call('ZADD', beats, 'NX', alive_until, token) == 1
   end
 
-  -- Appends a token to its queue. Waiters may leave before their first heartbeat, so this renews the ttl of a queue
-  -- that is never empty, at half of it: that is longer than a waiter counts as alive.
+  -- Appends a token to its rank. Waiters may leave before their first heartbeat, so this renews the ttl of a queue
+  -- that is never empty, at half of it: that is longer than a waiter counts as alive. All runs of a call have one rank.
+  -- Returns how many waiters may be served before it, if its kind says so.
   function waiters.line_up(token, rank, entered)
     kept = kept or call('PTTL', beats)
     if not entered then call('ZADD', beats, alive_until, token) end
-    if call('RPUSH', rank > 0 and second or queue, token) == 1 or kept < tombstone / 2000 then waiters.keep() end
+    local is_new, score, place
+    if kind.line_up then is_new, score, place = kind.line_up(token, rank) end
+    if not score then
+      local highest = tail or tonumber(lease.edge(rank, true)[2])
+      score = highest and highest + 1 or rank * ranks
+      tail, is_new = score, is_new or not highest
+    end
+    call('ZADD', queue, format('%d', score), token)
+    if is_new or kept < tombstone / 2000 then waiters.keep() end
+    return place
   end
 
   -- Adds a tombstone for a token, and removes the tombstones that are out of date.
@@ -60,28 +78,15 @@ local function new_waiters()
     waiters.keep()
   end
 
-  -- Removes the `dead` tokens from a queue. The tokens that remain are appended first and the old ones trimmed
-  -- afterwards, so the list never becomes empty and keeps its ttl.
-  local function rebuild(list, dead)
-    local left, all = {}, call('LRANGE', list, 0, -1)
-    for _, token in ipairs(all) do
-      if not dead[token] then left[#left + 1] = token end
-    end
-    for i = 1, #left, 4000 do call('RPUSH', list, unpack(left, i, math.min(i + 3999, #left))) end
-    call('LTRIM', list, #all, -1)
-  end
-
   -- Removes all waiters that stopped sending heartbeats.
   function waiters.drop_dead()
     local dead = call('ZRANGEBYSCORE', beats, '-inf', now)
-    if #dead <= 4 then
-      for _, token in ipairs(dead) do waiters.leave(token) end
-      return
+    if #dead > 0 then call('ZREMRANGEBYSCORE', beats, '-inf', now) end
+    for i = #dead, 1, -1 do
+      if kind.is_ordered and kind.is_ordered(dead[i]) then unqueue(table.remove(dead, i)) end
     end
-    for _, token in ipairs(dead) do dead[token] = true end
-    rebuild(queue, dead)
-    if second then rebuild(second, dead) end
-    call('ZREMRANGEBYSCORE', beats, '-inf', now)
+    for i = 1, #dead, 4000 do call('ZREM', queue, unpack(dead, i, math.min(i + 3999, #dead))) end
+    tail = nil
   end
 
   -- Sends a message to a process: in the reply if the asker is of that process, else published. The message is
@@ -100,23 +105,18 @@ local function new_waiters()
     return string.match(token, '^%x+', 18)
   end
 
-  local function head()
-    local token = call('LINDEX', queue, 0)
-    if token or not second then return token, queue end
-    return call('LINDEX', second, 0), second
-  end
-
   -- Grants leases while the first waiter in the queue fits.
   function waiters.grant()
-    local token, list, turn
+    local token, turn
+    tail = nil
     while not (kind.one and kind.used() > 0) do
-      token, list, turn = (kind.head or head)(turn)
+      if kind.head then token, turn = kind.head(turn) else token = call('ZRANGE', queue, 0, 0)[1] end
       if not token then return end
       local score = tonumber(call('ZSCORE', beats, token) or 0)
       local lives = score > now and score < lift
       if lives and not kind.fits(token) then return end
       call('ZREM', beats, token)
-      call('LPOP', list)
+      unqueue(token, lives)
       if lives then
         local expiry = now + math.min(lease.ttl_of(token) or grant, grant)
         local fence, id = kind.hold(token, expiry), id_of(token)
@@ -127,7 +127,7 @@ local function new_waiters()
 
   -- Empties the queue. Tells the waiters to ask again, or sends them the outcome if `told` is a text.
   function waiters.dismiss(told)
-    local processes, ids, tokens = {}, {}, call('LRANGE', queue, 0, -1)
+    local processes, ids, tokens = {}, {}, call('ZRANGE', queue, 0, -1)
     if #tokens == 0 then return end
     for _, token in ipairs(tokens) do
       local process, id = sub(token, 1, 16), id_of(token)
@@ -137,6 +137,7 @@ local function new_waiters()
       if id then table.insert(ids[process], id) end
     end
     call('DEL', queue)
+    tail = nil
     call('ZREMRANGEBYSCORE', beats, '-inf', living)
     local text = type(told) == 'string' and '\n' .. told or ''
     for _, process in ipairs(processes) do tell(process, table.concat(ids[process], ' ') .. text) end

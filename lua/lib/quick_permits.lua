@@ -16,7 +16,7 @@ do
   local score, holders, held
   for _ = 1, waiters == 0 and runs or 0 do
     local verb, token, ends = ARGV[arg], ARGV[arg + 1], 0
-    local limit = tonumber(match(token, '^[^/]+/1/(%d+)$', 18) or '')
+    local limit = tonumber(match(token, '^[^/]+/1/(%d+)%f[/%z]', 18) or '')
     if holders ~= KEYS[key] then holders, held = KEYS[key], nil end
     if limit and verb == 'release' then
       local lasts = pcall('ZSCORE', holders, token)

@@ -2,14 +2,14 @@
 -- same group.
 local reply, filled, arg, key = nil, 1, 8, 1
 do
-  local call, pcall, match, runs = redis.call, redis.pcall, string.match, #KEYS / 5
+  local call, pcall, match, runs = redis.call, redis.pcall, string.match, #KEYS / 4
   local waiters
   if runs == 1 then
-    waiters = call('EXISTS', KEYS[4], KEYS[5])
+    waiters = call('EXISTS', KEYS[3], KEYS[4])
   else
     local waits = {}
     reply = {now}
-    for i = 1, runs do waits[2 * i - 1], waits[2 * i] = KEYS[5 * i - 1], KEYS[5 * i] end
+    for i = 1, runs do waits[2 * i - 1], waits[2 * i] = KEYS[4 * i - 1], KEYS[4 * i] end
     waiters = call('EXISTS', unpack(waits))
   end
   local expiry, score = now + ARGV[5], nil
@@ -41,7 +41,7 @@ do
     if runs == 1 then return string.format('%d 1 %d %d 0 0', now, ends, fence) end
     reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends, fence
     reply[filled + 4], reply[filled + 5] = 0, 0
-    filled, arg, key = filled + 5, arg + 2, key + 5
+    filled, arg, key = filled + 5, arg + 2, key + 4
   end
   if key > #KEYS then return reply end
   reply = reply or {now}

@@ -1,9 +1,7 @@
 -- rw_lock: readers of one group, or one writer. The holders are a ZSET, token -> expiry (µs). The token of a reader
 -- ends in `/r` and the group. The token of a writer ends in `/w` and how many writers in a row may go before
--- waiting readers. Readers wait in the second queue.
+-- waiting readers. Writers have rank 0, readers rank 1.
 -- The mark is `fence row`: the fence of the last writer, and how many writers in a row went before waiting readers.
-kind.keys, kind.two = 5, 5
-
 local function writes(token)
   return string.match(token, '^[^/]*/w(%d+)$')
 end
@@ -39,7 +37,7 @@ function kind.hold(token, expiry)
     return last
   end
   local fence = math.max(now, last + 1)
-  set_mark(fence, call('EXISTS', second) == 1 and row + 1 or 0, token, expiry)
+  set_mark(fence, call('ZCOUNT', queue, ranks, '+inf') > 0 and row + 1 or 0, token, expiry)
   return fence
 end
 
@@ -76,14 +74,14 @@ function kind.more()
   end
 
   function kind.head(turn)
-    local first, reader = call('LINDEX', queue, 0), call('LINDEX', second, 0)
-    local most = first and writes(first)
-    if not (most and reader) then return first or reader, first and queue or second, turn end
+    local first = call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+    local most = first[1] and tonumber(first[2]) < ranks and writes(first[1])
+    local reader = most and lease.edge(1)[1]
+    if not reader then return first[1], turn end
     if not turn then
       local _, row = marked()
       turn = row >= tonumber(most)
     end
-    if turn then return reader, second, true end
-    return first, queue, false
+    return turn and reader or first[1], turn
   end
 end

@@ -46,7 +46,7 @@ pub(crate) enum FilterClaims {}
 impl Kind for FilterClaims {
     type Holders = Holder<false>;
     type Outcome = Filtered;
-    const PARTS: &'static [&'static str] = &["claim", "@config", "queue", "beats", "@bits0", "@bits1"];
+    const PARTS: &'static [&'static str] = &["claim", "@config", "waiters", "beats", "@bits0", "@bits1"];
     const SCRIPTS: Scripts =
         scripts!("lib/quick_claim", "lib/quick_outcome"; "lib/bloom", "lib/mutex", "lib/claim");
     const FENCED: bool = false;

@@ -61,7 +61,8 @@ impl Error {
         self.busy().is_some_and(|busy| busy.why == Why::WaitedTooLong)
     }
 
-    /// Whether the call was refused because the queue is full (`max_waiters`).
+    /// Whether the call was refused because the queue is full (`max_waiters`), or too long to be served in time
+    /// (`refuse_early`).
     ///
     /// ```
     /// use tower_distributed::{Store, WaitGroup};
@@ -74,7 +75,7 @@ impl Error {
     /// ```
     #[must_use]
     pub fn is_queue_full(&self) -> bool {
-        self.busy().is_some_and(|busy| busy.why == Why::QueueFull)
+        self.busy().is_some_and(|busy| matches!(busy.why, Why::QueueFull | Why::QueueTooLong))
     }
 
     /// Whether the call asks for more than there can be: its cost is above the burst, or its weight above the limit.

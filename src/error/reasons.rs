@@ -44,6 +44,8 @@ pub(crate) enum Why {
     Taken,
     /// The queue already has `max_waiters` waiters.
     QueueFull,
+    /// The waiters in the queue would not be served within `max_wait`.
+    QueueTooLong,
     /// It did not become free within `max_wait` or within the allowed number of tries.
     WaitedTooLong,
 }
@@ -111,6 +113,7 @@ impl fmt::Display for Busy {
             (Why::QueueFull, Subject::Permit) => "the queue for permits is full",
             (Why::QueueFull, Subject::Lock) => "the queue for the lock is full",
             (Why::QueueFull, Subject::Flight) => "the queue for another caller's result is full",
+            (Why::QueueTooLong, _) => "the queue is too long to be served in time",
             (Why::WaitedTooLong, Subject::Permit) => "no permit became free in time",
             (Why::WaitedTooLong, Subject::Lock) => "the lock did not become free in time",
             (Why::WaitedTooLong, Subject::Flight) => "another caller did not finish in time",

@@ -37,11 +37,13 @@ pub(crate) struct Ask<Q = ()> {
     pub(crate) bypass: bool,
     /// Whether to stop waiting when the store is unavailable.
     pub(crate) gives_up: bool,
+    /// Refuse a wait that would take too long, where so many waiters are served at once.
+    pub(crate) early: Option<u32>,
 }
 
 impl<Q> Ask<Q> {
     pub(crate) fn new(query: Q, subject: Subject, suffix: String, rank: i64, wait: Option<Wait>) -> Self {
-        Self { subject, suffix, rank, wait, query, bypass: false, gives_up: false }
+        Self { subject, suffix, rank, wait, query, bypass: false, gives_up: false, early: None }
     }
 
     fn terms(&self, holding: &Holding) -> Terms {
@@ -131,6 +133,7 @@ impl<K: Kind> Leases<K> {
                 (sent, answer) = &mut call, if leaver.is_unanswered => {
                     leaver.is_unanswered = false;
                     let Some(id) = id else { continue };
+                    let late = answer.as_ref().ok().and_then(|answer| admission.too_late(ask, answer, deadline));
                     admission.handle(match answer {
                         Ok(answer) => {
                             K::Outcome::asked_at(&mut ask.query, answer.now);
@@ -139,6 +142,9 @@ impl<K: Kind> Leases<K> {
                         }
                         Err(error) => Event::Failed { id, error, is_final: false },
                     });
+                    if let Some(refusal) = late {
+                        return Err(refusal);
+                    }
                 }
                 () = &mut late => {
                     let busy = Busy { subject: ask.subject, why: Why::WaitedTooLong, retry_after: None };
@@ -223,6 +229,24 @@ impl<K: Kind> Admission<K> {
         let step =
             |state: &mut _, now| self.scene.acquire(state, token, Some(&ask.query), ask.bypass, terms, now);
         Some(self.namespace.cells()?.step(key.as_bytes(), step))
+    }
+
+    /// Returns the refusal for a place in the queue that is not served before the deadline, by how long leases were held of
+    /// late, if the options say so.
+    fn too_late(
+        &self,
+        ask: &Ask<Query<K>>,
+        answer: &Answer<Found<K>>,
+        deadline: Option<Instant>,
+    ) -> Option<Error> {
+        let What::Acquired(Standing::Queued { before, .. }) = answer.what else { return None };
+        // The place of a waiter that was there before is not known.
+        let (at_once, held) = (ask.early.filter(|_| !answer.twice)?, self.hold_time()?);
+        let turns = u32::try_from(before).unwrap_or(u32::MAX).saturating_add(1);
+        let expected = held.saturating_mul(turns) / at_once.max(1);
+        let late = expected.checked_sub(deadline?.saturating_duration_since(Instant::now()))?;
+        let retry_after = Some(late.max(held / at_once.max(1)));
+        Some(Busy { subject: ask.subject, why: Why::QueueTooLong, retry_after }.into())
     }
 
     /// Acquires for a token.

@@ -83,7 +83,7 @@ impl AcquireAll {
             state.grant(now, self.spans);
             if !state.holders.fits(token) {
                 let (soonest, before) =
-                    (state.holders.soonest(now), Holder::<true, ()>::counted(&state.queue));
+                    (state.holders.soonest(now), Holder::<true, ()>::counted(&state.queue, 0));
                 return All::Refused { soonest, before };
             }
         }

@@ -14,7 +14,7 @@ pub(crate) enum Exclusive {}
 impl Kind for Exclusive {
     type Holders = Holder;
     type Outcome = ();
-    const PARTS: &'static [&'static str] = &["lock", "fence", "queue", "beats"];
+    const PARTS: &'static [&'static str] = &["lock", "fence", "waiters", "beats"];
     const SCRIPTS: Scripts = scripts!("lib/quick_mutex"; "lib/mutex");
 }
 
@@ -126,8 +126,8 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
         self.ends(now)
     }
 
-    fn head(&self, queue: &Queue, _: &mut bool) -> Option<Arc<str>> {
-        queue.first().cloned()
+    fn head(&self, queue: &Queue, _: &mut bool, now: i64) -> Option<Arc<str>> {
+        queue.first(now).cloned()
     }
 
     #[cfg(test)]

@@ -128,30 +128,40 @@ impl<H: Holders> KeyState<H> {
             };
         }
         let mut before = self.queue.ahead(rank);
-        if H::counted(&self.queue) > 0 && H::counted(&self.queue) >= max_waiters {
+        let length = H::counted(&self.queue, rank);
+        if length > 0 && length >= max_waiters {
             self.queue.drop_dead(now);
             self.grant(now, spans);
             before = self.queue.ahead(rank);
         }
-        if before == 0 && self.holders.fits(token) {
+        let order = H::order(token);
+        if before == 0 && self.holders.fits(token) && self.queue.due(rank, order, now).is_none() {
             let fence = self.holders.hold(token, now + ttl, now, &self.queue);
             return Standing::Held { expiry: now + ttl, fence };
         }
         if done.is_some() {
             return Standing::Done;
         }
-        if H::counted(&self.queue) >= max_waiters {
+        if H::counted(&self.queue, rank) >= max_waiters {
             return Standing::Refused { soonest: self.holders.soonest(now), before };
         }
         // An old tombstone is out of date, also after the clock was set back.
         self.tombstones.remove(token);
-        let length = self.queue.line_up(Arc::clone(token), rank, now + spans.alive);
+        let (is_new, place) = self.queue.line_up(Arc::clone(token), (rank, order), now + spans.alive, now);
         // Waiters may leave before their first heartbeat, so this renews a queue that is never empty, at half of its
         // time: that is longer than a waiter counts as alive.
-        if length == 1 || (self.kept_until - now) / 1000 < spans.tombstone / 2000 {
+        if is_new || (self.kept_until - now) / 1000 < spans.tombstone / 2000 {
             self.keep(now, spans);
         }
-        Standing::Queued { soonest: self.holders.soonest(now), before }
+        let soonest = self.holders.soonest(now);
+        // It may come before one that does not fit, of another flow or of a lower class.
+        if H::ORDERED && self.holders.fits(token) {
+            self.grant(now, spans);
+            if let Some((expiry, fence)) = self.holders.held(token, now) {
+                return Standing::Held { expiry, fence };
+            }
+        }
+        Standing::Queued { soonest, before: place.unwrap_or(before) }
     }
 
     /// Releases the lease of a token, or its place in the queue. `withdrawn`: an acquire of the token that runs
@@ -247,7 +257,7 @@ impl<H: Holders> KeyState<H> {
         };
         let mut holders: Vec<_> = state.holders.tokens().into_iter().filter_map(held).collect();
         holders.sort_by(|(token, expiry, _), other| (expiry, token).cmp(&(&other.1, &other.0)));
-        (state.holders.used(), H::counted(&state.queue), holders)
+        (state.holders.used(), H::counted(&state.queue, i64::MAX), holders)
     }
 
     /// Drops expired holders, and the queue and the tombstones once they have expired.
@@ -270,16 +280,17 @@ impl<H: Holders> KeyState<H> {
     pub(super) fn grant(&mut self, now: i64, spans: Spans) {
         let mut turn = false;
         while !self.holders.is_full()
-            && let Some(token) = self.holders.head(&self.queue, &mut turn)
+            && let Some(token) = self.holders.head(&self.queue, &mut turn, now)
         {
             let alive = self.queue.is_alive(&token, now);
             if alive && !self.holders.fits(&token) {
                 return;
             }
-            self.queue.leave(&token);
             if !alive {
+                self.queue.leave(&token);
                 continue;
             }
+            self.queue.serve(&token, now);
             let parsed = Token::parse(&token);
             let ttl = parsed.and_then(|token| token.ttl);
             let expiry = now + ttl.map_or(spans.grant, |ttl| ttl.min(spans.grant));

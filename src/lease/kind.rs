@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::flows::Order;
 use super::outcome::Outcome;
 use super::queue::Queue;
 use crate::store::Script;
@@ -64,6 +65,8 @@ pub(crate) use scripts;
 
 /// The holders of one key. Each operation begins with [`sweep`](Self::sweep). Times are in µs.
 pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
+    /// Whether tokens may have another [order](Self::order) than that of arrival.
+    const ORDERED: bool = false;
     /// Drops all holders, and what is known of earlier ones.
     fn clear(&mut self) {
         *self = Self::default();
@@ -82,9 +85,13 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     fn is_full(&self) -> bool {
         false
     }
-    /// Returns how many waiters count as waiting for a lease.
-    fn counted(queue: &Queue) -> i64 {
+    /// Returns how many waiters count as waiting for a lease, for one of this rank.
+    fn counted(queue: &Queue, _rank: i64) -> i64 {
         queue.ahead(1)
+    }
+    /// Returns what a token says of its place among the waiters.
+    fn order(_token: &str) -> Order {
+        Order::default()
     }
     /// Makes a token a holder. Returns its fence.
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64;
@@ -99,7 +106,7 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     fn soonest(&mut self, now: i64) -> i64;
     /// Returns the waiter that is served first. Once the second rank has its `turn`, all its waiters are served
     /// before the first rank.
-    fn head(&self, queue: &Queue, turn: &mut bool) -> Option<Arc<str>>;
+    fn head(&self, queue: &Queue, turn: &mut bool, now: i64) -> Option<Arc<str>>;
     /// Returns until when the fence is kept, µs; 0: there is none.
     #[cfg(test)]
     fn fence_until(&self) -> i64 {

@@ -6,6 +6,7 @@ mod admission;
 pub(crate) mod agreement;
 pub(crate) mod all;
 pub(crate) mod ends;
+pub(crate) mod flows;
 mod handle;
 pub(crate) mod holder;
 #[cfg(feature = "http")]

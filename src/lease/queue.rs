@@ -1,109 +1,191 @@
 //! The waiters for one key: the Rust twin of `lua/lib/queue.lua`.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use super::flows::{CLASSES, Flows, Order, RANKS};
 use super::token::Token;
 use crate::store::{News, Push};
 
-/// The waiters in the order of arrival.
+/// A rank, a line of it, and a ticket in that. Lower ones come first.
+type Place = (i64, i64, i64);
+
+/// The line of waiters without a flow. It is served before all others of its rank.
+const NO_FLOW: i64 = -1;
+
+/// The waiters in the order of their scores.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
-    first: VecDeque<Arc<str>>,
-    /// The waiters that are served after `first`.
-    second: VecDeque<Arc<str>>,
-    /// Until when each waiter counts as alive, µs.
-    heartbeats: HashMap<Arc<str>, i64>,
+    places: BTreeMap<Place, Arc<str>>,
+    waiters: HashMap<Arc<str>, Waiter>,
+    /// How many places each rank has.
+    counts: [i64; RANKS],
+    /// `None` until a waiter needs them.
+    flows: Option<Box<Flows>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    /// Until when it counts as alive, µs.
+    until: i64,
+    place: Place,
+    order: Order,
 }
 
 impl Queue {
     pub(crate) fn is_empty(&self) -> bool {
-        self.heartbeats.is_empty()
+        self.waiters.is_empty()
     }
 
     pub(crate) fn contains(&self, token: &str) -> bool {
-        self.heartbeats.contains_key(token)
+        self.waiters.contains_key(token)
     }
 
-    /// Returns the first waiter of rank 0.
-    pub(crate) fn first(&self) -> Option<&Arc<str>> {
-        self.first.front()
+    /// Returns the first waiter of a rank, in the order of arrival.
+    pub(crate) fn first_of(&self, rank: i64) -> Option<&Arc<str>> {
+        Some(self.range((rank, NO_FLOW, 0), (rank + 1, NO_FLOW, 0)).next()?.1)
     }
 
-    /// Returns the first waiter of rank 1.
-    pub(crate) fn second(&self) -> Option<&Arc<str>> {
-        self.second.front()
+    /// Returns the waiter that is served first: one of the lowest rank, or of a rank that has waited for too long.
+    pub(crate) fn first(&self, now: i64) -> Option<&Arc<str>> {
+        let (&(lowest, ..), first) = self.places.first_key_value()?;
+        let rank = self.due(lowest, self.waiters.get(first)?.order, now).unwrap_or(lowest);
+        let (&(_, line, _), first) = self.range((rank, NO_FLOW, 0), (rank + 1, NO_FLOW, 0)).next()?;
+        if line == NO_FLOW {
+            return Some(first);
+        }
+        let line = self.flows.as_ref().and_then(|flows| flows.first(rank)).unwrap_or(line);
+        Some(self.range((rank, line, 0), (rank, line + 1, 0)).next()?.1)
+    }
+
+    /// Returns the rank above this one that is served before it now, if one has waited for too long.
+    pub(crate) fn due(&self, rank: i64, order: Order, now: i64) -> Option<i64> {
+        let (aging, flows) = (order.aging?, self.flows.as_ref()?);
+        let since = |rank: i64| Some((flows.is_due(rank, aging, now)?, rank));
+        let waits = |rank: &i64| self.counts[*rank as usize] > 0;
+        Some((rank + 1..CLASSES).filter(waits).filter_map(since).min()?.1)
     }
 
     /// Returns whether a token has a place in the queue.
     pub(crate) fn has_place(&self, token: &str) -> bool {
-        self.first.iter().chain(&self.second).any(|other| **other == *token)
+        let place = self.waiters.get(token).and_then(|waiter| self.places.get(&waiter.place));
+        place.is_some_and(|other| **other == *token)
     }
 
     /// Returns whether any token has a place in the queue.
     pub(crate) fn has_places(&self) -> bool {
-        !(self.first.is_empty() && self.second.is_empty())
+        !self.places.is_empty()
     }
 
-    /// Returns whether there are fewer places than waiters: the lists were evicted.
+    /// Returns whether there are fewer places than waiters: the queue was evicted.
     pub(crate) fn is_evicted(&self) -> bool {
-        self.first.len() + self.second.len() < self.heartbeats.len()
+        self.places.len() < self.waiters.len()
     }
 
-    /// Evicts the lists, as Redis may do.
+    /// Evicts the places, as Redis may do.
     #[cfg(test)]
     pub(crate) fn evict(&mut self) {
-        self.first.clear();
-        self.second.clear();
+        self.places.clear();
+        (self.counts, self.flows) = Default::default();
     }
 
-    /// Returns how many waiters are before a token in its rank.
+    /// Returns how far the tag of a token's flow is ahead of the virtual time; -1: it has no flow.
+    #[cfg(test)]
+    pub(crate) fn tag_ahead(&self, token: &str) -> i64 {
+        let Some(Waiter { place: (rank, ..), order: Order { flow: Some(flow), .. }, .. }) =
+            self.waiters.get(token)
+        else {
+            return -1;
+        };
+        self.flows.as_ref().map_or(-1, |flows| flows.tag_ahead(*rank, *flow))
+    }
+
+    /// Returns how many waiters have a lower score than a token.
     pub(crate) fn position(&self, token: &str) -> i64 {
-        let position = |rank: &VecDeque<Arc<str>>| rank.iter().position(|other| **other == *token);
-        position(&self.first).or(position(&self.second)).unwrap_or(0) as i64
+        self.waiters.get(token).map_or(0, |waiter| self.places.range(..waiter.place).count()) as i64
     }
 
-    /// Returns how many waiters are ahead of a new waiter of this rank.
+    /// Returns how many waiters have this rank or a lower one.
     pub(crate) fn ahead(&self, rank: i64) -> i64 {
-        (self.first.len() + if rank > 0 { self.second.len() } else { 0 }) as i64
+        self.counts.iter().zip(0..=rank).map(|(count, _)| count).sum()
     }
 
-    /// Appends a token to its rank. Returns the new length of the rank.
-    pub(crate) fn line_up(&mut self, token: Arc<str>, rank: i64, until: i64) -> usize {
-        let line = if rank > 0 { &mut self.second } else { &mut self.first };
-        line.push_back(Arc::clone(&token));
-        self.heartbeats.insert(token, until);
-        line.len()
+    /// Appends a token to its line. Returns whether the keys of the queue have to be kept for longer; and for a token with
+    /// a flow, how many waiters may be served before it.
+    pub(crate) fn line_up(
+        &mut self,
+        token: Arc<str>,
+        (rank, order): (i64, Order),
+        until: i64,
+        now: i64,
+    ) -> (bool, Option<i64>) {
+        let rank = rank.clamp(0, RANKS as i64 - 1);
+        let ahead = self.ahead(rank);
+        let starts = self.counts[rank as usize] == 0;
+        let aged = order.aging.is_some() && (self.flows().aged(rank, starts, now) || starts);
+        let line = order.flow.map_or(NO_FLOW, |flow| flow.number);
+        let last =
+            self.range((rank, line, 0), (rank, line + 1, 0)).next_back().map(|((.., ticket), _)| *ticket);
+        let place = (rank, line, last.map_or(0, |ticket| ticket + 1));
+        self.places.insert(place, Arc::clone(&token));
+        self.waiters.insert(token, Waiter { until, place, order });
+        self.counts[rank as usize] += 1;
+        let Some(flow) = order.flow else { return (last.is_none() || aged, None) };
+        let (flows, before, is_alone) = self.flows().add(rank, flow);
+        // At most as many of each flow as of its own, after all of lower ranks.
+        let lower = if rank > 0 { self.ahead(rank - 1) } else { 0 };
+        let place = ahead.min(lower + (before + 1) * flows - 1);
+        (aged || before == 0 && (is_alone || self.places.len() == 1), Some(place))
     }
 
     /// Marks a token as alive. Returns whether it waits.
     pub(crate) fn heartbeat(&mut self, token: &str, until: i64) -> bool {
-        self.heartbeats.get_mut(token).map(|alive| *alive = until).is_some()
+        self.waiters.get_mut(token).map(|waiter| waiter.until = until).is_some()
     }
 
     /// Returns whether a token sent a heartbeat recently.
     pub(crate) fn is_alive(&self, token: &str, now: i64) -> bool {
-        self.heartbeats.get(token).is_some_and(|until| *until > now)
+        self.waiters.get(token).is_some_and(|waiter| waiter.until > now)
     }
 
     /// Removes a token. Returns until when it counted as alive, if it waited.
     pub(crate) fn leave(&mut self, token: &str) -> Option<i64> {
-        let until = self.heartbeats.remove(token)?;
-        for line in [&mut self.first, &mut self.second] {
-            // It is usually at the front.
-            if let Some(position) = line.iter().position(|other| **other == *token) {
-                line.remove(position);
-            }
+        self.remove(token, None)
+    }
+
+    /// Removes a token that is granted a lease.
+    pub(crate) fn serve(&mut self, token: &str, now: i64) {
+        self.remove(token, Some(now));
+    }
+
+    fn remove(&mut self, token: &str, served: Option<i64>) -> Option<i64> {
+        let Waiter { until, place, order } = self.waiters.remove(token)?;
+        // Another waiter may have its place after an eviction.
+        if self.places.get(&place).is_none_or(|other| **other != *token) {
+            return Some(until);
+        }
+        self.places.remove(&place);
+        let (rank, line, _) = place;
+        self.counts[rank as usize] -= 1;
+        if let (Some(now), Some(_)) = (served, order.aging) {
+            self.flows().aged(rank, true, now);
+        }
+        if let Some(flow) = order.flow {
+            let next = self.range((rank, line, 0), (rank, line + 1, 0)).next();
+            let was_first = next.is_none_or(|(next, _)| *next > place);
+            let cost = |token| self.waiters.get(token).and_then(|next| Some(next.order.flow?.cost));
+            let next = next.and_then(|(_, token)| cost(token));
+            self.flows().remove(rank, flow, (was_first, next), served.is_some());
         }
         Some(until)
     }
 
     /// Removes the waiters that stopped sending heartbeats.
     pub(crate) fn drop_dead(&mut self, now: i64) {
-        let dead = |(token, until): (&Arc<str>, &i64)| (*until <= now).then(|| Arc::clone(token));
-        for token in self.heartbeats.iter().filter_map(dead).collect::<Vec<_>>() {
+        let dead = |(token, waiter): (&Arc<str>, &Waiter)| (waiter.until <= now).then(|| Arc::clone(token));
+        for token in self.waiters.iter().filter_map(dead).collect::<Vec<_>>() {
             self.leave(&token);
         }
     }
@@ -111,13 +193,21 @@ impl Queue {
     /// Empties the queue. Returns the messages to the waiters' processes.
     pub(crate) fn dismiss(&mut self, told: Option<Arc<[u8]>>) -> Vec<Push> {
         let news = told.map_or(News::Gone, News::Told);
-        let (tokens, mut heard) = (std::mem::take(self).first, Vec::<(&str, Push)>::new());
-        for Token { process, id, .. } in tokens.iter().filter_map(|token| Token::parse(token)) {
+        let (places, mut heard) = (std::mem::take(self).places, Vec::<(&str, Push)>::new());
+        for Token { process, id, .. } in places.values().filter_map(|token| Token::parse(token)) {
             match heard.iter_mut().find(|(other, _)| *other == process) {
                 Some((_, push)) => push.ids.push(id),
                 None => heard.push((process, Push { ids: vec![id], news: news.clone() })),
             }
         }
         heard.into_iter().map(|(_, push)| push).collect()
+    }
+
+    fn flows(&mut self) -> &mut Flows {
+        self.flows.get_or_insert_default()
+    }
+
+    fn range(&self, from: Place, to: Place) -> std::collections::btree_map::Range<'_, Place, Arc<str>> {
+        self.places.range(from..to)
     }
 }

@@ -106,10 +106,10 @@ impl Kind {
         let kind = match part {
             "tat" => Self::TokenBucket,
             "refused" => Self::RefusedKeys,
-            "permits:holders" | "permits:second" | "permits:queue" | "permits:limit" => Self::WaitGroup,
-            "lock" | "queue" => Self::Mutex,
-            "rw:holders" | "rw:queue" | "rw:second" => Self::RwLock,
-            "flight:lock" | "flight:answer" | "flight:queue" => Self::SingleFlight,
+            "permits:holders" | "permits:waiters" | "permits:limit" => Self::WaitGroup,
+            "lock" | "waiters" => Self::Mutex,
+            "rw:holders" | "rw:waiters" => Self::RwLock,
+            "flight:lock" | "flight:answer" | "flight:waiters" => Self::SingleFlight,
             "layout" => return is_key(&stem, b"layout").then_some((Self::Dedupe, stem)),
             "config" => return is_key(&stem, b"0").then_some((Self::BloomFilter, stem)),
             "setting:quotas" => return is_key(&stem, b"").then_some((Self::FleetQuotas, stem)),
@@ -124,8 +124,8 @@ impl Kind {
     fn of_claim(stem: Stem, part: &str) -> Option<(Self, Stem)> {
         let (digest, part) = part.split_once(':')?;
         let kind = match part {
-            "claim" | "queue" => Self::FilterClaim,
-            "exact:claim" | "exact:queue" => Self::ExactClaim,
+            "claim" | "waiters" => Self::FilterClaim,
+            "exact:claim" | "exact:waiters" => Self::ExactClaim,
             _ => return None,
         };
         let Stem::Key(place) = stem else { return None };
@@ -348,8 +348,8 @@ mod tests {
         };
         for (parts, kind, shown) in [
             (Exclusive::PARTS, Kind::Mutex, 2),
-            (Permits::PARTS, Kind::WaitGroup, 3),
-            (ReadWrite::PARTS, Kind::RwLock, 3),
+            (Permits::PARTS, Kind::WaitGroup, 2),
+            (ReadWrite::PARTS, Kind::RwLock, 2),
             (Flight::PARTS, Kind::SingleFlight, 3),
         ] {
             let kinds: Vec<_> = parts.iter().filter_map(|part| kind_of("k", part)).collect();

@@ -14,7 +14,7 @@ pub(crate) enum ReadWrite {}
 impl Kind for ReadWrite {
     type Holders = RwHolders;
     type Outcome = ();
-    const PARTS: &'static [&'static str] = &["rw:holders", "rw:fence", "rw:queue", "rw:beats", "rw:second"];
+    const PARTS: &'static [&'static str] = &["rw:holders", "rw:fence", "rw:waiters", "rw:beats"];
     const SCRIPTS: Scripts = scripts!("lib/quick_rw_lock"; "lib/rw_lock");
 
     fn is_exclusive(token: &str) -> bool {
@@ -73,7 +73,7 @@ impl Holders for RwHolders {
             return self.fence;
         }
         self.fence = now.max(self.fence + 1);
-        self.row = if queue.second().is_some() { self.row + 1 } else { 0 };
+        self.row = if queue.first_of(1).is_some() { self.row + 1 } else { 0 };
         self.fence
     }
 
@@ -92,9 +92,9 @@ impl Holders for RwHolders {
         self.ends.soonest(now)
     }
 
-    fn head(&self, queue: &Queue, turn: &mut bool) -> Option<Arc<str>> {
-        let (Some(first), Some(second)) = (queue.first(), queue.second()) else {
-            return queue.first().or(queue.second()).cloned();
+    fn head(&self, queue: &Queue, turn: &mut bool, now: i64) -> Option<Arc<str>> {
+        let (Some(first), Some(second)) = (queue.first_of(0), queue.first_of(1)) else {
+            return queue.first(now).cloned();
         };
         let Some(most) = writes(first) else { return Some(Arc::clone(first)) };
         *turn |= self.row >= most;

@@ -17,7 +17,8 @@ pub(crate) enum Flight {}
 impl Kind for Flight {
     type Holders = Holder<false, LastAnswer>;
     type Outcome = Answers;
-    const PARTS: &'static [&'static str] = &["flight:lock", "flight:answer", "flight:queue", "flight:beats"];
+    const PARTS: &'static [&'static str] =
+        &["flight:lock", "flight:answer", "flight:waiters", "flight:beats"];
     const SCRIPTS: Scripts = scripts!("lib/quick_answer", "lib/quick_outcome"; "lib/mutex", "lib/answer");
     const FENCED: bool = false;
 }

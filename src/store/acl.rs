@@ -9,14 +9,14 @@ use crate::Error;
 /// The commands that the store sends, and those in its scripts.
 const COMMANDS: &str = "+evalsha +eval +ping +info +subscribe +publish +time \
     +get +mget +set +setrange +strlen +del +unlink +exists +pexpire +pttl \
-    +hget +hset +hdel +hexists +lindex +llen +lpop +lpos +lrange +lrem +ltrim +rpush \
-    +zadd +zcard +zcount +zincrby +zmscore +zrange +zrangebyscore +zrem +zremrangebyscore +zscore \
+    +hget +hset +hdel +hexists +lrange +ltrim +rpush \
+    +zadd +zcard +zcount +zincrby +zmscore +zrange +zrangebyscore +zrank +zrem +zremrangebyscore +zscore \
     +bitcount +bitfield +bitfield_ro";
 
 /// The commands of an operator, and those in the scripts that it runs.
 const OPERATOR: &str = "+evalsha +eval +ping +info +scan +publish +time \
     +get +mget +getrange +strlen +set +setrange +del +exists +pexpire +pttl \
-    +hget +hexists +hdel +lindex +llen +lpop +lrange +lrem +ltrim +rpush \
+    +hget +hexists +hdel +lrange +ltrim +rpush \
     +zadd +zcard +zcount +zincrby +zrange +zrangebyscore +zrem +zremrangebyscore +zscore \
     +bitcount";
 

@@ -1,8 +1,10 @@
 //! The builder of WaitGroups.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::WaitGroup;
+use super::turn::{Queueing, Turn};
 use crate::lease::{LeaseOptions, Leases, Wait};
 use crate::setters::{in_range, setters};
 use crate::store::Namespace;
@@ -34,6 +36,7 @@ pub struct WaitGroupBuilder {
     limit: u32,
     wait: Wait,
     options: LeaseOptions,
+    queueing: Queueing,
 }
 
 setters! { WaitGroupBuilder:
@@ -52,13 +55,81 @@ setters! { WaitGroupBuilder:
     /// Sets the most waiters of a key. Further waiters are refused immediately. Default: no limit. 0 refuses every
     /// call that would have to wait.
     ///
-    /// Calls of [`wait`](WaitGroup::wait) do not count.
+    /// Calls of [`wait`](WaitGroup::wait) do not count. With [`priorities`](Self::priorities), only the waiters of the same
+    /// class and of those above it count.
     fn max_waiters(most: u32) => wait.max_waiters = most;
+
+    /// Gives the flows of a key fair shares, as in *Fair shares* of the [module](crate::wait_group#fair-shares). Calls
+    /// whose [`Turn`] has no flow count as one flow. Without this, they are served before all flows.
+    ///
+    /// ```
+    /// use tower_distributed::wait_group::Turn;
+    /// use tower_distributed::{Store, WaitGroup};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let exports = WaitGroup::builder(10).fair().build(&Store::in_memory(), "exports")?;
+    /// let permit = exports.with_turn(Turn::of("acme"))?.add("all").await?; // waits for its turn among the tenants
+    /// # drop(permit);
+    /// # Ok(()) }
+    /// ```
+    fn fair() => queueing.fair = true;
+
+    /// Sets the number of classes, 1 to 8. Default: 1. A class is served before those below it, see *Classes* of the
+    /// [module](crate::wait_group#classes). Class 0 is the highest. Calls whose [`Turn`] has no class are in the lowest.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::wait_group::Turn;
+    /// use tower_distributed::{Store, WaitGroup};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let exports = WaitGroup::builder(10)
+    ///     .priorities(3)
+    ///     .aging(Duration::from_secs(5)) // each class is served every 5 s at least
+    ///     .reserve(0, 2)                 // classes 1 and 2 get at most 8 permits
+    ///     .build(&Store::in_memory(), "exports")?;
+    /// let urgent = exports.with_turn(Turn::new().class(0))?;
+    /// let _permit = urgent.add_n("acme", 10).await?;
+    /// assert!(exports.add_n("acme", 9).await.unwrap_err().is_exceeds_limit());
+    /// # Ok(()) }
+    /// ```
+    fn priorities(classes: u8) => queueing.classes = classes;
+
+    /// Sets how long the waiters of a class may be passed by classes above it, 1 ms to 1 day. After that, the first waiter
+    /// of the class is served next. Default: 10 s.
+    fn aging(aging: Duration) => queueing.aging = aging;
+
+    /// Sets whether a call is refused at once if it cannot be served within its `max_wait`, by an estimate: its place in the
+    /// queue, times how long permits were held in this process of late, divided by the limit. Default: `false`.
+    ///
+    /// [`retry_after`](Error::retry_after) says when a call would be served in time. The error
+    /// [is like that of a full queue](Error::is_queue_full).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Store, WaitGroup};
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let exports = WaitGroup::builder(10)
+    ///     .max_wait(Duration::from_secs(5))
+    ///     .refuse_early(true)
+    ///     .build(&Store::in_memory(), "exports")?;
+    /// # let _ = exports;
+    /// # Ok(()) }
+    /// ```
+    fn refuse_early(refuse_early: bool) => queueing.early = refuse_early;
 }
 
 impl WaitGroupBuilder {
+    /// Reserves the last `permits` of each key for this class and those above it. Calls of lower classes see a limit that
+    /// is lower by this number. Default: none.
+    pub fn reserve(mut self, class: u8, permits: u32) -> Self {
+        self.queueing.reserved.push((class, permits));
+        self
+    }
+
     pub(super) fn new(limit: u32) -> Self {
-        Self { limit, wait: Wait::FOR_EVER, options: LeaseOptions::default() }
+        Self { limit, wait: Wait::FOR_EVER, options: LeaseOptions::default(), queueing: Queueing::default() }
     }
 
     /// Builds the WaitGroups of the namespace `name` in a store. All users of the same store and name share them.
@@ -68,15 +139,17 @@ impl WaitGroupBuilder {
     /// # Errors
     ///
     /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 of the characters `A-Z a-z 0-9 - _ . /`, if the
-    /// limit is 0, or if the ttl is out of range.
+    /// limit is 0, or if the ttl, the number of classes, the aging or what is reserved is out of range.
     pub fn build(self, store: &Store, name: &str) -> Result<WaitGroup, Error> {
         self.options.check()?;
         let limit = check_limit(self.limit)?;
+        self.queueing.check(limit)?;
         let namespace = Namespace::new(store, name)?;
         let counts = telemetry::Leases::new("permit", name);
         let leases = Leases::shared(store, name, || namespace, self.options, counts);
         let decisions = Decisions::new("wait_group", name);
-        Ok(WaitGroup { leases, name: name.into(), decisions, limit, wait: self.wait })
+        let (wait, queueing, turn) = (self.wait, Arc::new(self.queueing), Turn::new());
+        Ok(WaitGroup { leases, name: name.into(), decisions, limit, wait, queueing, turn })
     }
 }
 

@@ -3,9 +3,19 @@
 use std::sync::Arc;
 
 use crate::lease::ends::Ends;
+use crate::lease::flows::{Flow, Order};
 use crate::lease::kind::{Holders, Kind, Scripts, scripts};
 use crate::lease::queue::Queue;
 use crate::lease::token::ending;
+
+/// The number of flows that are told apart.
+pub(super) const MOST_FLOWS: i64 = 1 << 22;
+
+/// The highest cost, and the longest aging in µs. Higher ones count as these.
+pub(super) const MOST: i64 = 1 << 42;
+
+/// The rank of tokens that wait until no permit is held.
+pub(super) const IDLE: i64 = 8;
 
 /// The kind of lease of which several can be held at once, up to a limit.
 #[derive(Clone, Debug)]
@@ -15,8 +25,8 @@ impl Kind for Permits {
     type Holders = PermitHolders;
     type Outcome = ();
     const PARTS: &'static [&'static str] =
-        &["permits:holders", "permits:second", "permits:queue", "permits:beats"];
-    const SCRIPTS: Scripts = scripts!("lib/quick_permits"; "lib/permits");
+        &["permits:holders", "permits:flows", "permits:waiters", "permits:beats"];
+    const SCRIPTS: Scripts = scripts!("lib/quick_permits"; "lib/permits", "lib/flows");
     const FENCED: bool = false;
 
     fn weight(token: &str) -> i64 {
@@ -33,6 +43,7 @@ pub(super) fn size(token: &str) -> Option<(i64, i64)> {
     let (mut numbers, mut nth, mut digits) = ([0_i64; 2], 0, 0);
     for byte in ending(token)?.bytes() {
         match byte {
+            b'/' if nth == 1 && digits > 0 => break, // then comes its order
             b'0'..=b'9' => {
                 numbers[nth] = numbers[nth].checked_mul(10)?.checked_add(i64::from(byte - b'0'))?;
                 digits += 1;
@@ -42,6 +53,29 @@ pub(super) fn size(token: &str) -> Option<(i64, i64)> {
         }
     }
     (nth == 1 && digits > 0).then_some((numbers[0], numbers[1]))
+}
+
+/// The place in the queue that a token asks for: what is behind its limit.
+fn order(token: &str) -> Order {
+    let mut parts = ending(token).into_iter().flat_map(|ending| ending.splitn(3, '/'));
+    let Some(text) = parts.nth(2) else { return Order::default() };
+    let mut parts = text.split('.');
+    let (Some(number), Some(cost), Some(aging), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Order::default();
+    };
+    let is_hex = |text: &&str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if ![number, cost, aging].iter().all(is_hex) {
+        return Order::default();
+    }
+    let read = |text: &str, most: i64| {
+        let number = i64::from_str_radix(text, 16).map(|number| number.min(most));
+        (!text.is_empty()).then(|| number.unwrap_or(most))
+    };
+    let (number, cost) = (read(number, MOST_FLOWS - 1), read(cost, MOST));
+    let flow = number.zip(cost).map(|(number, cost)| Flow { number, cost: cost.max(1) });
+    Order { flow, aging: read(aging, MOST) }
 }
 
 /// Returns the suffix of a token that weighs `n`, of a limit.
@@ -65,6 +99,8 @@ pub(super) fn suffix(n: u32, limit: u32) -> String {
 pub(crate) struct PermitHolders(Ends);
 
 impl Holders for PermitHolders {
+    const ORDERED: bool = true;
+
     fn clear(&mut self) {
         self.0.clear();
     }
@@ -89,9 +125,13 @@ impl Holders for PermitHolders {
         size(token).map_or(self.used() == 0, |(weight, limit)| self.used() + weight <= limit)
     }
 
-    fn counted(queue: &Queue) -> i64 {
-        // Only waiters of rank 0 want permits. Waiters of rank 1 wait until no permit is held.
-        queue.ahead(0)
+    fn counted(queue: &Queue, rank: i64) -> i64 {
+        // Waiters of the last rank want no permit.
+        queue.ahead(rank.min(IDLE - 1))
+    }
+
+    fn order(token: &str) -> Order {
+        order(token)
     }
 
     fn hold(&mut self, token: &Arc<str>, expiry: i64, _: i64, _: &Queue) -> i64 {
@@ -113,8 +153,8 @@ impl Holders for PermitHolders {
         self.0.soonest(now)
     }
 
-    fn head(&self, queue: &Queue, _: &mut bool) -> Option<Arc<str>> {
-        queue.first().or(queue.second()).cloned()
+    fn head(&self, queue: &Queue, _: &mut bool, now: i64) -> Option<Arc<str>> {
+        queue.first(now).cloned()
     }
 
     fn is_idle(&self, now: i64) -> bool {

@@ -13,6 +13,7 @@ use crate::middleware::Choose;
 use crate::middleware::away::Away;
 use crate::setters::setters;
 use crate::telemetry::Decisions;
+use crate::wait_group::Turn;
 use crate::{AsError, Extracted, Key, KeyExtractor, Lease, StoreFailure, WaitGroup};
 use derive_where::derive_where;
 
@@ -61,6 +62,8 @@ pub struct RequestPermits<Req, A = ()> {
     pub(super) weight: Option<Choose<Req, u32>>,
     /// `None`: the limit of the WaitGroup.
     pub(super) limit: Option<Choose<Req, Option<u32>>>,
+    /// `None`: the turn of the WaitGroup.
+    pub(super) turn: Option<Choose<Req, Turn>>,
     /// What observes the outcomes of requests. `()`: nothing.
     pub(super) observer: A,
 }
@@ -78,7 +81,8 @@ impl<Req> ConcurrencyLimitLayer<Req> {
     #[must_use]
     pub fn new(group: WaitGroup, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
         let source = Source { group, away: Away::FailClosed, adaptive: None };
-        Self::of(Leased::of(RequestPermits { source, weight: None, limit: None, observer: () }), key)
+        let permits = RequestPermits { source, weight: None, limit: None, turn: None, observer: () };
+        Self::of(Leased::of(permits), key)
     }
 }
 
@@ -98,6 +102,54 @@ setters! { ConcurrencyLimitLayer<Req, H, R, A>:
     #[must_use]
     fn limit(limit: impl Fn(&Req) -> Option<u32> + Send + Sync + 'static)
         => provide.from.limit = Some(Arc::new(limit));
+
+    /// Sets the [turn](Turn) of a request: its flow, the share of that, and its class, with a closure from `&Req` to
+    /// [`Turn`]. Default: the turn of the WaitGroup.
+    ///
+    /// A share or a class that is out of range refuses the request as [`Invalid`](crate::RefusalKind::Invalid).
+    #[must_use]
+    fn turn(turn: impl Fn(&Req) -> Turn + Send + Sync + 'static) => provide.from.turn = Some(Arc::new(turn));
+}
+
+impl<Req: 'static, H, R, A> ConcurrencyLimitLayer<Req, H, R, A> {
+    /// Gives fair shares to the flows of requests, such as tenants, with a closure from `&Req` to the flow. See *Fair
+    /// shares* of the [module](crate::wait_group#fair-shares). What [`turn`](Self::turn) and [`priority`](Self::priority)
+    /// were set to before is kept.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{ConcurrencyLimitLayer, Store, WaitGroup};
+    ///
+    /// struct Prompt { tenant: String, is_interactive: bool }
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let model = WaitGroup::builder(16).fair().priorities(2).build(&Store::in_memory(), "model")?;
+    /// let limit = ConcurrencyLimitLayer::new(model, |_: &Prompt| "gpu")
+    ///     .max_wait(Duration::from_secs(10))
+    ///     .fair_by(|prompt: &Prompt| prompt.tenant.clone())
+    ///     .priority(|prompt: &Prompt| if prompt.is_interactive { 0 } else { 1 });
+    /// # let _: ConcurrencyLimitLayer<Prompt> = limit;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn fair_by<F: Into<Key>>(self, flow: impl Fn(&Req) -> F + Send + Sync + 'static) -> Self {
+        self.turned(move |turn, request| turn.flow(flow(request)))
+    }
+
+    /// Sets the class of a request, with a closure from `&Req` to the class: 0 is the highest. See *Classes* of the
+    /// [module](crate::wait_group#classes). What [`turn`](Self::turn) and [`fair_by`](Self::fair_by) were set to before is
+    /// kept.
+    #[must_use]
+    pub fn priority(self, class: impl Fn(&Req) -> u8 + Send + Sync + 'static) -> Self {
+        self.turned(move |turn, request| turn.class(class(request)))
+    }
+
+    fn turned(mut self, change: impl Fn(Turn, &Req) -> Turn + Send + Sync + 'static) -> Self {
+        let (before, usual) = (self.provide.from.turn.take(), self.provide.from.source.group.turn);
+        let turn = move |request: &Req| change(before.as_ref().map_or(usual, |turn| turn(request)), request);
+        self.provide.from.turn = Some(Arc::new(turn));
+        self
+    }
 }
 
 impl<Req, H, R, A> ConcurrencyLimitLayer<Req, H, R, A> {
@@ -123,7 +175,9 @@ impl<Req, A> Provide<Req> for RequestPermits<Req, A> {
             return Acquiring::Ready(Ok(None));
         }
         let limit = self.limit.as_ref().and_then(|limit| limit(request));
-        acquire(&self.source, key, (weight, limit.unwrap_or_else(|| self.source.most())), max_wait)
+        let limit = limit.unwrap_or_else(|| self.source.most());
+        let turn = self.turn.as_ref().map_or(self.source.group.turn, |turn| turn(request));
+        acquire(&self.source, key, (weight, limit, turn), max_wait)
     }
 }
 
@@ -135,8 +189,8 @@ impl Source {
 }
 
 impl Acquire for Source {
-    /// The weight and the limit.
-    type Asked = (u32, u32);
+    /// The weight, the limit and the turn.
+    type Asked = (u32, u32, Turn);
     type Granted = Lease;
 
     fn decisions(&self) -> &Decisions {
@@ -150,7 +204,7 @@ impl Acquire for Source {
     async fn acquire(
         &self,
         key: Key,
-        (weight, limit): (u32, u32),
+        (weight, limit, turn): (u32, u32, Turn),
         max_wait: Option<Duration>,
     ) -> Acquired<Lease> {
         let (weight, limit) = match &self.adaptive {
@@ -158,10 +212,10 @@ impl Acquire for Source {
             None => (weight, limit),
         };
         let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..self.group.wait });
-        let asked = self.group.acquire(key.clone(), weight, limit, wait).await;
+        let asked = self.group.acquire(key.clone(), weight, limit, wait, turn).await;
         let local = |(replicas, local): (Replicas, WaitGroup), outage| async move {
             let share = (limit / replicas.most()).max(1);
-            let asked = local.acquire(key, weight, share, wait).await;
+            let asked = local.acquire(key, weight, share, wait, turn).await;
             // A request that is too heavy for the share only is refused because of the outage.
             asked.map_err(|refusal| if refusal.is_exceeds_limit() { outage } else { refusal })
         };

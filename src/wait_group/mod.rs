@@ -6,6 +6,7 @@ mod fleet;
 pub(crate) mod holders;
 mod id;
 mod layer;
+mod turn;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,8 @@ pub use self::fleet::FleetLimit;
 use self::holders::Permits;
 pub use self::id::PermitId;
 pub use self::layer::ConcurrencyLimitLayer;
+use self::turn::Queueing;
+pub use self::turn::Turn;
 use crate::error::Subject;
 use crate::fleet::Replicas;
 use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
@@ -61,6 +64,8 @@ pub struct WaitGroup {
     decisions: Decisions,
     limit: u32,
     wait: Wait,
+    queueing: Arc<Queueing>,
+    turn: Turn,
 }
 
 impl WaitGroup {
@@ -95,6 +100,17 @@ impl WaitGroup {
         Self { wait: Wait { max_wait: Some(max_wait), ..self.wait }, ..self.clone() }
     }
 
+    /// Returns the same permits for calls that wait in another order: those of a flow, or of a class. [`Turn`] has an
+    /// example.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if the share is not 1 to 1000, or if there is no such class.
+    pub fn with_turn(&self, turn: Turn) -> Result<Self, Error> {
+        self.queueing.class(turn)?;
+        Ok(Self { turn, ..self.clone() })
+    }
+
     /// Acquires a permit. Waits until one is free.
     ///
     /// # Errors
@@ -109,13 +125,15 @@ impl WaitGroup {
     /// # Errors
     ///
     /// * [`is_refused`](Error::is_refused): the wait exceeded [`max_wait`](WaitGroupBuilder::max_wait), or the
-    ///   queue is full ([`max_waiters`](WaitGroupBuilder::max_waiters)).
-    /// * [`is_exceeds_limit`](Error::is_exceeds_limit): `n` is above the limit.
+    ///   queue is full ([`max_waiters`](WaitGroupBuilder::max_waiters)) or
+    ///   [too long](WaitGroupBuilder::refuse_early).
+    /// * [`is_exceeds_limit`](Error::is_exceeds_limit): `n` is above the limit, less what is
+    ///   [reserved](WaitGroupBuilder::reserve) for higher classes.
     /// * [`is_invalid`](Error::is_invalid): `n` is 0.
     /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
-        let added = self.acquire(key.into(), n, self.limit, Some(self.wait)).await;
+        let added = self.acquire(key.into(), n, self.limit, Some(self.wait), self.turn).await;
         self.decisions.admitted(added)
     }
 
@@ -135,7 +153,7 @@ impl WaitGroup {
     ///
     /// Same as [`try_add`](Self::try_add).
     pub async fn try_add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
-        let added = self.acquire(key.into(), n, self.limit, None).await;
+        let added = self.acquire(key.into(), n, self.limit, None, self.turn).await;
         self.decisions.admitted(added)
     }
 
@@ -149,7 +167,7 @@ impl WaitGroup {
     pub async fn wait(&self, key: impl Into<Key>) -> Result<(), Error> {
         let wait = Wait { max_waiters: u32::MAX, ..self.wait };
         // A token that waits until no permit is held, and then holds nothing.
-        let ask = Ask::new((), Subject::Permit, "/idle".into(), 1, Some(wait));
+        let ask = Ask::new((), Subject::Permit, "/idle".into(), holders::IDLE, Some(wait));
         let lease = self.leases.acquire(key.into(), ask).await?;
         // This lease holds nothing, so its duration must not count as a hold time.
         lease.state.give_up();
@@ -276,17 +294,29 @@ impl WaitGroup {
         let leases = self.leases.local_share(&self.name, |store| Namespace::open(store, &self.name));
         let store = &self.leases.admission.store;
         let replicas = Replicas::of(store, "wait_group", &self.name, sharing);
-        (replicas, Self { leases, ..self.clone() })
+        let queueing = Arc::new(self.queueing.share(replicas.most()));
+        (replicas, Self { leases, queueing, ..self.clone() })
     }
 
     /// Acquires a permit. Does not count a decision.
-    async fn acquire(&self, key: Key, n: u32, limit: u32, wait: Option<Wait>) -> Result<Permit, Error> {
+    async fn acquire(
+        &self,
+        key: Key,
+        n: u32,
+        limit: u32,
+        wait: Option<Wait>,
+        turn: Turn,
+    ) -> Result<Permit, Error> {
         check_limit(limit)?;
         in_range("the weight of a permit", 1.., "at least 1", n)?;
+        let (class, reserved) = self.queueing.class(turn)?;
+        let limit = limit.saturating_sub(reserved);
         if n > limit {
             return Err(Error::exceeds_limit(n, limit));
         }
-        let ask = Ask::new((), Subject::Permit, holders::suffix(n, limit), 0, wait);
+        let suffix = self.queueing.suffix(&key, turn, n, limit);
+        let mut ask = Ask::new((), Subject::Permit, suffix, class.into(), wait);
+        ask.early = self.queueing.early.then_some(limit / n);
         let lease = self.leases.acquire(key, ask).await?;
         Ok(Permit { lease, name: Arc::clone(&self.name) })
     }

@@ -56,7 +56,7 @@ async fn a_lock_that_no_replica_has_is_refused_and_released() {
     let guard = mutex.lock("k").await.unwrap();
     // A waiter of another process gets it by a message.
     let waiter = tokio::spawn(async move { other.lock("k").await.unwrap() });
-    eventually("it to wait", SOON, async || sentinel.master().query(&["LLEN", "td:{x:k}:queue"]) == Ok(1))
+    eventually("it to wait", SOON, async || sentinel.master().query(&["ZCARD", "td:{x:k}:waiters"]) == Ok(1))
         .await;
     assert!(guard.unlock().await.unwrap());
     let guard = tokio::time::timeout(SOON, waiter).await.unwrap().unwrap();
@@ -85,7 +85,7 @@ async fn a_grant_that_no_replica_has_is_not_believed() {
     })
     .await;
     let mut waiter = tokio::spawn(async move { other.lock("k").await.unwrap() });
-    eventually("it to wait", SOON, async || sentinel.master().query(&["LLEN", "td:{x:k}:queue"]) == Ok(1))
+    eventually("it to wait", SOON, async || sentinel.master().query(&["ZCARD", "td:{x:k}:waiters"]) == Ok(1))
         .await;
     sentinel.replica().pause();
     let unlocked = guard.unwrap().unlock().await;
@@ -115,7 +115,7 @@ async fn a_waiter_beside_a_release_that_no_replica_has_is_woken() {
     .await;
     let waiting = mutex.clone();
     let waiter = tokio::spawn(async move { waiting.lock("k").await.unwrap() });
-    eventually("it to wait", SOON, async || sentinel.master().query(&["LLEN", "td:{x:k}:queue"]) == Ok(1))
+    eventually("it to wait", SOON, async || sentinel.master().query(&["ZCARD", "td:{x:k}:waiters"]) == Ok(1))
         .await;
     sentinel.replica().pause();
     let unlocked = guard.unwrap().unlock().await;

@@ -31,7 +31,7 @@ async fn a_lock_counts_once_it_is_on_disk() {
         [mutex(&builder().redis(&server.url()).unwrap()), mutex(&builder().redis(&server.url()).unwrap())];
     let guard = near.lock("k").await.unwrap();
     let waiter = tokio::spawn(async move { far.lock("k").await.unwrap() });
-    eventually("it to wait", SOON, async || server.query(&["LLEN", "td:{x:k}:queue"]) == Ok(1)).await;
+    eventually("it to wait", SOON, async || server.query(&["ZCARD", "td:{x:k}:waiters"]) == Ok(1)).await;
     assert!(guard.unlock().await.unwrap());
     let guard = tokio::time::timeout(SOON, waiter).await.unwrap().unwrap();
     assert!(server.cli(&["INFO", "commandstats"]).contains("cmdstat_waitaof:"));

@@ -67,17 +67,14 @@ async fn leases_are_handed_on_in_a_slot_that_moves() {
     let store = || Store::builder().timeout(SOON).cluster(cluster.urls()).unwrap();
     let [near, far] = [RwLock::new(&store(), "moves").unwrap(), RwLock::new(&store(), "moves").unwrap()];
     let part = |part| format!("td:{{moves:k}}:rw:{part}");
-    let node = cluster.node_of(&part("queue"));
+    let node = cluster.node_of(&part("waiters"));
     let guard = near.write("k").await.unwrap();
     // Each part of the key exists, so the node runs the script.
     let (next, readers) = (far.clone(), far.clone());
     let reader = tokio::spawn(async move { readers.read("k").await?.release().await });
     let writer = tokio::spawn(async move { next.write("k").await?.release().await });
-    eventually("both to wait", SOON, async || {
-        node.query(&["EXISTS", &part("queue"), &part("second")]) == Ok(2)
-    })
-    .await;
-    let moving = SlotMove::begin(&cluster, &part("queue"));
+    eventually("both to wait", SOON, async || node.query(&["ZCARD", &part("waiters")]) == Ok(2)).await;
+    let moving = SlotMove::begin(&cluster, &part("waiters"));
     node.cli(&["CONFIG", "RESETSTAT"]);
     let release = tokio::spawn(guard.release());
     eventually("the node to refuse", SOON, async || has_told(node, "ERR")).await;

@@ -23,7 +23,7 @@ async fn exact_names_must_leave_room_beside_them() {
         let alone = Mutex::builder().exact_names().build(&store, "x").unwrap();
         let quorum = Mutex::builder().exact_names().build_quorum([store], "x").unwrap();
         for mutex in [alone, quorum] {
-            for name in ["", "a}b", "{}x", "}", "{a}:td:queue", "a:td:"] {
+            for name in ["", "a}b", "{}x", "}", "{a}:td:waiters", "a:td:"] {
                 for error in [mutex.lock(name).await.unwrap_err(), mutex.try_lock(name).await.unwrap_err()] {
                     let text = error.to_string();
                     assert!(error.is_invalid() && text.contains(&format!("\"{name}\"")), "{text}");

@@ -20,7 +20,7 @@ async fn who_goes_away_leaves_its_own_place() {
     let holder = Mutex::builder().ttl(LONG).build(&far, "m").unwrap().lock("k").await.unwrap();
     let line = Mutex::new(&store, "m").unwrap();
     let strict = Mutex::builder().strict_fifo().build(&store, "m").unwrap();
-    let queued = || server.query::<u64>(&["LLEN", "td:{m:k}:queue"]).unwrap();
+    let queued = || server.query::<u64>(&["ZCARD", "td:{m:k}:waiters"]).unwrap();
     let waiter = tokio::spawn(async move { line.lock("k").await.unwrap() });
     eventually("the line to wait", SOON, async || queued() == 1).await;
     let alone = tokio::spawn({
@@ -65,7 +65,7 @@ async fn the_line_hears_what_is_wrong_with_its_key() {
         assert!(poll!(call.as_mut()).is_pending());
         let waiter = tokio::spawn(call);
         if strict {
-            let queued = || server.query::<u64>(&["LLEN", "td:{m:k}:queue"]).unwrap();
+            let queued = || server.query::<u64>(&["ZCARD", "td:{m:k}:waiters"]).unwrap();
             eventually("it to wait", SOON, async || queued() == 1).await;
         }
         // At once: a key that is missing meanwhile is free to be locked.
@@ -78,7 +78,7 @@ async fn the_line_hears_what_is_wrong_with_its_key() {
             drop(guard.unlock().await);
             assert!(timeout(SOON, mutex.lock("k")).await.unwrap().unwrap_err().is_unavailable());
         }
-        server.cli(&["DEL", "td:{m:k}:lock", "td:{m:k}:queue", "td:{m:k}:beats"]);
+        server.cli(&["DEL", "td:{m:k}:lock", "td:{m:k}:waiters", "td:{m:k}:beats"]);
     }
 }
 

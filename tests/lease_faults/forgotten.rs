@@ -30,7 +30,7 @@ async fn a_queue_that_is_never_empty_is_kept() {
     let stores = [(); 3].map(|()| Family::each(&open(&server.url()), LONG));
     for (which, family) in stores[0].iter().enumerate() {
         let holder = family.take("k").await.unwrap();
-        let keys = ["queue", "beats"].map(|part| family.part("k", part));
+        let keys = ["waiters", "beats"].map(|part| family.part("k", part));
         let mut waiters = Vec::new();
         for (at, others) in stores[1..].iter().enumerate() {
             if at > 0 {
@@ -73,7 +73,7 @@ async fn the_holders_of_a_key_that_is_never_free_are_kept() {
         let permits = permits.clone();
         async move { permits.add("k").await }
     });
-    let waits = async || server.query::<i64>(&["LLEN", "td:{permits:k}:permits:queue"]).unwrap() == 1;
+    let waits = async || server.query::<i64>(&["ZCARD", "td:{permits:k}:permits:waiters"]).unwrap() == 1;
     eventually("a waiter", SOON, waits).await;
     shorten(&server, holders, 1_000);
     assert!(first.done().await.unwrap());

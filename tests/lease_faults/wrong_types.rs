@@ -91,7 +91,7 @@ async fn any_part_of_another_type_is_named() {
     ];
     let mut told = 0;
     for family in families {
-        for part in ["lock", "holders", "fence", "queue", "second", "beats"] {
+        for part in ["lock", "holders", "fence", "waiters", "flows", "beats"] {
             let name = family.part(part, part);
             for is_held in [false, true] {
                 let holder = if is_held { Some(family.take(part).await.unwrap()) } else { None };

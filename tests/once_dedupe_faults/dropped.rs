@@ -135,7 +135,7 @@ impl Calls<'_> {
 
     /// Whether a call waits; in process that is so once it was polled.
     fn waits(&self) -> bool {
-        self.server.is_none_or(|server| left(server).iter().any(|key| key.ends_with(":queue")))
+        self.server.is_none_or(|server| left(server).iter().any(|key| key.ends_with(":waiters")))
     }
 
     async fn ends(&self, item: &str, end: End) {

@@ -208,7 +208,7 @@ async fn keys_of_another_type_are_named() {
 async fn a_part_that_becomes_of_another_type_stops_nobody_who_runs() {
     let place = Place::redis(2).await;
     let (flights, server) = (flights(&place), place.server.as_ref().unwrap());
-    for part in ["lock", "answer", "queue", "beats"] {
+    for part in ["lock", "answer", "waiters", "beats"] {
         let (name, work) = (format!("td:{{flights:{part}}}:flight:{part}"), Work::shut());
         let leader = lead(&flights[0], part, &work).await;
         server.cli(&["DEL", &name]);

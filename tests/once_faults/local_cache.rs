@@ -197,7 +197,7 @@ async fn an_answer_that_is_pushed_late_is_not_served_after_its_time() {
     eventually("a leader", SOON, async || lock() == 1).await;
     late.proxy.delay_replies(LATE);
     let publish = async {
-        let queue = || late.server.query::<Vec<String>>(&["KEYS", "*:flight:queue"]).unwrap().len();
+        let queue = || late.server.query::<Vec<String>>(&["KEYS", "*:flight:waiters"]).unwrap().len();
         eventually("a follower", SOON, async || queue() == 1).await;
         done.send(()).unwrap();
     };

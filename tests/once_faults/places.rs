@@ -55,7 +55,7 @@ impl Place {
         let mut keys: Vec<String> = server.query(&["KEYS", &format!("td:{{*:{key}}}:*")]).unwrap();
         keys.retain(|key| {
             key.ends_with("lock")
-                || key.ends_with("queue")
+                || key.ends_with("waiters")
                 || key.ends_with("beats") && waiting(server, key) > 0
         });
         keys

@@ -50,7 +50,7 @@ impl Fleet {
 
     /// Who waits for a key, first come first.
     pub(crate) fn queue(&self, state: &str, part: &str) -> Vec<String> {
-        self.server.query(&["LRANGE", &format!("td:{{{state}}}:{part}"), "0", "-1"]).unwrap()
+        self.server.query(&["ZRANGE", &format!("td:{{{state}}}:{part}"), "0", "-1"]).unwrap()
     }
 
     /// Nothing is left for ever.

@@ -31,6 +31,7 @@ mod stores;
 #[allow(dead_code)]
 #[path = "../lease_faults/taken.rs"]
 mod taken;
+mod turns;
 mod wire_format;
 
 /// Runs each test on each store.
@@ -153,6 +154,16 @@ on_every_store! {
     crate::permits::a_heavy_one_is_not_overtaken as a_heavy_one_is_not_overtaken,
     crate::permits::waits_until_none_is_left as waits_until_none_is_left,
     crate::permits::another_limit_per_call as another_limit_per_call,
+    crate::turns::each_flow_has_its_turn as each_flow_has_its_turn,
+    crate::turns::who_gives_up_costs_its_flow_nothing as who_gives_up_costs_its_flow_nothing,
+    crate::turns::shares_and_weights_count as shares_and_weights_count,
+    crate::turns::what_is_free_is_used_beside_a_heavy_one as what_is_free_is_used_beside_a_heavy_one,
+    crate::turns::a_class_goes_before_those_below as a_class_goes_before_those_below,
+    crate::turns::a_class_that_has_waited_goes_first as a_class_that_has_waited_goes_first,
+    crate::turns::the_last_permits_are_for_the_class_above as the_last_permits_are_for_the_class_above,
+    crate::turns::flows_that_were_evicted_come_back as flows_that_were_evicted_come_back,
+    crate::turns::bad_turns_are_errors as bad_turns_are_errors,
+    crate::turns::who_cannot_be_served_in_time_is_refused as who_cannot_be_served_in_time_is_refused,
     crate::mutexes::one_at_a_time_and_each_with_a_greater_fence as one_at_a_time_and_each_with_a_greater_fence,
     crate::mutexes::a_fence_outlives_what_ran_out as a_fence_outlives_what_ran_out,
     crate::mutexes::is_locked_sees_every_holder as is_locked_sees_every_holder,

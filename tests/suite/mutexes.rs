@@ -229,7 +229,7 @@ async fn exclude_locks_of_others(place: &Place, name: &str, in_a_queue: bool) {
     let (waiting, lock) = (mutex.clone(), key.clone());
     let waiter = tokio::spawn(async move { waiting.lock(lock).await.unwrap() });
     if in_a_queue {
-        place.eventually_exists(&format!("{{{key}}}:{}:queue", place.prefix)).await;
+        place.eventually_exists(&format!("{{{key}}}:{}:waiters", place.prefix)).await;
     } else {
         while tries.recv().await.unwrap() < 2 {}
     }

@@ -187,10 +187,10 @@ async fn permits() {
         ZADD td:{permits:k}:permits:holders <NOW+61s> 0123456789abcdef-200000.3938700/1/5
         ZADD td:{permits:k}:permits:holders 4503599627370497 excess
         PEXPIRE td:{permits:k}:permits:holders 172800000
-        RPUSH td:{permits:k}:permits:queue fedcba9876543210-3.3938700/5/5
+        ZADD td:{permits:k}:permits:waiters 0 fedcba9876543210-3.3938700/5/5
         ZADD td:{permits:k}:permits:beats <NOW+60s> fedcba9876543210-3.3938700/5/5
         ZADD td:{permits:k}:permits:beats <TOMBSTONE+60s> fedcba9876543210-4.3938700/1/5
-        PEXPIRE td:{permits:k}:permits:queue 60000
+        PEXPIRE td:{permits:k}:permits:waiters 60000
         PEXPIRE td:{permits:k}:permits:beats 60000
         "#,
     );
@@ -214,9 +214,9 @@ async fn permits() {
         r#"
         ZADD td:{permits:idle}:permits:holders <NOW+60s> 0123456789abcdef-5.3938700/1/5
         PEXPIRE td:{permits:idle}:permits:holders 172800000
-        RPUSH td:{permits:idle}:permits:second fedcba9876543210-6.3938700/idle
+        ZADD td:{permits:idle}:permits:waiters 4503599627370496 fedcba9876543210-6.3938700/idle
         ZADD td:{permits:idle}:permits:beats <NOW+60s> fedcba9876543210-6.3938700/idle
-        PEXPIRE td:{permits:idle}:permits:second 60000
+        PEXPIRE td:{permits:idle}:permits:waiters 60000
         PEXPIRE td:{permits:idle}:permits:beats 60000
         "#,
     );
@@ -233,6 +233,41 @@ async fn permits() {
     assert_eq!(scene.keys("td:{permits:own}:*"), ["td:{permits:own}:permits:holders"]);
 }
 
+/// Flow 5 is before flow 2, and both are before class 1.
+#[tokio::test]
+async fn turns() {
+    let scene = Scene::new().await;
+    let mut heard = scene.other_process().await;
+    scene.run(
+        r#"
+        ZADD td:{permits:k}:permits:holders <NOW+60s> 0123456789abcdef-1.3938700/1/1
+        PEXPIRE td:{permits:k}:permits:holders 172800000
+        ZADD td:{permits:k}:permits:waiters 281475110928384 fedcba9876543210-2.3938700/1/1/2.400.5265c00
+        ZADD td:{permits:k}:permits:waiters 281475110928385 fedcba9876543210-3.3938700/1/1/2.400.5265c00
+        ZADD td:{permits:k}:permits:waiters 281475312254976 fedcba9876543210-4.3938700/1/1/5.400.5265c00
+        ZADD td:{permits:k}:permits:waiters 562949953421312 fedcba9876543210-5.3938700/1/1/..5265c00
+        ZADD td:{permits:k}:permits:flows 1024 v0 3072 4194306 2048 4194309
+        ZADD td:{permits:k}:permits:beats <NOW+60s> fedcba9876543210-2.3938700/1/1/2.400.5265c00
+        ZADD td:{permits:k}:permits:beats <NOW+60s> fedcba9876543210-3.3938700/1/1/2.400.5265c00
+        ZADD td:{permits:k}:permits:beats <NOW+60s> fedcba9876543210-4.3938700/1/1/5.400.5265c00
+        ZADD td:{permits:k}:permits:beats <NOW+60s> fedcba9876543210-5.3938700/1/1/..5265c00
+        PEXPIRE td:{permits:k}:permits:waiters 60000
+        PEXPIRE td:{permits:k}:permits:flows 60000
+        PEXPIRE td:{permits:k}:permits:beats 60000
+        "#,
+    );
+    let group = WaitGroup::new(&scene.store, "permits", 1).unwrap();
+    let mut held = format!("{OLD}-1.3938700/1/1");
+    for next in [4, 2, 3, 5] {
+        assert!(group.done(&format!("permits:k:{held}").parse::<PermitId>().unwrap()).await.unwrap());
+        assert_form(&heard.next().await, &format!("# 0 {next}"));
+        held = scene.members("td:{permits:k}:permits:holders").remove(0);
+    }
+    assert_eq!(scene.members("td:{permits:k}:permits:flows"), ["v0"]);
+    let time: String = scene.server.query(&["ZSCORE", "td:{permits:k}:permits:flows", "v0"]).unwrap();
+    assert_eq!(time, "4096");
+}
+
 #[tokio::test]
 async fn mutexes() {
     let scene = Scene::new().await;
@@ -241,11 +276,11 @@ async fn mutexes() {
         r#"
         SET td:{mutex:k}:lock 0123456789abcdef-1.3938700 PX 60000
         SET td:{mutex:k}:fence "4000000000000000 " PX 691200000
-        RPUSH td:{mutex:k}:queue fedcba9876543210-2.3938700 fedcba9876543210-3.3938700 fedcba9876543210-a.3938700~36ee80
+        ZADD td:{mutex:k}:waiters 0 fedcba9876543210-2.3938700 1 fedcba9876543210-3.3938700 2 fedcba9876543210-a.3938700~36ee80
         ZADD td:{mutex:k}:beats <NOW+60s> fedcba9876543210-2.3938700
         ZADD td:{mutex:k}:beats <NOW-1s> fedcba9876543210-3.3938700
         ZADD td:{mutex:k}:beats <NOW+60s> fedcba9876543210-a.3938700~36ee80
-        PEXPIRE td:{mutex:k}:queue 60000
+        PEXPIRE td:{mutex:k}:waiters 60000
         PEXPIRE td:{mutex:k}:beats 60000
         "#,
     );
@@ -273,7 +308,7 @@ async fn mutexes() {
     assert_form(&message, "# 4000000000000064 a");
     assert_eq!(scene.get("td:{mutex:k}:fence"), "4000000000000064 ");
     assert!((3_000_000..=3_600_000).contains(&scene.ttl("td:{mutex:k}:fence")));
-    assert!(scene.server.query::<u8>(&["EXISTS", "td:{mutex:k}:queue", "td:{mutex:k}:beats"]) == Ok(0));
+    assert!(scene.server.query::<u8>(&["EXISTS", "td:{mutex:k}:waiters", "td:{mutex:k}:beats"]) == Ok(0));
 
     scene.run(
         r#"
@@ -353,9 +388,9 @@ async fn reader_writer_locks() {
     assert!(is_refused(&locks.with_group("blue").unwrap().try_read("k").await));
     scene.run(
         r#"
-        RPUSH td:{rw:k}:rw:queue fedcba9876543210-3.3938700/w16
+        ZADD td:{rw:k}:rw:waiters 0 fedcba9876543210-3.3938700/w16
         ZADD td:{rw:k}:rw:beats <NOW+60s> fedcba9876543210-3.3938700/w16
-        PEXPIRE td:{rw:k}:rw:queue 60000
+        PEXPIRE td:{rw:k}:rw:waiters 60000
         PEXPIRE td:{rw:k}:rw:beats 60000
         "#,
     );
@@ -372,11 +407,10 @@ async fn reader_writer_locks() {
         ZADD td:{rw:row}:rw:holders <NOW+60s> 0123456789abcdef-4.3938700/w2
         PEXPIRE td:{rw:row}:rw:holders 172800000
         SET td:{rw:row}:rw:fence "4000000000000007 2" PX 691200000
-        RPUSH td:{rw:row}:rw:queue fedcba9876543210-5.3938700/w2
-        RPUSH td:{rw:row}:rw:second fedcba9876543210-6.3938700/rblue
+        ZADD td:{rw:row}:rw:waiters 0 fedcba9876543210-5.3938700/w2
+        ZADD td:{rw:row}:rw:waiters 562949953421312 fedcba9876543210-6.3938700/rblue
         ZADD td:{rw:row}:rw:beats <NOW+60s> fedcba9876543210-5.3938700/w2 <NOW+60s> fedcba9876543210-6.3938700/rblue
-        PEXPIRE td:{rw:row}:rw:queue 60000
-        PEXPIRE td:{rw:row}:rw:second 60000
+        PEXPIRE td:{rw:row}:rw:waiters 60000
         PEXPIRE td:{rw:row}:rw:beats 60000
         "#,
     );
@@ -580,9 +614,9 @@ async fn answers() {
         let flights = flights.clone();
         async move { flights.run("led", || async { 9 }).await.unwrap() }
     });
-    let queue = "td:{flights:led}:flight:queue";
-    eventually("it to follow", SOON, async || scene.server.query::<u8>(&["LLEN", queue]) == Ok(1)).await;
-    let token: String = scene.server.query(&["LINDEX", queue, "0"]).unwrap();
+    let queue = "td:{flights:led}:flight:waiters";
+    eventually("it to follow", SOON, async || scene.server.query::<u8>(&["ZCARD", queue]) == Ok(1)).await;
+    let token = scene.server.query::<Vec<String>>(&["ZRANGE", queue, "0", "0"]).unwrap().remove(0);
     assert_form(&token, "@-@.@");
     let (process, id) = token.split_once('.').unwrap().0.split_once('-').unwrap();
     eventually("it to listen, and to get its answer", SOON, async || {
@@ -785,14 +819,14 @@ async fn forms_that_are_not_recognised() {
         PEXPIRE td:{permits:k}:permits:holders 172800000
         ZADD td:{rw:k}:rw:holders <NOW+60s> another-form
         PEXPIRE td:{rw:k}:rw:holders 172800000
-        RPUSH td:{permits:queue}:permits:queue another-form
-        ZADD td:{permits:queue}:permits:beats <NOW+60s> another-form
-        PEXPIRE td:{permits:queue}:permits:queue 60000
-        PEXPIRE td:{permits:queue}:permits:beats 60000
-        RPUSH td:{mutex:queue}:queue another-form
-        ZADD td:{mutex:queue}:beats <NOW+60s> another-form
-        PEXPIRE td:{mutex:queue}:queue 60000
-        PEXPIRE td:{mutex:queue}:beats 60000
+        ZADD td:{permits:waiters}:permits:waiters 0 another-form
+        ZADD td:{permits:waiters}:permits:beats <NOW+60s> another-form
+        PEXPIRE td:{permits:waiters}:permits:waiters 60000
+        PEXPIRE td:{permits:waiters}:permits:beats 60000
+        ZADD td:{mutex:waiters}:waiters 0 another-form
+        ZADD td:{mutex:waiters}:beats <NOW+60s> another-form
+        PEXPIRE td:{mutex:waiters}:waiters 60000
+        PEXPIRE td:{mutex:waiters}:beats 60000
         HSET td:{other:0}:exact:<HOUR%3> s another-form "\x7d\x4e\x5a\x76\xea\xe6\xd8\xc1\x65\x41\x0a\xc1\x9f\xe6\x75\x65" ""
         PEXPIRE td:{other:0}:exact:<HOUR%3> 7200000
         SET td:{flights:k}:flight:answer "another form" PX 60000
@@ -832,8 +866,8 @@ async fn forms_that_are_not_recognised() {
     })
     .await;
     assert_eq!(group.count("k").await.unwrap(), 2);
-    assert!(timeout(SOON, group.add("queue")).await.unwrap().unwrap().done().await.unwrap());
-    assert!(timeout(SOON, mutex.lock("queue")).await.unwrap().unwrap().unlock().await.unwrap());
+    assert!(timeout(SOON, group.add("waiters")).await.unwrap().unwrap().done().await.unwrap());
+    assert!(timeout(SOON, mutex.lock("waiters")).await.unwrap().unwrap().unlock().await.unwrap());
     let flights = SingleFlight::<u64>::builder(Postcard)
         .ttl(Duration::from_secs(60))
         .build(&scene.store, "flights")

@@ -22,7 +22,7 @@ impl Kind for ExactClaims {
     type Holders = Holder<false>;
     type Outcome = Exact;
     const PARTS: &'static [&'static str] =
-        &["exact:claim", "@exact:0", "exact:queue", "exact:beats", "@exact:1", "@exact:2"];
+        &["exact:claim", "@exact:0", "exact:waiters", "exact:beats", "@exact:1", "@exact:2"];
     const SCRIPTS: Scripts = scripts!("lib/quick_exact", "lib/quick_outcome"; "lib/mutex", "lib/exact");
     const FENCED: bool = false;
 }

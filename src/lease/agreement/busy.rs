@@ -137,7 +137,7 @@ async fn lines_are_kept() {
     line::<Permits>(3, 0, |_| "/1/3".into()).await;
     line::<Exclusive>(1, 0, |_| String::new()).await;
     line::<ReadWrite>(1, 0, |_| "/w1".into()).await;
-    // Each reader has a group of its own, so they wait for each other, in the second queue.
+    // Each reader has a group of its own, so they wait for each other, in the second rank.
     line::<ReadWrite>(1, 1, |n| format!("/r{n}")).await;
     line::<Flight>(1, 0, |_| String::new()).await;
     line::<FilterClaims>(1, 0, |_| String::new()).await;

@@ -30,7 +30,7 @@ async fn a_push_finds_its_waiter_after_many_tokens() {
             });
             eventually("the subscription", SOON, is_linked).await;
             let stands =
-                async || server.query::<i64>(&["LLEN", "td:{permits:k}:permits:queue"]).unwrap() == 1;
+                async || server.query::<i64>(&["ZCARD", "td:{permits:k}:permits:waiters"]).unwrap() == 1;
             eventually("the waiter to stand in the queue", SOON, stands).await;
             assert!(held.done().await.unwrap());
             assert!(waits.await.unwrap().unwrap().done().await.unwrap());

@@ -58,6 +58,10 @@ impl<H: Modelled> World<H> {
             server.fence_fell,
             server.entered,
             server.held_after,
+            server.seen.unfair,
+            server.seen.lower,
+            server.seen.starved,
+            server.seen.aged,
             seen.fence_fell,
             seen.late,
             seen.missed,
@@ -114,7 +118,7 @@ impl<H: Modelled> World<H> {
             let place = self.waiting.iter().filter(|other| seats[**other].process == of.process);
             let place = place.clone().position(|other| *other == seat).map_or(-1, |place| place as i64);
             let flags = (self.came >> seat & 1) + 2 * (self.stalled >> seat & 1);
-            form.extend([of.ttl, of.weight, of.rank, flags.into(), place].map(number));
+            form.extend([of.ttl, of.weight, of.rank, of.flow, flags.into(), place].map(number));
         }
         let token = |token: usize| number((token - first * self.rules.asks) as i64);
         if let Some((own, entry)) = client.entry() {
@@ -180,6 +184,9 @@ impl<H: Modelled> World<H> {
             let until = state.queue.clone().leave(name).unwrap_or(0);
             let place = if state.queue.has_place(name) { state.queue.position(name) } else { -1 };
             form.extend([number(in_ticks(until - now).max(0)), number(place)]);
+            let (passed, since) = server.seen.of(token);
+            let waited = since.map_or(0, |since| in_ticks(now - since).min(self.rules.aging));
+            form.extend([number(passed), number(waited), number(state.queue.tag_ahead(name))]);
         }
     }
 

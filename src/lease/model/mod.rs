@@ -34,6 +34,7 @@ mod properties;
 mod rules;
 mod server;
 mod settings;
+mod turns;
 mod world;
 
 use std::collections::BTreeSet;

@@ -14,6 +14,10 @@ pub(super) const BOUNDED: &str = "no belief lasts longer than the ttl";
 pub(super) const FENCES: &str = "each exclusive holder has a higher fence than all before it";
 pub(super) const GRANTS: &str = "each exclusive grant has a higher fence than all before it";
 pub(super) const ORDER: &str = "no waiter overtakes another in the queue";
+pub(super) const SHARES: &str = "each flow passes a waiter at the head of another one at most once";
+pub(super) const CLASSES: &str =
+    "a class goes before those below it, unless one of these has waited for too long";
+pub(super) const AGED: &str = "a class that has waited for too long goes before those above it";
 pub(super) const PLACES: &str = "no waiter that counts as alive loses its place";
 pub(super) const FAIR: &str = "the waiters of one process are served in the order of arrival";
 pub(super) const RELEASED: &str = "a released token neither holds nor waits again";
@@ -36,6 +40,9 @@ impl<H: Modelled> Protocol<H> {
             }),
             Property::always(GRANTS, |_, world: &World<H>| !H::FENCED || !world.server.fence_fell),
             Property::always(ORDER, |_, world: &World<H>| !world.server.overtaken),
+            Property::always(SHARES, |_, world: &World<H>| !world.server.seen.unfair),
+            Property::always(CLASSES, |_, world: &World<H>| !world.server.seen.lower),
+            Property::always(AGED, |_, world: &World<H>| !world.server.seen.starved),
             Property::always(PLACES, |_, world: &World<H>| !world.server.displaced),
             Property::always(FAIR, |_, world: &World<H>| !world.seen.unfair),
             Property::always(RELEASED, |_, world: &World<H>| !world.has_revived()),
@@ -75,6 +82,17 @@ impl<H: Modelled> Protocol<H> {
         if faults.crashes > 0 {
             all.push(Property::sometimes("a holder follows a crashed one", |_, world: &World<H>| {
                 world.crashes < world.rules.faults.crashes && world.believed_weight() > 0
+            }));
+        }
+        if rules.seats.windows(3).any(|seats| seats[0].flow == seats[1].flow && seats[2].flow > seats[1].flow)
+        {
+            all.push(Property::sometimes("a flow passes a waiter of another one", |_, world: &World<H>| {
+                world.server.seen.passed.iter().any(|passed| *passed != 0)
+            }));
+        }
+        if rules.aging > 0 {
+            all.push(Property::sometimes("a lower class goes first", |_, world: &World<H>| {
+                world.server.seen.aged
             }));
         }
         if rules.capacity > 1 {

@@ -34,6 +34,8 @@ pub(super) struct Seat {
     pub(super) ttl: i64,
     pub(super) weight: i64,
     pub(super) rank: i64,
+    /// Its flow; 0: none.
+    pub(super) flow: i64,
 }
 
 #[derive(Clone, Debug)]
@@ -45,6 +47,8 @@ pub(super) struct Rules {
     /// How long a grant lasts at most, and how long a waiter counts as alive after a heartbeat: in ticks.
     pub(super) grant: i64,
     pub(super) alive: i64,
+    /// How long waiters may be passed by lower ranks, in ticks; 0: for any time.
+    pub(super) aging: i64,
     /// How long a tombstone lasts, in ticks.
     pub(super) tombstone: i64,
     /// How long after it was sent a call may run, in ticks. After that it is lost. `None`: it may run at any time.
@@ -136,6 +140,8 @@ pub(super) enum Flaw {
     FenceIsTheClock,
     /// A release leaves no tombstone.
     NoTombstone,
+    /// Waiters may be passed by lower ranks for any time.
+    ClassesDoNotAge,
     /// A waiter that lines up behind others does not extend how long the queue is kept.
     BusyQueueIsNotKept,
     /// A line forgets that its acquire was sent twice.
@@ -167,6 +173,7 @@ impl Rules {
             capacity,
             grant: 1,
             alive: 2,
+            aging: 0,
             tombstone: ALWAYS,
             late: None,
             again: 1,
@@ -184,7 +191,7 @@ impl Rules {
 
     /// A mutex, with one process for each seat.
     pub(super) fn mutex(seats: usize) -> Self {
-        let seat = |line| Seat { line, process: line, ttl: 2, weight: 1, rank: 0 };
+        let seat = |line| Seat { line, process: line, ttl: 2, weight: 1, rank: 0, flow: 0 };
         Self::new((0..seats).map(seat).collect(), Tokens::Mutex)
     }
 
@@ -212,10 +219,14 @@ impl Rules {
     /// Writes the tokens: process, id, ttl, and the suffix of the kind.
     fn named(mut self) -> Self {
         let name = |token| {
-            let Seat { process, ttl, weight, rank, .. } = self.seats[self.seat_of(token)];
+            let Seat { process, ttl, weight, rank, flow, .. } = self.seats[self.seat_of(token)];
             let ttl = if self.has(Flaw::LongGrant) { String::new() } else { format!(".{:x}", ttl * TICK) };
             let suffix = match self.tokens {
                 Tokens::Mutex => String::new(),
+                Tokens::Permits if self.aging > 0 && !self.has(Flaw::ClassesDoNotAge) => {
+                    format!("/{weight}/{}/..{:x}", self.capacity, self.aging * TICK)
+                }
+                Tokens::Permits if flow > 0 => format!("/{weight}/{}/{flow}.{weight}.", self.capacity),
                 Tokens::Permits => format!("/{weight}/{}", self.capacity),
                 Tokens::ReadWrite if rank > 0 => "/r".to_owned(),
                 Tokens::ReadWrite => "/w1".to_owned(),

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use super::super::flows::Order;
 use super::super::key_state::{KeyState, Standing};
 use super::super::kind::Holders;
 use super::super::outcome::{Completing, Entered};
 use super::super::queue::Queue;
 use super::rules::{Flaw, Rules, TICK};
+use super::turns::Turns;
 use crate::store::{Cell as _, Push};
 
 /// Holders whose rules may be broken.
@@ -23,6 +25,8 @@ impl<H: Holders> Flawed<H> {
 }
 
 impl<H: Holders> Holders for Flawed<H> {
+    const ORDERED: bool = H::ORDERED;
+
     fn sweep(&mut self, now: i64) {
         self.holders.sweep(now);
     }
@@ -48,8 +52,8 @@ impl<H: Holders> Holders for Flawed<H> {
         self.holders.is_full()
     }
 
-    fn counted(queue: &Queue) -> i64 {
-        H::counted(queue)
+    fn counted(queue: &Queue, rank: i64) -> i64 {
+        H::counted(queue, rank)
     }
 
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64 {
@@ -77,8 +81,12 @@ impl<H: Holders> Holders for Flawed<H> {
         }
     }
 
-    fn head(&self, queue: &Queue, turn: &mut bool) -> Option<Arc<str>> {
-        let head = self.holders.head(queue, turn);
+    fn order(token: &str) -> Order {
+        H::order(token)
+    }
+
+    fn head(&self, queue: &Queue, turn: &mut bool, now: i64) -> Option<Arc<str>> {
+        let head = self.holders.head(queue, turn, now);
         if !self.has(Flaw::SmallGoesFirst) {
             return head;
         }
@@ -88,7 +96,7 @@ impl<H: Holders> Holders for Flawed<H> {
                 return Some(token);
             }
             rest.leave(&token);
-            next = self.holders.head(&rest, turn);
+            next = self.holders.head(&rest, turn, now);
         }
         head
     }
@@ -128,10 +136,11 @@ pub(super) struct Server<H> {
     pub(super) entered: bool,
     /// Whether a token was granted a lease after that.
     pub(super) held_after: bool,
+    pub(super) seen: Turns,
 }
 
 /// A waiter: its token, how many of its rank are before it, and whether it counts as alive.
-type Place = (usize, i64, bool);
+pub(super) type Place = (usize, i64, bool);
 
 impl<H: Holders> Server<H> {
     pub(super) fn new(rules: &Rules) -> Self {
@@ -149,6 +158,7 @@ impl<H: Holders> Server<H> {
             displaced: false,
             entered: false,
             held_after: false,
+            seen: Turns::default(),
         }
     }
 
@@ -159,6 +169,8 @@ impl<H: Holders> Server<H> {
         // Renews nothing, and sweeps.
         self.state.renew("", 0, 0, self.now);
         self.state.tombstones.retain(|_, until| *until > self.now);
+        let (now, after) = (self.now, self.places(rules));
+        self.seen.keep(rules, &after, now);
         let queue = &self.state.queue;
         self.displaced |=
             places.iter().any(|(token, _, alive)| *alive && !queue.has_place(rules.name(*token)));
@@ -193,12 +205,15 @@ impl<H: Holders> Server<H> {
                 |other: &Place| overtakes(rules, &places, new, *other) && self.is_alive(rules, other.0);
             self.overtaken |= places.iter().any(before);
             self.held_after |= self.entered;
+            self.seen.granted(rules, &places, new, self.now);
             let fence = self.state.holders.held(rules.name(new), self.now).map_or(0, |(_, fence)| fence);
             // A shared holder has the fence of the exclusive holder before it.
             let shares = rules.of(new).weight < rules.capacity;
             self.fence_fell |= fence < self.fence || (fence == self.fence && !shares);
             self.fence = fence;
         }
+        let places = self.places(rules);
+        self.seen.keep(rules, &places, self.now);
         (standing, self.state.pushes())
     }
 
@@ -272,7 +287,9 @@ fn overtakes(rules: &Rules, places: &[Place], new: usize, (other, position, aliv
     let (mine, its) = (rules.of(new).rank, rules.of(other).rank);
     alive
         && match places.iter().find(|(token, ..)| *token == new) {
-            Some((_, place, _)) => mine == its && position < *place,
+            Some((_, place, _)) => {
+                mine == its && rules.of(new).flow == rules.of(other).flow && position < *place
+            }
             None => mine >= its,
         }
 }

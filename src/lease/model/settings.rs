@@ -1,7 +1,7 @@
 //! The settings that are explored.
 
 use super::explore;
-use super::properties::{COVERED, EXCLUSION, FENCES};
+use super::properties::{COVERED, EXCLUSION, FENCES, ORDER};
 use super::rules::{Faults, Rules, Seat, Tokens, size};
 use crate::lease::holder::Holder;
 use crate::rw_lock::holders::RwHolders;
@@ -21,7 +21,7 @@ pub(super) const NONE: Faults = Faults {
     completes: false,
 };
 
-const SEAT: Seat = Seat { line: 0, process: 0, ttl: 2, weight: 1, rank: 0 };
+const SEAT: Seat = Seat { line: 0, process: 0, ttl: 2, weight: 1, rank: 0, flow: 0 };
 
 /// The ttl for settings with many states.
 fn short() -> i64 {
@@ -49,6 +49,19 @@ pub(super) fn weighted() -> Rules {
 pub(super) fn permits() -> Rules {
     let seat = |line| Seat { line, process: line, ..SEAT };
     Rules { capacity: 2, ..Rules::new((0..3).map(seat).collect(), Tokens::Permits) }.asks(1)
+}
+
+/// Waiters that want the only permit, each of a flow.
+pub(super) fn fair(flows: &[i64]) -> Rules {
+    let seat = |(line, flow): (usize, &i64)| Seat { line, process: line, ttl: 1, flow: *flow, ..SEAT };
+    Rules::new(flows.iter().enumerate().map(seat).collect(), Tokens::Permits).asks(1)
+}
+
+/// Waiters that want the only permit, each of a class. After a tick, a class goes before those above it.
+pub(super) fn classes(ranks: &[i64]) -> Rules {
+    let seat = |(line, rank): (usize, &i64)| Seat { line, process: line, ttl: 1, rank: *rank, ..SEAT };
+    let rules = Rules::new(ranks.iter().enumerate().map(seat).collect(), Tokens::Permits);
+    Rules { aging: 1, alive: 3, ..rules }.asks(1)
 }
 
 /// Two readers and a writer.
@@ -186,6 +199,29 @@ fn a_clock_that_is_set_forward() {
 #[test]
 fn weights() {
     explore::<PermitHolders>("weights", weighted().faults(NONE));
+}
+
+/// One flow comes twice, the other one once.
+#[test]
+fn flows() {
+    explore::<PermitHolders>("flows", fair(&[1, 1, 2]).faults(NONE));
+    let faults = Faults { losses: true, leaves: true, crashes: 1, ..NONE };
+    explore::<PermitHolders>("flows and faults", fair(&[1, 2]).faults(faults));
+}
+
+/// One flow wants one of two permits at a time, another one wants both at once.
+#[test]
+fn flows_of_different_weights() {
+    let mut rules = fair(&[1, 1, 2]);
+    (rules.seats[2].weight, rules.capacity) = (2, 2);
+    explore::<PermitHolders>("weighted flows", rules.asks(1).faults(NONE).but(&[ORDER]));
+}
+
+#[test]
+fn waiters_of_different_classes() {
+    explore::<PermitHolders>("classes", classes(&[0, 0, 1]).faults(NONE));
+    let faults = Faults { losses: true, leaves: true, crashes: 1, ..NONE };
+    explore::<PermitHolders>("classes and faults", classes(&[0, 1]).faults(faults));
 }
 
 #[test]

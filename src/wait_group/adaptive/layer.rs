@@ -46,12 +46,12 @@ impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
 
 impl<Req> RequestPermits<Req> {
     fn adaptive<C>(self, adaptive: Adaptive<C>) -> Result<RequestPermits<Req, Adaptive<C>>, Error> {
-        let Self { mut source, weight, limit, observer: () } = self;
+        let Self { mut source, weight, limit, turn, observer: () } = self;
         let group = &source.group;
         let (rules, timeout) = (adaptive.rules(group.limit())?, adaptive.timeout);
         let limits = AdaptiveLimits::new(group.store(), group.name(), rules, timeout);
         source.adaptive = Some(limits);
-        Ok(RequestPermits { source, weight, limit, observer: adaptive })
+        Ok(RequestPermits { source, weight, limit, turn, observer: adaptive })
     }
 }
 

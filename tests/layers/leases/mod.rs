@@ -18,4 +18,5 @@ mod stalled_bodies;
 mod statuses;
 mod taken;
 mod tonic_server;
+mod turns;
 mod upgrades;

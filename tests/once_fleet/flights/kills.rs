@@ -132,7 +132,7 @@ async fn who_was_to_take_over_may_be_killed_too() {
             fleet.referee.order(name, key).await;
             fleet.lined_up(&state, "flight:beats", waiting as u64 + 1).await;
         }
-        assert_eq!(fleet.queue(&state, "flight:queue").len(), FOLLOWERS);
+        assert_eq!(fleet.queue(&state, "flight:waiters").len(), FOLLOWERS);
         fleet.referee.note(key, "kill", "leader and heir").await;
         leader.kill9();
         children[0].kill9();

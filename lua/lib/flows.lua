@@ -1,0 +1,182 @@
+-- flows: fair shares and classes among the waiters for permits. The rank of a waiter is its class. Behind its limit, a
+-- token has `/flow.cost.aging`, in hexadecimal digits: the number of its flow and what the permit costs that (both may be
+-- missing: then it is served before all flows of its rank, in the order of arrival), and how long the waiters of lower
+-- ranks may be served before it (µs; may be missing: for any time).
+-- Of a flow with waiters, the first one has a tag: the virtual time when it became the first, plus its cost. The lowest tag
+-- of a rank is served first, and is its virtual time from then on (self-clocked fair queueing, Golestani 1994).
+-- The score of a waiter with a flow is its rank times 2^49, plus 2^48, plus its flow times 2^26, plus a ticket.
+-- The mark is a ZSET:
+--   line    the flow and its rank as a number, the score of its waiters without the ticket / 2^26 -> rank * 2^49 + tag
+--   vR      the virtual time of rank R -> rank * 2^49 + tag
+--   tR      for rank R -> 2^52 + when it was served last, or got its first waiter (µs)
+local width, most = 67108864, 4398046511104 -- 2^26; 2^42: the highest cost, and the longest aging
+local chosen -- the waiter that `head` found last: its token, rank, line, tag, virtual time, and the token behind it
+
+local orders = {} -- by the end of a token
+local function order(token)
+  local ending = string.match(token, '^[^/]*/[^/]*/[^/]*/(.*)$', 18) or ''
+  if not orders[ending] then
+    local flow, cost, aging = string.match(ending, '^(%x*)%.(%x*)%.(%x*)$')
+    flow, cost, aging = tonumber(flow or '', 16), tonumber(cost or '', 16), tonumber(aging or '', 16)
+    local of = {flow = flow and cost and math.min(flow, 4194303), aging = aging and math.min(aging, most)}
+    of.cost = of.flow and math.max(math.min(cost, most), 1)
+    orders[ending] = of
+  end
+  return orders[ending]
+end
+
+local permits_more = kind.more
+function kind.more()
+  permits_more()
+  local format, floor = string.format, math.floor
+
+  local function whole(number)
+    return format('%d', number)
+  end
+
+  -- The first `n` waiters of a line.
+  local function front(line, n)
+    return call('ZRANGE', queue, whole(line * width), '(' .. whole((line + 1) * width), 'BYSCORE', 'LIMIT', 0, n)
+  end
+
+  -- The virtual time of a rank, as a score; nil: it begins.
+  local function served(rank)
+    return tonumber(call('ZSCORE', mark, 'v' .. rank) or nil)
+  end
+
+  -- Adds a cost to a virtual time. All tags of the rank are lowered before they would leave its range.
+  local function tag_of(rank, reached, cost)
+    if reached + cost < (rank + 1) * ranks then return reached + cost end
+    local from = rank * ranks
+    local all = call('ZRANGE', mark, whole(from), '(' .. whole(from + ranks), 'BYSCORE', 'WITHSCORES')
+    for i = 1, #all, 2 do call('ZADD', mark, whole(math.max(all[i + 1] - reached + from, from)), all[i]) end
+    return from + cost
+  end
+
+  -- Records that a rank was served ('XX'), or got a waiter: its first ('CH') or another one ('NX').
+  local function aged(rank, option)
+    return rank > 0 and rank <= kind.counts and call('ZADD', mark, option, whole(lift + now), 't' .. rank) == 1
+  end
+
+  -- Returns the ticket for a waiter behind the one with this score. Tickets begin again before they would leave the line.
+  local function behind(line, last)
+    if last + 1 < (line + 1) * width then return last + 1 end
+    local all = front(line, width)
+    for i, token in ipairs(all) do call('ZADD', queue, whole(line * width + i - 1), token) end
+    return line * width + #all
+  end
+
+  -- Returns whether the keys have to be kept for longer; for a token with a flow, its score, and how many waiters may be
+  -- served before it.
+  function kind.line_up(token, rank)
+    local of = order(token)
+    chosen = nil -- the token behind it may be another one now
+    local starts = of.aging and not lease.edge(rank)[1]
+    local is_new = of.aging and aged(rank, starts and 'CH' or 'NX') or starts
+    if not of.flow then return is_new end
+    local line = (rank * ranks + plain) / width + of.flow
+    local from, to = whole(line * width), '(' .. whole((line + 1) * width)
+    local last = call('ZRANGE', queue, to, from, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+    local score = last and behind(line, tonumber(last)) or line * width
+    local reached, before, is_alone = served(rank), 0, false
+    if last then
+      before = call('ZCOUNT', queue, from, to)
+    else
+      call('ZADD', mark, whole(tag_of(rank, reached or rank * ranks, of.cost)), whole(line))
+      is_alone = call('ZCARD', mark) == 1 or call('EXISTS', queue) == 0
+    end
+    local flows = call('ZCOUNT', mark, whole(rank * ranks), '(' .. whole((rank + 1) * ranks)) - (reached and 1 or 0)
+    local lower = rank > 0 and lease.ahead(rank - 1) or 0
+    return is_new or is_alone, score, math.min(lease.ahead(rank), lower + (before + 1) * flows - 1)
+  end
+
+  -- Returns the rank above this one that is served before it now, if one has waited for too long.
+  local function due(rank, aging)
+    local all = aging and call('ZRANGE', mark, lift, '+inf', 'BYSCORE', 'WITHSCORES') or {}
+    for i = 1, #all, 2 do
+      local since, other = all[i + 1] - lift, tonumber(string.match(all[i], '^t([1-7])$'))
+      -- A time ahead of the clock is from before the clock was set back.
+      if other and other > rank and (since > now or since + aging <= now) and lease.edge(other)[1] then return other end
+    end
+  end
+
+  function kind.due(token, rank)
+    return due(rank, order(token).aging)
+  end
+
+  function kind.head()
+    local lowest = call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+    local token, score = lowest[1], tonumber(lowest[2])
+    chosen = nil
+    if not token then return nil end
+    local rank = floor(score / ranks)
+    local other = due(rank, order(token).aging)
+    if other then
+      lowest, rank = lease.edge(other), other
+      token, score = lowest[1], tonumber(lowest[2])
+    end
+    if score % ranks < plain then return token end
+    local tags = call('ZRANGE', mark, whole(rank * ranks), '(' .. whole((rank + 1) * ranks), 'BYSCORE', 'LIMIT', 0, 2,
+      'WITHSCORES')
+    local at, reached = 1, nil
+    if tags[1] == 'v' .. rank then at, reached = 3, tonumber(tags[2]) end
+    local line = tonumber(tags[at] or '')
+    local two = line and front(line, 2) or {}
+    if not two[1] then return token end -- the flows were evicted: heartbeats bring them back
+    chosen = {token = two[1], rank = rank, line = line, tag = tonumber(tags[at + 1]), reached = reached, next = two[2]}
+    return chosen.token
+  end
+
+  -- Returns whether a waiter has to leave by `drop`.
+  function kind.is_ordered(token)
+    return order(token).flow
+  end
+
+  -- Removes a waiter from the queue. `granted`: it is granted a lease.
+  function kind.drop(token, granted)
+    local of, was = order(token), chosen
+    chosen = nil
+    if not of.flow and not (granted and of.aging) then return call('ZREM', queue, token) end
+    if not was or was.token ~= token then
+      local score = tonumber(call('ZSCORE', queue, token) or nil)
+      if not score then return end
+      was = {rank = floor(score / ranks)}
+      local line = of.flow and floor(score / width)
+      local two = line and front(line, 2) or {}
+      if two[1] == token then
+        was.line, was.tag, was.next = line, tonumber(call('ZSCORE', mark, whole(line)) or nil), two[2]
+      end
+    end
+    call('ZREM', queue, token)
+    local rank, tag, next = was.rank, was.tag, was.next and order(was.next).cost
+    if granted and of.aging then aged(rank, 'XX') end
+    if not tag then return end -- it was not the first of its flow, or that was evicted
+    local reached = math.max(tag - of.cost, rank * ranks)
+    if granted then
+      reached = math.max(was.reached or served(rank) or tag, tag)
+      call('ZADD', mark, whole(reached), 'v' .. rank)
+    end
+    if next then
+      call('ZADD', mark, whole(tag_of(rank, reached, next)), whole(was.line))
+    else
+      call('ZREM', mark, whole(was.line))
+    end
+  end
+
+  -- Brings back the flows of waiters, if Redis has evicted them.
+  function kind.touch(tokens)
+    local waits, lines = {}, {}
+    for i, score in ipairs(call('ZMSCORE', queue, unpack(tokens))) do
+      if score and order(tokens[i]).flow then
+        waits[#waits + 1], lines[#lines + 1] = tokens[i], whole(floor(score / width))
+      end
+    end
+    if #lines == 0 then return end
+    for i, tag in ipairs(call('ZMSCORE', mark, unpack(lines))) do
+      local rank = floor(lines[i] * width / ranks)
+      if not tag then
+        call('ZADD', mark, 'NX', whole(tag_of(rank, served(rank) or rank * ranks, order(waits[i]).cost)), lines[i])
+      end
+    end
+  end
+end

@@ -1,0 +1,134 @@
+//! Fair shares and classes among the waiters of a key: the Rust twin of `lua/lib/flows.lua`.
+//!
+//! Self-clocked fair queueing: S. J. Golestani, "A Self-Clocked Fair Queueing Scheme for Broadband Applications",
+//! INFOCOM 1994. The first waiter of each flow has a tag: the virtual time when it became the first, plus its cost. The
+//! lowest tag is served first, and is the virtual time from then on. The waiters behind the first of a flow have no tags
+//! yet, so a waiter that goes away costs its flow nothing.
+
+use std::collections::BTreeSet;
+
+use hashbrown::HashMap;
+
+/// The number of ranks: the classes, and one for waiters that want no permit.
+pub(super) const RANKS: usize = 9;
+
+/// The number of classes.
+pub(super) const CLASSES: i64 = 8;
+
+/// What a token says of its place among the waiters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Order {
+    /// Its flow. `None`: it is served before all flows of its rank, in the order of arrival.
+    pub(crate) flow: Option<Flow>,
+    /// How long waiters of lower ranks may be served before its rank is, µs. `None`: for any time.
+    pub(crate) aging: Option<i64>,
+}
+
+/// The number of a flow, and the cost of one lease to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flow {
+    pub(crate) number: i64,
+    pub(crate) cost: i64,
+}
+
+/// The flows that have waiters, by rank and number.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Flows {
+    lines: HashMap<(i64, i64), Line>,
+    /// The same flows by rank and tag.
+    tags: BTreeSet<(i64, i64, i64)>,
+    /// How many flows of each rank have waiters.
+    counts: [i64; RANKS],
+    /// The virtual time of each rank: the tag that was served last.
+    served: [Option<i64>; RANKS],
+    /// When each rank was served last, or got its first waiter, µs.
+    since: [Option<i64>; RANKS],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    tag: i64,
+    waiters: i64,
+}
+
+impl Flows {
+    /// Adds a waiter. Returns how many flows its rank has, how many waiters are before it in its own, and whether this
+    /// is the only thing that is stored.
+    pub(super) fn add(&mut self, rank: i64, flow: Flow) -> (i64, i64, bool) {
+        let tag = self.served[rank as usize].unwrap_or(0).saturating_add(flow.cost);
+        let line = self.lines.entry((rank, flow.number)).or_insert(Line { tag, waiters: 0 });
+        let before = line.waiters;
+        line.waiters += 1;
+        if before == 0 {
+            self.tags.insert((rank, tag, flow.number));
+            self.counts[rank as usize] += 1;
+        }
+        let is_alone = || self.tags.len() + self.served.iter().chain(&self.since).flatten().count() == 1;
+        (self.counts[rank as usize], before, before == 0 && is_alone())
+    }
+
+    /// Removes a waiter. `next`: what the waiter behind it costs, if it was the first of its flow and there is one.
+    /// `served`: whether it was granted a lease.
+    pub(super) fn remove(
+        &mut self,
+        rank: i64,
+        flow: Flow,
+        (was_first, next): (bool, Option<i64>),
+        served: bool,
+    ) {
+        let Some(line) = self.lines.get_mut(&(rank, flow.number)) else { return };
+        line.waiters -= 1;
+        if !was_first {
+            return;
+        }
+        let mut tag = line.tag;
+        self.tags.remove(&(rank, tag, flow.number));
+        if served {
+            let time = self.served[rank as usize].unwrap_or(0).max(tag);
+            self.served[rank as usize] = Some(time);
+            tag = time.saturating_add(next.unwrap_or(0));
+        } else {
+            tag += next.unwrap_or(0) - flow.cost;
+        }
+        if next.is_some() {
+            line.tag = tag;
+            self.tags.insert((rank, tag, flow.number));
+        } else {
+            self.lines.remove(&(rank, flow.number));
+            self.counts[rank as usize] -= 1;
+        }
+    }
+
+    /// Returns the flow of a rank that is served first.
+    pub(super) fn first(&self, rank: i64) -> Option<i64> {
+        let (_, _, number) = self.tags.range((rank, i64::MIN, 0)..(rank + 1, i64::MIN, 0)).next()?;
+        Some(*number)
+    }
+
+    /// Records that a rank was served, or got a waiter while it had none (`starts`). Returns whether nothing was known of
+    /// it before.
+    pub(super) fn aged(&mut self, rank: i64, starts: bool, now: i64) -> bool {
+        if rank == 0 || rank >= CLASSES {
+            return false;
+        }
+        let since = &mut self.since[rank as usize];
+        let is_new = since.is_none();
+        if is_new || starts {
+            *since = Some(now);
+        }
+        is_new
+    }
+
+    /// Returns since when a rank waits, if it has its turn before lower ranks.
+    pub(super) fn is_due(&self, rank: i64, aging: i64, now: i64) -> Option<i64> {
+        // A time ahead of the clock is from before the clock was set back.
+        self.since[rank as usize].filter(|since| *since > now || since.saturating_add(aging) <= now)
+    }
+
+    /// Returns how far the tag of a flow is ahead of the virtual time.
+    #[cfg(test)]
+    pub(super) fn tag_ahead(&self, rank: i64, flow: Flow) -> i64 {
+        let tag = self.lines.get(&(rank, flow.number)).map_or(0, |line| line.tag);
+        tag - self.served[rank as usize].unwrap_or(0)
+    }
+}

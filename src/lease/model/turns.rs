@@ -1,0 +1,86 @@
+//! What is observed of flows and classes.
+
+use super::rules::{Rules, TICK};
+use super::server::Place;
+
+/// What was observed of the waiters for permits.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Turns {
+    /// The flows that have passed each waiter since it became the first of its own: a set of bits.
+    pub(super) passed: Vec<u8>,
+    /// Since when each waiter is the first of its class and none of that is served, µs.
+    pub(super) since: Vec<Option<i64>>,
+    /// Whether a flow has passed a waiter twice.
+    pub(super) unfair: bool,
+    /// Whether a waiter of a lower class was served first.
+    pub(super) lower: bool,
+    /// Whether a waiter of a higher class was served before one that had waited for too long.
+    pub(super) starved: bool,
+    /// Whether a waiter of a lower class was served first because it had waited for too long.
+    pub(super) aged: bool,
+}
+
+impl Turns {
+    /// Takes in a grant to a token. `places`: before the step.
+    pub(super) fn granted(&mut self, rules: &Rules, places: &[Place], new: usize, now: i64) {
+        let mine = rules.of(new);
+        let has_waited = |turns: &Self, token: usize| {
+            let since = turns.since.get(token).copied().flatten();
+            since.is_some_and(|since| now - since >= rules.aging * TICK)
+        };
+        for (other, _, _) in places.iter().filter(|(other, _, alive)| *alive && *other != new) {
+            let its = rules.of(*other);
+            if mine.flow > 0 && its.flow != mine.flow && its.rank == mine.rank {
+                let is_head = head(rules, places, *other);
+                let bit = 1 << mine.flow;
+                self.passed.resize(rules.tokens().end, 0);
+                self.unfair |= is_head && self.passed[*other] & bit != 0 && mine.weight == its.weight;
+                if is_head {
+                    self.passed[*other] |= bit;
+                }
+            }
+            if rules.aging > 0 {
+                self.lower |= mine.rank > its.rank && !has_waited(self, new);
+                self.aged |= mine.rank > its.rank && has_waited(self, new);
+                self.starved |= mine.rank < its.rank && has_waited(self, *other);
+            }
+        }
+        // Its class was served now.
+        for (token, since) in self.since.iter_mut().enumerate() {
+            if rules.of(token).rank == mine.rank && since.is_some() {
+                *since = Some(now);
+            }
+        }
+    }
+
+    /// Which flows have passed a waiter, and since when it waits for its class.
+    pub(super) fn of(&self, token: usize) -> (i64, Option<i64>) {
+        let passed = self.passed.get(token).copied().unwrap_or(0);
+        (passed.into(), self.since.get(token).copied().flatten())
+    }
+
+    /// Forgets what was observed of tokens that do not wait any more. `places`: after the step.
+    pub(super) fn keep(&mut self, rules: &Rules, places: &[Place], now: i64) {
+        self.passed.resize(rules.tokens().end, 0);
+        self.since.resize(rules.tokens().end, None);
+        for token in rules.tokens() {
+            let waits = places.iter().any(|(other, ..)| *other == token);
+            if !waits {
+                (self.passed[token], self.since[token]) = (0, None);
+            } else if rules.aging > 0 {
+                let rank = rules.of(token).rank;
+                let same = rules.tokens().filter(|other| rules.of(*other).rank == rank);
+                let known = same.filter_map(|other| self.since[other]).max();
+                self.since[token] = self.since[token].or(known).or(Some(now));
+            }
+        }
+    }
+}
+
+/// Returns whether a token is the first of its flow.
+fn head(rules: &Rules, places: &[Place], token: usize) -> bool {
+    let of = |token: usize| (rules.of(token).rank, rules.of(token).flow);
+    let mine = places.iter().find(|(other, ..)| *other == token).map(|(_, place, _)| *place);
+    let mut same = places.iter().filter(|(other, ..)| of(*other) == of(token));
+    same.all(|(_, place, _)| mine.is_some_and(|mine| mine <= *place))
+}

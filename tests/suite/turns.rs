@@ -1,0 +1,258 @@
+//! Fair shares and classes among the waiters for permits.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tower_distributed::WaitGroup;
+use tower_distributed::wait_group::Turn;
+
+use crate::stores::{Place, SOON};
+
+/// Waiters for the permits of one key. Each says its name when it is served, and is done at once.
+struct Line<'a> {
+    place: &'a Place,
+    group: &'a WaitGroup,
+    waiters: Vec<JoinHandle<()>>,
+    served: mpsc::UnboundedSender<&'static str>,
+}
+
+impl<'a> Line<'a> {
+    fn new(place: &'a Place, group: &'a WaitGroup) -> (Self, mpsc::UnboundedReceiver<&'static str>) {
+        let (served, receiver) = mpsc::unbounded_channel();
+        (Self { place, group, waiters: Vec::new(), served }, receiver)
+    }
+
+    async fn comes(&mut self, name: &'static str, turn: Turn, weight: u32) {
+        let (group, served) = (self.group.with_turn(turn).unwrap(), self.served.clone());
+        let visit = async move {
+            let permit = group.add_n("k", weight).await.unwrap();
+            served.send(name).unwrap();
+            assert!(permit.done().await.unwrap());
+        };
+        let state = format!("{}:k", self.group.name());
+        self.waiters.push(self.place.line_up(&state, self.waiters.len() + 1, visit).await);
+    }
+
+    async fn ends(self) {
+        for waiter in self.waiters {
+            tokio::time::timeout(SOON, waiter).await.expect("it is not served").unwrap();
+        }
+    }
+}
+
+fn all(mut served: mpsc::UnboundedReceiver<&'static str>) -> Vec<&'static str> {
+    std::iter::from_fn(|| served.try_recv().ok()).collect()
+}
+
+pub(crate) async fn each_flow_has_its_turn(place: &Place, name: &str) {
+    let group = WaitGroup::builder(1).fair().build(place, name).unwrap();
+    let holder = group.add("k").await.unwrap();
+    let (mut line, served) = Line::new(place, &group);
+    for greedy in ["a1", "a2", "a3", "a4", "a5", "a6"] {
+        line.comes(greedy, Turn::of("a"), 1).await;
+    }
+    line.comes("b1", Turn::of("b"), 1).await;
+    line.comes("c1", Turn::of("c"), 1).await;
+    line.comes("b2", Turn::of("b"), 1).await;
+    assert!(group.try_add("k").await.unwrap_err().is_refused());
+    assert!(holder.done().await.unwrap());
+    line.ends().await;
+    let served = all(served);
+    let at = |name| served.iter().position(|other| *other == name).unwrap();
+    let sorted = |flow: char| {
+        let of: Vec<_> = served.iter().filter(|name| name.starts_with(flow)).collect();
+        of.is_sorted()
+    };
+    assert!(sorted('a') && sorted('b'), "{served:?}");
+    assert!(at("b1") < 3 && at("c1") < 3 && at("b2") < 5, "{served:?}");
+}
+
+/// The waiters of a flow that give up do not count.
+pub(crate) async fn who_gives_up_costs_its_flow_nothing(place: &Place, name: &str) {
+    let group = WaitGroup::builder(1).fair().build(place, name).unwrap();
+    let holder = group.add("k").await.unwrap();
+    let state = format!("{name}:k");
+    for _ in 0..20 {
+        let hasty = group.with_turn(Turn::of("a")).unwrap();
+        let gone = place.line_up(&state, 1, async move { hasty.add("k").await.unwrap() }).await;
+        gone.abort();
+        assert!(gone.await.unwrap_err().is_cancelled());
+        place.lined_up(&state, 0).await;
+    }
+    let (mut line, served) = Line::new(place, &group);
+    for (waiter, flow) in [("b1", "b"), ("b2", "b"), ("b3", "b"), ("a1", "a")] {
+        line.comes(waiter, Turn::of(flow), 1).await;
+    }
+    assert!(holder.done().await.unwrap());
+    line.ends().await;
+    let served = all(served);
+    assert!(served[..2].contains(&"a1"), "{served:?}");
+}
+
+pub(crate) async fn shares_and_weights_count(place: &Place, name: &str) {
+    let group = WaitGroup::builder(2).fair().build(place, name).unwrap();
+    let holder = group.add_n("k", 2).await.unwrap();
+    let (mut line, served) = Line::new(place, &group);
+    for _ in 0..9 {
+        line.comes("premium", Turn::of("premium").share(3), 2).await;
+    }
+    for _ in 0..6 {
+        line.comes("plain", Turn::of("plain"), 2).await;
+    }
+    for _ in 0..3 {
+        // Weighs half as much as the others.
+        line.comes("light", Turn::of("light"), 1).await;
+    }
+    assert!(holder.done().await.unwrap());
+    line.ends().await;
+    let served = all(served);
+    let first = |count: usize, name| served[..count].iter().filter(|other| **other == name).count();
+    // Of 12: 6 of premium, 2 of plain, 3 or 4 of light.
+    let counts = ["premium", "plain", "light"].map(|name| first(11, name));
+    assert!((5..=7).contains(&counts[0]) && (1..=3).contains(&counts[1]) && counts[2] >= 2, "{served:?}");
+}
+
+/// A light one of another flow does not wait for a heavy one behind which there is room, and cannot keep it out.
+pub(crate) async fn what_is_free_is_used_beside_a_heavy_one(place: &Place, name: &str) {
+    let group = WaitGroup::builder(4).fair().build(place, name).unwrap();
+    let holder = group.add_n("k", 3).await.unwrap();
+    let state = format!("{name}:k");
+    let heavy = group.with_turn(Turn::of("heavy")).unwrap();
+    let heavy = place.line_up(&state, 1, async move { heavy.add_n("k", 4).await.unwrap() }).await;
+    let light = group.with_turn(Turn::of("light")).unwrap();
+    let mut passed = 0;
+    while let Ok(Ok(permit)) = tokio::time::timeout(Duration::from_secs(2), light.add("k")).await {
+        assert!(permit.done().await.unwrap());
+        passed += 1;
+        assert!(passed < 10, "the heavy one is passed again and again");
+    }
+    assert!((3..=4).contains(&passed), "each costs a fourth of the heavy one: {passed}");
+    assert!(!heavy.is_finished());
+    assert!(holder.done().await.unwrap());
+    assert!(tokio::time::timeout(SOON, heavy).await.unwrap().unwrap().done().await.unwrap());
+}
+
+pub(crate) async fn a_class_goes_before_those_below(place: &Place, name: &str) {
+    let group = WaitGroup::builder(1).priorities(3).aging(SOON * 10).build(place, name).unwrap();
+    let holder = group.add("k").await.unwrap();
+    let (mut line, served) = Line::new(place, &group);
+    for (waiter, class) in [("c1", 2), ("b1", 1), ("c2", 2), ("a1", 0), ("b2", 1), ("a2", 0)] {
+        line.comes(waiter, Turn::new().class(class), 1).await;
+    }
+    assert!(group.with_turn(Turn::new().class(0)).unwrap().try_add("k").await.unwrap_err().is_refused());
+    assert!(holder.done().await.unwrap());
+    line.ends().await;
+    assert_eq!(all(served), ["a1", "a2", "b1", "b2", "c1", "c2"]);
+}
+
+/// Under a flood of the highest class, a waiter of the lowest is served all the same.
+pub(crate) async fn a_class_that_has_waited_goes_first(place: &Place, name: &str) {
+    let builder = WaitGroup::builder(2).fair().priorities(2).aging(Duration::from_millis(50));
+    let group = builder.reserve(0, 1).build(place, name).unwrap();
+    let high = group.with_turn(Turn::of("flood").class(0)).unwrap();
+    let flood: Vec<_> = (0..6)
+        .map(|_| {
+            let high = high.clone();
+            tokio::spawn(async move {
+                loop {
+                    let permit = high.add("k").await.unwrap();
+                    tokio::task::yield_now().await;
+                    assert!(permit.done().await.unwrap());
+                }
+            })
+        })
+        .collect();
+    for _ in 0..3 {
+        let low = tokio::time::timeout(SOON, group.add("k")).await.expect("it starves").unwrap();
+        assert!(low.done().await.unwrap());
+    }
+    flood.iter().for_each(JoinHandle::abort);
+}
+
+pub(crate) async fn the_last_permits_are_for_the_class_above(place: &Place, name: &str) {
+    let group = WaitGroup::builder(3).priorities(2).reserve(0, 1).build(place, name).unwrap();
+    let high = group.with_turn(Turn::new().class(0)).unwrap();
+    let low = [group.try_add("k").await.unwrap(), group.try_add("k").await.unwrap()];
+    assert!(group.try_add("k").await.unwrap_err().is_refused());
+    assert!(group.add_n("k", 3).await.unwrap_err().is_exceeds_limit());
+    let state = format!("{name}:k");
+    let waiting = group.clone();
+    let waiter = place.line_up(&state, 1, async move { waiting.add("k").await.unwrap() }).await;
+    let last = high.try_add("k").await.unwrap();
+    assert!(high.try_add("k").await.unwrap_err().is_refused());
+    assert!(last.done().await.unwrap());
+    assert!(!waiter.is_finished());
+    for permit in low {
+        assert!(permit.done().await.unwrap());
+    }
+    assert!(waiter.await.unwrap().done().await.unwrap());
+}
+
+/// Redis may forget the flows, and not the waiters.
+pub(crate) async fn flows_that_were_evicted_come_back(place: &Place, name: &str) {
+    let group = WaitGroup::builder(1).fair().priorities(2).build(place, name).unwrap();
+    let holder = group.add("k").await.unwrap();
+    let (mut line, served) = Line::new(place, &group);
+    for (waiter, flow) in [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("b2", "b")] {
+        line.comes(waiter, Turn::of(flow), 1).await;
+    }
+    let flows = place.part(&format!("{name}:k"), "permits:flows");
+    if let Some(server) = place.server_of(&flows) {
+        assert_eq!(server.cli(&["DEL", &flows]), "1");
+    }
+    assert!(holder.done().await.unwrap());
+    line.ends().await;
+    let mut served = all(served);
+    served.sort_by_key(|name| name.chars().next());
+    assert_eq!(served, ["a1", "a2", "a3", "b1", "b2"]);
+    if let Some(server) = place.server_of(&flows) {
+        assert_ne!(server.cli(&["PTTL", &flows]).trim(), "-1", "it is kept for ever");
+    }
+}
+
+pub(crate) async fn bad_turns_are_errors(place: &Place, name: &str) {
+    let group = WaitGroup::builder(4).fair().priorities(2).build(place, name).unwrap();
+    for turn in [Turn::of("a").share(0), Turn::of("a").share(1001), Turn::new().class(2)] {
+        assert!(group.with_turn(turn).unwrap_err().is_invalid());
+    }
+    let build = |builder: tower_distributed::wait_group::WaitGroupBuilder| builder.build(place, "bad");
+    let bad = [
+        WaitGroup::builder(4).priorities(0),
+        WaitGroup::builder(4).priorities(9),
+        WaitGroup::builder(4).aging(Duration::ZERO),
+        WaitGroup::builder(4).reserve(1, 1),
+        WaitGroup::builder(4).priorities(2).reserve(0, 4),
+    ];
+    for builder in bad {
+        assert!(build(builder).unwrap_err().is_invalid());
+    }
+}
+
+/// Who would wait for too long is told so at once, as soon as it is known how long permits are held.
+pub(crate) async fn who_cannot_be_served_in_time_is_refused(place: &Place, name: &str) {
+    let builder = WaitGroup::builder(1).fair().max_wait(SOON).refuse_early(true);
+    let group = builder.build(place, name).unwrap();
+    let held = group.add("k").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await; // how long permits are held
+    assert!(held.done().await.unwrap());
+    let holder = group.add("k").await.unwrap();
+    let state = format!("{name}:k");
+    let mut waiters = Vec::new();
+    for number in 1..=4 {
+        let group = group.clone();
+        let visit = async move { group.add("k").await.unwrap().done().await.unwrap() };
+        waiters.push(place.line_up(&state, number, visit).await);
+    }
+    let hasty = group.with_max_wait(Duration::from_millis(700));
+    let refused = hasty.add("k").await.unwrap_err();
+    assert!(refused.is_queue_full() && refused.retry_after().is_some(), "{refused}");
+    // It is the first of its flow.
+    let other = hasty.with_turn(Turn::of("other")).unwrap();
+    let refused = other.add("k").await.unwrap_err();
+    assert!(refused.is_waited_too_long(), "{refused}");
+    assert!(holder.done().await.unwrap());
+    for waiter in waiters {
+        assert!(waiter.await.unwrap());
+    }
+}
