@@ -66,6 +66,8 @@ pub(crate) async fn all_limits_are_held_or_none(store: &Store, name: &str) {
     assert!(refused.is_refused() && refused.retry_after().is_some());
     comes_to(&buckets, "k", [1, 1200], [99, 800]).await;
     assert!(!limits.allow_n(["k", "k"], [1, 801]).await.unwrap().is_admitted());
+    // In order, the request is given back in the background.
+    comes_to(&buckets, "k", [1, 1200], [99, 800]).await;
     let [requests, tokens] = hold.capture([1, 831]).await.unwrap();
     assert_eq!((requests.charged, requests.excess, requests.ended), (1, 0, false));
     assert_eq!((tokens.charged, tokens.excess, tokens.ended), (831, 0, false));

@@ -55,7 +55,7 @@ impl<const N: usize> TokenBuckets<N> {
     /// As for [decisions](TokenBuckets#one-operation-or-one-after-the-other): in one store that is not a Cluster, all limits are
     /// authorized in one call, and captured in one. Otherwise one limit is authorized after the other, and what is held is
     /// released if one refuses. Then a hold whose process crashes is released, whatever [`OnEnd`](super::OnEnd) says, so that
-    /// none is charged for a request that was refused.
+    /// none is charged for a request that was refused; and a capture after the end of a hold charges nothing.
     ///
     /// # Errors
     ///

@@ -23,7 +23,8 @@ use crate::{Error, Key, clock};
 /// limit has one hold.
 ///
 /// Otherwise each hold is authorized, renewed and captured by itself; and extended by another hold, which can be released if
-/// a later limit refuses. Such holds are released when they end by themselves.
+/// a later limit refuses. Such holds are released when they end by themselves, and a capture after that charges nothing: so a
+/// capture can be sent any number of times, in any order.
 #[derive(Debug)]
 pub(in crate::token_bucket) struct HoldSet {
     /// The limits that have a key.
@@ -141,7 +142,7 @@ impl HoldSet {
         } else {
             let holds = std::mem::take(&mut self.holds).into_iter().zip(&portions);
             captures.extend(holds.map(|((limit, hold), n)| {
-                let (place, captured) = (self.places[limit], hold.capture(*n));
+                let (place, captured) = (self.places[limit], hold.capture_if_held(*n));
                 async move { (place, captured.await) }
             }));
         }
@@ -304,7 +305,9 @@ impl Drop for HoldSet {
                 self.limits.buckets().iter().zip(&self.usages).enumerate().map(charge).collect();
             let portions = self.portions(&amounts);
             // Each hold captures its part when it is dropped.
-            self.holds.iter().zip(portions).for_each(|((_, hold), portion)| hold.usage.set(portion));
+            for ((_, hold), portion) in self.holds.iter_mut().zip(portions) {
+                hold.ends(portion, 0);
+            }
             return;
         }
         let renewals = |(_, hold): &(usize, Hold)| (Arc::clone(&hold.bucket.clients.holds), hold.id);
