@@ -115,7 +115,10 @@ impl LeaseHandle {
                 tokio::select! {
                     () = sleep_until(lease.until().min(Instant::now() + LOOK_EVERY)) => {
                         let now = clock::now();
-                        lease.state.watched(since);
+                        // To ask about a lease that has ended would release it too early.
+                        if lease.is_held() {
+                            lease.state.watched(since);
+                        }
                         since = now;
                     }
                     () = changed => {}

@@ -209,9 +209,10 @@ fn any_lost<'a>(guards: impl Iterator<Item = &'a MutexGuard>) -> impl Future<Out
 /// let accounts = Mutex::new(&Store::in_memory(), "accounts")?;
 /// let locks = accounts.lock_all(["bob", "ann"]).await?;
 /// assert_eq!(locks[1].key().as_bytes(), b"ann");
+/// let fences = locks.fences();
 /// tokio::select! {
 ///     () = locks.lost() => println!("stopped: a lock is lost"),
-///     () = transfer(&locks.fences()) => println!("done"),
+///     () = transfer(&fences) => println!("done"),
 /// }
 /// assert!(locks.unlock().await?);
 /// # Ok(()) }

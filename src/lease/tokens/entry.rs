@@ -139,6 +139,9 @@ impl<P: Party> Entry<P> {
 impl<P: Party> Held<P> {
     /// Makes the next renewal due, since a message says that the lease is gone.
     pub(super) fn is_doubted(&mut self, now: Instant) {
+        if !self.validity.holds(now) {
+            return;
+        }
         if self.is_renewing {
             self.doubt = Doubt::Again;
             return;
