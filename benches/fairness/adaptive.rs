@@ -1,4 +1,4 @@
-//! A backend whose capacity halves and doubles, behind eight processes with 16 callers each: limits that adapt, beside fixed
+//! A backend whose capacity halves and doubles, behind eight processes with eight callers each: limits that adapt, beside fixed
 //! ones and beside limiters of each process by itself.
 //!
 //! Latencies are those of the backend. Goodput is what it has answered. Callers wait for their permits.
@@ -18,12 +18,12 @@ use crate::common::Bench;
 use crate::common::report::{Better, Versus, figure, note};
 
 const PROCESSES: usize = 8;
-const CALLERS: usize = 16;
-const CAPACITY: usize = 32;
+const CALLERS: usize = 8;
+const CAPACITY: usize = 16;
 const SERVICE: Duration = Duration::from_millis(10);
 const WINDOW: Duration = Duration::from_millis(50);
 const PHASES: u32 = 8;
-const STATIC: [u32; 5] = [16, 24, 32, 40, 48];
+const STATIC: [u32; 5] = [8, 12, 16, 20, 24];
 const FAR: Duration = Duration::from_secs(60);
 
 const GOODPUT: &str = "adaptive-goodput-vs-best-static";
@@ -83,7 +83,7 @@ pub fn run(bench: &Bench) {
     figure("adaptive-goodput-vs-local-gradient", "answers/s, ratio", ours.goodput / local.goodput);
 }
 
-/// The latencies of a backend, and how many phases have begun.
+/// Serves so many requests at once, in the order of arrival.
 struct Backend {
     capacity: AtomicUsize,
     busy: Mutex<(usize, VecDeque<oneshot::Sender<()>>)>,
