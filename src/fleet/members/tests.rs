@@ -185,7 +185,8 @@ async fn lua_and_rust_agree_on_every_sequence() {
             client.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
             let process = ["a", "b", "c", "d", "e"][rng.random_range(0..5)];
             if rng.random_bool(0.1) {
-                let by = [0, -30_000_000, -30_000_001, 30_000_000, 30_000_001, -START, START];
+                // A state that has ended when it is made is not kept in memory.
+                let by = [0, -30_000_000, 30_000_000, 30_000_001, START];
                 let at = now + by[rng.random_range(0..by.len())];
                 // What has ended must not be there: in memory it goes with any access, in Redis with a call.
                 on_redis.beat(&key, "nobody", true, 5).await;
