@@ -382,8 +382,8 @@ mod tests {
         };
         for (parts, kind, shown) in [
             (Exclusive::PARTS, Kind::Mutex, 2),
-            (Permits::PARTS, Kind::WaitGroup, 3),
-            (ReadWrite::PARTS, Kind::RwLock, 3),
+            (Permits::PARTS, Kind::WaitGroup, 2),
+            (ReadWrite::PARTS, Kind::RwLock, 2),
             (Flight::PARTS, Kind::SingleFlight, 3),
         ] {
             let kinds: Vec<_> = parts.iter().filter_map(|part| kind_of("k", part)).collect();

@@ -61,6 +61,7 @@ impl<H: Modelled> World<H> {
             server.seen.unfair,
             server.seen.lower,
             server.seen.starved,
+            server.seen.aged,
             seen.fence_fell,
             seen.late,
             seen.missed,

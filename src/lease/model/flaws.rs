@@ -17,7 +17,7 @@ use super::find;
 use super::properties::*;
 use super::rules::Flaw::*;
 use super::rules::{Faults, Rules};
-use super::settings::{NONE, busy, cohort, ending, line, permits, weighted};
+use super::settings::{NONE, busy, classes, cohort, ending, line, permits, weighted};
 use crate::lease::holder::Holder;
 use crate::wait_group::holders::PermitHolders;
 
@@ -109,6 +109,11 @@ fn the_clock_alone_as_the_fence() {
 #[test]
 fn the_small_overtake() {
     find::<PermitHolders>(ORDER, weighted().flaws(&[SmallGoesFirst]));
+}
+
+#[test]
+fn classes_that_do_not_age() {
+    find::<PermitHolders>(AGED, classes(&[0, 0, 1]).flaws(&[ClassesDoNotAge]));
 }
 
 #[test]

@@ -84,6 +84,17 @@ impl<H: Modelled> Protocol<H> {
                 world.crashes < world.rules.faults.crashes && world.believed_weight() > 0
             }));
         }
+        if rules.seats.windows(3).any(|seats| seats[0].flow == seats[1].flow && seats[2].flow > seats[1].flow)
+        {
+            all.push(Property::sometimes("a flow passes a waiter of another one", |_, world: &World<H>| {
+                world.server.seen.passed.iter().any(|passed| *passed != 0)
+            }));
+        }
+        if rules.aging > 0 && rules.seats.len() > 2 {
+            all.push(Property::sometimes("a lower class goes first", |_, world: &World<H>| {
+                world.server.seen.aged
+            }));
+        }
         if rules.capacity > 1 {
             all.push(Property::sometimes("two hold at the same time", |_, world: &World<H>| {
                 (0..world.clients.len()).filter(|line| world.believed(*line).is_some()).count() == 2

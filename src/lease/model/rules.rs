@@ -140,6 +140,8 @@ pub(super) enum Flaw {
     FenceIsTheClock,
     /// A release leaves no tombstone.
     NoTombstone,
+    /// Waiters may be passed by lower ranks for any time.
+    ClassesDoNotAge,
     /// A waiter that lines up behind others does not extend how long the queue is kept.
     BusyQueueIsNotKept,
     /// A line forgets that its acquire was sent twice.
@@ -221,7 +223,7 @@ impl Rules {
             let ttl = if self.has(Flaw::LongGrant) { String::new() } else { format!(".{:x}", ttl * TICK) };
             let suffix = match self.tokens {
                 Tokens::Mutex => String::new(),
-                Tokens::Permits if self.aging > 0 => {
+                Tokens::Permits if self.aging > 0 && !self.has(Flaw::ClassesDoNotAge) => {
                     format!("/{weight}/{}/..{:x}", self.capacity, self.aging * TICK)
                 }
                 Tokens::Permits if flow > 0 => format!("/{weight}/{}/{flow}.{weight}.", self.capacity),

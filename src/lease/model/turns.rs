@@ -16,6 +16,8 @@ pub(super) struct Turns {
     pub(super) lower: bool,
     /// Whether a waiter of a higher class was served before one that had waited for too long.
     pub(super) starved: bool,
+    /// Whether a waiter of a lower class was served first because it had waited for too long.
+    pub(super) aged: bool,
 }
 
 impl Turns {
@@ -39,6 +41,7 @@ impl Turns {
             }
             if rules.aging > 0 {
                 self.lower |= mine.rank > its.rank && !has_waited(self, new);
+                self.aged |= mine.rank > its.rank && has_waited(self, new);
                 self.starved |= mine.rank < its.rank && has_waited(self, *other);
             }
         }
