@@ -59,7 +59,7 @@ local function acquire(token, bypass, at)
       settle()
       length = lease.ahead(counted)
     end
-    before = lease.ahead(rank)
+    before = counted == rank and length or lease.ahead(rank)
   end
   if before == 0 and kind.fits(token) and not (waiting and kind.due and kind.due(token, rank)) then
     ends = nil

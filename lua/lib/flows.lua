@@ -12,22 +12,26 @@
 local width, most = 67108864, 4398046511104 -- 2^26; 2^42: the highest cost, and the longest aging
 local chosen -- the waiter that `head` found last: its token, rank, line, tag, virtual time, and the token behind it
 
+local none = {} -- the order of a token without one
 local orders = {} -- by the end of a token
 local function order(token)
-  local ending = string.match(token, '^[^/]*/[^/]*/[^/]*/(.*)$', 18) or ''
-  if not orders[ending] then
-    local flow, cost, aging = string.match(ending, '^(%x*)%.(%x*)%.(%x*)$')
-    flow, cost, aging = tonumber(flow or '', 16), tonumber(cost or '', 16), tonumber(aging or '', 16)
-    local of = {flow = flow and cost and math.min(flow, 4194303), aging = aging and math.min(aging, most)}
+  local ending = string.match(token, '/.*', 18) or ''
+  local of = orders[ending]
+  if of then return of end
+  local flow, cost, aging = string.match(ending, '^/[^/]*/[^/]*/(%x*)%.(%x*)%.(%x*)$')
+  if flow then
+    flow, cost, aging = tonumber(flow, 16), tonumber(cost, 16), tonumber(aging, 16)
+    of = {flow = flow and cost and math.min(flow, 4194303), aging = aging and math.min(aging, most)}
     of.cost = of.flow and math.max(math.min(cost, most), 1)
-    orders[ending] = of
   end
+  orders[ending] = of or none
   return orders[ending]
 end
 
-local permits_more = kind.more
-function kind.more()
-  permits_more()
+-- The functions for tokens that have an order. They are created when one has.
+local by
+local function new_order()
+  by = {}
   local format, floor = string.format, math.floor
 
   local function whole(number)
@@ -68,8 +72,7 @@ function kind.more()
 
   -- Returns whether the keys have to be kept for longer; for a token with a flow, its score, and how many waiters may be
   -- served before it.
-  function kind.line_up(token, rank)
-    local of = order(token)
+  function by.line_up(of, rank)
     chosen = nil -- the token behind it may be another one now
     local starts = of.aging and not lease.edge(rank)[1]
     local is_new = of.aging and aged(rank, starts and 'CH' or 'NX') or starts
@@ -100,15 +103,11 @@ function kind.more()
     end
   end
 
-  function kind.due(token, rank)
-    return due(rank, order(token).aging)
-  end
+  by.due = due
 
-  function kind.head()
-    local lowest = call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+  function by.head(lowest)
     local token, score = lowest[1], tonumber(lowest[2])
     chosen = nil
-    if not token then return nil end
     local rank = floor(score / ranks)
     local other = due(rank, order(token).aging)
     if other then
@@ -127,16 +126,11 @@ function kind.more()
     return chosen.token
   end
 
-  -- Returns whether a waiter has to leave by `drop`.
-  function kind.is_ordered(token)
-    return order(token).flow
-  end
-
   -- Removes a waiter from the queue. `granted`: it is granted a lease.
-  function kind.drop(token, granted)
-    local of, was = order(token), chosen
+  function by.drop(of, token, granted)
+    local was = chosen
     chosen = nil
-    if not of.flow and not (granted and of.aging) then return call('ZREM', queue, token) end
+    if not of.flow and not granted then return call('ZREM', queue, token) end
     if not was or was.token ~= token then
       local score = tonumber(call('ZSCORE', queue, token) or nil)
       if not score then return end
@@ -164,7 +158,7 @@ function kind.more()
   end
 
   -- Brings back the flows of waiters, if Redis has evicted them.
-  function kind.touch(tokens)
+  function by.touch(tokens)
     local waits, lines = {}, {}
     for i, score in ipairs(call('ZMSCORE', queue, unpack(tokens))) do
       if score and order(tokens[i]).flow then
@@ -176,6 +170,54 @@ function kind.more()
       local rank = floor(lines[i] * width / ranks)
       if not tag then
         call('ZADD', mark, 'NX', whole(tag_of(rank, served(rank) or rank * ranks, order(waits[i]).cost)), lines[i])
+      end
+    end
+  end
+end
+
+local permits_more = kind.more
+function kind.more()
+  permits_more()
+
+  function kind.line_up(token, rank)
+    local of = order(token)
+    if of == none then return end
+    if not by then new_order() end
+    return by.line_up(of, rank)
+  end
+
+  function kind.due(token, rank)
+    local aging = order(token).aging
+    if not aging then return end
+    if not by then new_order() end
+    return by.due(rank, aging)
+  end
+
+  function kind.head()
+    local lowest = call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+    if not lowest[1] then return end
+    if order(lowest[1]) == none and lowest[2] % ranks < plain then return lowest[1] end
+    if not by then new_order() end
+    return by.head(lowest)
+  end
+
+  -- Returns whether a waiter has to leave by `drop`.
+  function kind.is_ordered(token)
+    return order(token).flow
+  end
+
+  function kind.drop(token, granted)
+    local of = order(token)
+    if of == none then return call('ZREM', queue, token) end
+    if not by then new_order() end
+    return by.drop(of, token, granted)
+  end
+
+  function kind.touch(tokens)
+    for _, token in ipairs(tokens) do
+      if order(token).flow then
+        if not by then new_order() end
+        return by.touch(tokens)
       end
     end
   end

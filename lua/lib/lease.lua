@@ -103,11 +103,17 @@ local function new_lease()
 
   -- Returns how many waiters are ahead of a new waiter of this rank.
   function lease.ahead(rank)
+    if kind.one then return call('ZCARD', queue) end
     return call('ZCOUNT', queue, '-inf', string.format('(%d', (rank + 1) * ranks))
   end
 
   -- Returns the first waiter of a rank, or the last one without a flow, and its score; an empty list: there is none.
   function lease.edge(rank, last)
+    local all = last and call('ZRANGE', queue, -1, -1, 'WITHSCORES')
+    local highest = all and tonumber(all[2] or 0)
+    -- Mostly, all waiters are of one rank.
+    if all and highest < rank * ranks then return {} end
+    if all and highest < rank * ranks + plain then return all end
     local from = string.format('%d', rank * ranks)
     if last then
       local to = string.format('(%d', rank * ranks + plain)

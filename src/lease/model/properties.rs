@@ -90,7 +90,7 @@ impl<H: Modelled> Protocol<H> {
                 world.server.seen.passed.iter().any(|passed| *passed != 0)
             }));
         }
-        if rules.aging > 0 {
+        if rules.aging > 0 && rules.seats.len() > 2 {
             all.push(Property::sometimes("a lower class goes first", |_, world: &World<H>| {
                 world.server.seen.aged
             }));
