@@ -2,6 +2,9 @@
 
 use std::num::NonZeroU32;
 
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
 use super::*;
 
 fn interval(quota: Quota) -> (i64, i64) {
@@ -33,6 +36,17 @@ fn the_ceiling_of_a_fraction_is_the_nearest_above() {
             let above = (p * other + q - 1) / q;
             assert!(above * den >= num * other, "{above}/{other} is nearer to {p}/{q} than {num}/{den}");
         }
+    }
+}
+
+#[test]
+fn any_fractional_rate_has_the_interval_just_above_its_own() {
+    let mut rng = StdRng::seed_from_u64(1);
+    let random = (0..100_000).map(|_| 10_f64.powf(rng.random_range(-9.0..9.0)));
+    for rate in [88e8 / 86_400.0, 1e-9, 1e9].into_iter().chain(random) {
+        let (num, den) = interval(Quota::per_second_f64(rate).burst(1));
+        let ratio = num as f64 / den as f64 * rate / 1e6;
+        assert!((1.0 - 1e-6..1.0 + 1e-5).contains(&ratio), "{rate}: {num}/{den} is {ratio} of it");
     }
 }
 
