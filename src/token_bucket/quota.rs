@@ -213,6 +213,9 @@ fn ceiling(p: i128, q: i128, most: i128) -> (i128, i128) {
             return above;
         }
         let steps = (short - 1) / over;
+        if above.1 > 0 && steps > (most - below.1) / above.1 {
+            return above;
+        }
         below = (below.0 + steps * above.0, below.1 + steps * above.1);
         let short = p * below.1 - q * below.0;
         let closer = (over / short).min((most - above.1) / below.1);
