@@ -4,10 +4,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-say() { printf '%s\n' "$*" >&2; }
-
-command -v cargo >/dev/null || { say "cargo is missing: install Rust 1.88 or later"; exit 1; }
-
 tests/setup.sh
 
 # Most tests wait for servers and for leases to end, so more of them than cores run at once.

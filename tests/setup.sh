@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Sets up what the tests need besides Rust, or says what to install.
+# Sets up what the tests need, or says what to install.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { printf '%s\n' "$*" >&2; }
+
+command -v cargo >/dev/null || { say "cargo is missing: install Rust 1.88 or later"; exit 1; }
 
 # The tests start servers of their own; only the programs are needed, and no service.
 missing=""

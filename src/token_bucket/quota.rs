@@ -213,6 +213,7 @@ fn ceiling(p: i128, q: i128, most: i128) -> (i128, i128) {
             return above;
         }
         let steps = (short - 1) / over;
+        // The next `below` has too large a denominator, and so has all that is nearer than `above`.
         if above.1 > 0 && steps > (most - below.1) / above.1 {
             return above;
         }
