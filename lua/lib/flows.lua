@@ -115,15 +115,20 @@ local function new_order()
       token, score = lowest[1], tonumber(lowest[2])
     end
     if score % ranks < plain then return token end
-    local tags = call('ZRANGE', mark, whole(rank * ranks), '(' .. whole((rank + 1) * ranks), 'BYSCORE', 'LIMIT', 0, 2,
-      'WITHSCORES')
-    local at, reached = 1, nil
-    if tags[1] == 'v' .. rank then at, reached = 3, tonumber(tags[2]) end
-    local line = tonumber(tags[at] or '')
-    local two = line and front(line, 2) or {}
-    if not two[1] then return token end -- the flows were evicted: heartbeats bring them back
-    chosen = {token = two[1], rank = rank, line = line, tag = tonumber(tags[at + 1]), reached = reached, next = two[2]}
-    return chosen.token
+    local from, to = whole(rank * ranks), '(' .. whole((rank + 1) * ranks)
+    while true do
+      local tags = call('ZRANGE', mark, from, to, 'BYSCORE', 'LIMIT', 0, 2, 'WITHSCORES')
+      local at, reached = 1, nil
+      if tags[1] == 'v' .. rank then at, reached = 3, tonumber(tags[2]) end
+      if not tags[at] then return token end -- the flows were evicted: heartbeats bring them back
+      local line = tonumber(string.match(tags[at], '^%d+$') or '')
+      local two = line and front(line, 2) or {}
+      if two[1] then
+        chosen = {token = two[1], rank = rank, line = line, tag = tonumber(tags[at + 1]), reached = reached, next = two[2]}
+        return chosen.token
+      end
+      call('ZREM', mark, tags[at]) -- the queue was evicted, and the flow did not come back; or it was forged
+    end
   end
 
   -- Removes a waiter from the queue. `granted`: it is granted a lease.
