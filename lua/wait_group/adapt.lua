@@ -35,7 +35,7 @@ local function adjust(s, follows)
   if s.overloads * 100 >= s.ok + s.overloads then
     s.limit, s.probe = floor(s.limit * 9 / 10), 0
   elseif follows == 0 then
-    s.limit = used and s.limit + 1000 or s.limit
+    s.limit, s.probe = used and s.limit + 1000 or s.limit, 0 -- a probe is of other rules
   elseif s.probe == 1 then
     s.probe = 2
   elseif s.probe == 2 then

@@ -153,7 +153,8 @@ impl Adapted {
         if self.overloads * 100 >= self.ok + self.overloads {
             (self.limit, self.probe) = (self.limit * 9 / 10, 0);
         } else if !rules.follows {
-            self.limit += if is_used { 1000 } else { 0 };
+            // A probe is of other rules.
+            (self.limit, self.probe) = (self.limit + if is_used { 1000 } else { 0 }, 0);
         } else if self.probe == 1 {
             self.probe = 2;
         } else if self.probe == 2 {
