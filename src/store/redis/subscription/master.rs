@@ -55,13 +55,14 @@ impl Master {
         loop {
             let push = tokio::select! {
                 push = timeout(CHECK, subscribed.pushes.recv()) => push,
-                Ok(()) = self.looked.changed() => match self.follow(ear, &mut subscribed).await {
-                    Ok(true) => {
+                Ok(()) = self.looked.changed() => match timeout(CONNECT, self.follow(ear, &mut subscribed)).await {
+                    Ok(Ok(true)) => {
                         open.missed();
                         continue;
                     }
-                    Ok(false) => continue,
-                    Err(_) => break,
+                    Ok(Ok(false)) => continue,
+                    // The connection has no time-outs of its own.
+                    Ok(Err(_)) | Err(_) => break,
                 },
             };
             match push {
