@@ -12,10 +12,12 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], string.format('(%.0f', now + ttl), '+inf
 local count = redis.call('ZCARD', KEYS[1])
 if leaves then
   count = count - redis.call('ZREM', KEYS[1], process)
-elseif count < most or redis.call('ZSCORE', KEYS[1], process) then
-  local added = redis.pcall('ZADD', KEYS[1], now, process)
-  if type(added) == 'table' then return added end
-  count = count + added
+else
+  if count < most or redis.call('ZSCORE', KEYS[1], process) then
+    local added = redis.pcall('ZADD', KEYS[1], now, process)
+    if type(added) == 'table' then return added end
+    count = count + added
+  end
   redis.call('PEXPIRE', KEYS[1], ttl / 1000)
 end
 return {now, count}

@@ -14,15 +14,18 @@ if versions.err then return refused(versions, '') end
 for _, version in ipairs(versions) do
   if string.match(version, '^%d+ %d+ (%x+)\n') == id then return {now, 1, version} end
 end
+-- Returns the number, the time and the value of a version that has less than `most` of both.
+local function parts(version, most)
+  local number, at, text = string.match(version, '^(%d+) (%d+) %x+\n[^\n]*\n([-+].*)$')
+  number, at = tonumber(number or '') or most, tonumber(at or '') or most
+  if number < most and at < most then return number, at, text end
+end
 local last, before = versions[#versions], versions[#versions - 1]
 local number, at = 0, 0
-if last then
-  number, at = string.match(last, '^(%d+) (%d+) %x+\n[^\n]*\n[-+]')
-  number, at = tonumber(number or '') or 2^53, tonumber(at or '') or 2^53
-  if number >= 2^52 or at >= 2^52 then return {now, -2, ''} end
-end
+if last then number, at = parts(last, 2^52) end
+if not number then return {now, -2, ''} end
 if number ~= expected then return {now, 0, last or ''} end
-if value == '' then value = before == nil and '-' or string.match(before, '^[^\n]*\n[^\n]*\n([-+].*)$') end
+if value == '' then value = before == nil and '-' or select(3, parts(before, 2^53)) end
 if not value then return {now, -2, ''} end
 local added = string.format('%.0f %.0f %s\n%s\n%s', number + 1, math.max(now, at + 1), id, who, value)
 local saved = redis.pcall('RPUSH', KEYS[1], added)

@@ -1,6 +1,6 @@
 //! Follows a setting: by messages of the processes that change it, and by reading the store from time to time.
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -60,20 +60,19 @@ impl<T: Sealed> Follower<T> {
     pub(super) fn open(store: &Store, name: &str) -> Result<Arc<Self>, Error> {
         let namespace = Namespace::new(store, name)?;
         let follower = store.shared(name, || {
-            Arc::new_cyclic(|this: &Weak<Self>| {
-                store.notifier().listen(this.clone());
-                store.scheduler().join(this.clone());
-                Self {
-                    name: name.into(),
-                    store: store.clone(),
-                    read: namespace.client(),
-                    set: namespace.client(),
-                    channel: [&*store.channels(), ALL].concat().into(),
-                    message: format!("{}\n{name}\n", T::PARTS.concat()).into(),
-                    value: RwLock::default(),
-                    state: Mutex::default(),
-                }
-            })
+            let follower = Arc::new(Self {
+                name: name.into(),
+                store: store.clone(),
+                read: namespace.client(),
+                set: namespace.client(),
+                channel: [&*store.channels(), ALL].concat().into(),
+                message: format!("{}\n{name}\n", T::PARTS.concat()).into(),
+                value: RwLock::default(),
+                state: Mutex::default(),
+            });
+            store.notifier().listen(&follower);
+            store.scheduler().join(&follower);
+            follower
         });
         follower.follow();
         Ok(follower)

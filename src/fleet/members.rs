@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -124,17 +124,16 @@ impl Members {
     /// Returns the processes that share the limits of a name, of which this one is one from [`start`](Self::start) on.
     pub(super) fn join(store: &Store, name: &str) -> Arc<Self> {
         store.shared(name, || {
-            Arc::new_cyclic(|this: &Weak<Self>| {
-                store.scheduler().join(this.clone());
-                let state = State { first: 0, counts: VecDeque::new(), due: None, every: EVERY };
-                Self {
-                    client: Namespace::open(store, name).client(),
-                    process: store.notifier().process().into(),
-                    state: Mutex::new(state),
-                    count: AtomicU32::new(0),
-                    store: store.clone(),
-                }
-            })
+            let state = State { first: 0, counts: VecDeque::new(), due: None, every: EVERY };
+            let members = Arc::new(Self {
+                client: Namespace::open(store, name).client(),
+                process: store.notifier().process().into(),
+                state: Mutex::new(state),
+                count: AtomicU32::new(0),
+                store: store.clone(),
+            });
+            store.scheduler().join(&members);
+            members
         })
     }
 

@@ -37,15 +37,12 @@ pub fn token_budget<B>(
 }
 
 /// For [`MeterBody::frames`]: each gRPC message of a body counts 1, once its last byte has passed. A message that the client
-/// did not wait for counts nothing.
-#[must_use]
+/// did not wait for counts nothing, and neither do the trailers in a body of gRPC-Web. From the first frame on, only what has
+/// passed counts: a stream that is cut does not cost the estimate.
 pub fn count_messages() -> impl FnMut(&Bytes, &Usage) + Clone + Send + Sync + 'static {
     let mut messages = Messages::default();
     move |data, usage| {
-        let count = messages.ended_in(data);
-        if count > 0 {
-            usage.add(count);
-        }
+        usage.add(messages.ended_in(data));
     }
 }
 
@@ -77,12 +74,16 @@ impl Messages {
                 self.left -= passed.len();
             }
             if self.known == 5 && self.left == 0 {
-                (self.known, count) = (0, count.saturating_add(1));
+                let is_message = self.prefix[0] & TRAILERS == 0;
+                (self.known, count) = (0, count.saturating_add(is_message.into()));
             }
         }
         count
     }
 }
+
+/// The flag of trailers. Source: *gRPC Web*, <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-WEB.md>.
+const TRAILERS: u8 = 0x80;
 
 #[cfg(test)]
 mod tests {

@@ -21,7 +21,7 @@ use super::snapshot::Look;
 use super::state::LeaseState;
 use super::tokens::{Event, Release, Rules, Tokens, unexpected};
 use super::young::Young;
-use crate::store::{Client, Namespace, PeriodicTask};
+use crate::store::{Client, Namespace};
 use crate::{Error, Key, Store, clock};
 
 /// How long a grant to a waiter lasts until it is confirmed.
@@ -108,8 +108,7 @@ impl<K: Kind> Admission<K> {
                 hold_time: AtomicU64::new(0),
             })
         });
-        let task: Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&admission);
-        store.scheduler().join(task);
+        store.scheduler().join(&admission);
         admission
     }
 

@@ -1,7 +1,7 @@
 //! A namespace of flights in this process: how callers join, lead and follow.
 
 use std::future::Future;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -20,7 +20,7 @@ use crate::error::{Busy, Subject, Why};
 use crate::lease::{Admission, LeaseOptions, Leases};
 use crate::store::background::Background;
 use crate::store::timer::until;
-use crate::store::{Listener, Namespace};
+use crate::store::Namespace;
 use crate::telemetry::{self, Decisions, Event, Often, Outcome, in_current_span};
 use crate::{Error, Key, LeaseHandle, Store};
 
@@ -131,8 +131,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let counts = telemetry::Leases::new("flight", name);
         let admission = Admission::new(store, &namespace, codec);
         let table = Table::new(name, settings.go_on);
-        let listener: Weak<dyn Listener> = Arc::<Table<SharedOutcome<T, E>>>::downgrade(&table);
-        store.notifier().listen(listener);
+        store.notifier().listen(&table);
         let (largest, notifier) = (settings.largest, store.notifier());
         let local_cache = settings.local_cache.map(|bytes| LocalCache::new(name, bytes, largest, notifier));
         Ok(Self {

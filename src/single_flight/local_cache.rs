@@ -88,8 +88,7 @@ impl<T: Clone + Send + Sync + 'static> LocalCache<T> {
             forgotten: AtomicU64::new(0),
             notifier: Arc::clone(notifier),
         });
-        let listener: std::sync::Weak<dyn Listener> = Arc::<Self>::downgrade(&cache);
-        notifier.listen(listener);
+        notifier.listen(&cache);
         Ok(cache)
     }
 

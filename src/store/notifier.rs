@@ -183,7 +183,8 @@ impl Notifier {
     }
 
     /// Registers a listener for messages to all processes until it is dropped.
-    pub(crate) fn listen(&self, listener: Weak<dyn Listener>) {
+    pub(crate) fn listen<T: Listener + 'static>(&self, listener: &Arc<T>) {
+        let listener: Weak<dyn Listener> = Arc::<T>::downgrade(listener);
         let mut listeners = lock(&self.listeners);
         listeners.retain(|listener| listener.strong_count() > 0);
         listeners.push(listener);

@@ -84,7 +84,9 @@ impl Scheduler {
         Arc::new(Self { state: Mutex::default(), link, background, follows_paused })
     }
 
-    pub(crate) fn join(&self, task: Weak<dyn PeriodicTask>) {
+    /// Adds a task, until it is dropped.
+    pub(crate) fn join<T: PeriodicTask + 'static>(&self, task: &Arc<T>) {
+        let task: Weak<dyn PeriodicTask> = Arc::<T>::downgrade(task);
         let joined = &mut lock(&self.state).joined;
         joined.retain(|task| task.strong_count() > 0);
         joined.push(task);

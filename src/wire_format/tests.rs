@@ -42,7 +42,7 @@ fn check(primitive: &str, parts: &[&str]) {
 
 #[test]
 fn the_page_has_the_parts_of_each_kind() {
-    check("WaitGroup", Permits::PARTS);
+    check("WaitGroup", &[Permits::PARTS, &["permits:limit"]].concat());
     check("Mutex", Exclusive::PARTS);
     check("RwLock", ReadWrite::PARTS);
     check("SingleFlight", Flight::PARTS);

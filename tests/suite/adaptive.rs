@@ -107,7 +107,7 @@ pub(crate) async fn an_operator_sees_the_limit(place: &Place, name: &str) {
     .await;
     let held = group.add("k").await.unwrap();
     let page = operator.scan_namespace(name).unwrap().next().await.unwrap().unwrap();
-    assert_eq!(page, [entry.clone()]);
+    assert_eq!(page, std::slice::from_ref(&entry));
     let Some(State::Permits(permits)) = operator.inspect(&entry).await.unwrap() else { panic!("permits") };
     assert!(permits.leases.in_use >= 1 && (2..20).contains(&permits.limit.limit), "{permits:?}");
     assert!(held.done().await.unwrap());

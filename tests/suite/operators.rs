@@ -299,7 +299,7 @@ pub(crate) async fn a_revoked_lease_is_lost_at_once(place: &Place, name: &str) {
 async fn a_forged_message_ends_no_lease() {
     for (place, servers) in with_servers().await {
         let name = "forged";
-        let mutex = Mutex::builder().build(&*place, name).unwrap();
+        let mutex = Mutex::builder().build(place, name).unwrap();
         let (held, revoked) = (mutex.lock("held").await.unwrap(), mutex.lock("revoked").await.unwrap());
         let (process, rest) = held.token().split_once('-').unwrap();
         let id = rest.split('.').next().unwrap();

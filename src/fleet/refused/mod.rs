@@ -7,7 +7,7 @@ mod sketch;
 mod tests;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -155,17 +155,16 @@ impl RefusedKeys {
     fn open(store: &Store, name: &str, is_plain: bool) -> Result<Self, Error> {
         let namespace = Namespace::new(store, name)?;
         let shared = store.shared(name, || {
-            Arc::new_cyclic(|this: &Weak<Shared>| {
-                store.scheduler().join(this.clone());
-                Shared {
-                    store: store.clone(),
-                    client: namespace.client(),
-                    windows: Mutex::default(),
-                    is_hashed: AtomicBool::new(false),
-                    has_changed: AtomicBool::new(false),
-                    due: Mutex::default(),
-                }
-            })
+            let shared = Arc::new(Shared {
+                store: store.clone(),
+                client: namespace.client(),
+                windows: Mutex::default(),
+                is_hashed: AtomicBool::new(false),
+                has_changed: AtomicBool::new(false),
+                due: Mutex::default(),
+            });
+            store.scheduler().join(&shared);
+            shared
         });
         shared.is_hashed.fetch_or(!is_plain, Ordering::Relaxed);
         Ok(Self { shared, is_plain })

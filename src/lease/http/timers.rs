@@ -1,7 +1,7 @@
 //! The timers of all bodies of a layer. They run even if no task polls a body.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -25,10 +25,9 @@ impl Timers {
     pub(super) fn new() -> Arc<Self> {
         let no_pushes = watch::channel(Link::Down).1;
         let scheduler = Scheduler::new(no_pushes, Background::thread(), true);
-        Arc::new_cyclic(|timers: &Weak<Self>| {
-            scheduler.join(timers.clone());
-            Self { scheduler, due: Mutex::default() }
-        })
+        let timers = Arc::new(Self { scheduler, due: Mutex::default() });
+        timers.scheduler.join(&timers);
+        timers
     }
 
     pub(super) fn insert(&self, due: Instant, lease: Arc<Shared>) {

@@ -6,7 +6,7 @@ mod votes;
 
 use std::collections::HashSet;
 use std::future::Future;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -57,8 +57,7 @@ impl Quorum {
         let tokens = Mutex::new(Tokens::new(first.admission.local.clone(), rules, clock::now()));
         let scheduler = Arc::clone(store.scheduler());
         let quorum = Arc::new(Self { nodes, timeout, settings, scheduler, tokens });
-        let task: Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&quorum);
-        quorum.scheduler.join(task);
+        quorum.scheduler.join(&quorum);
         (first, quorum)
     }
 

@@ -47,7 +47,7 @@ impl Bound {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.cells.load(Ordering::Relaxed) >= self.max
+        !self.has_room(1)
     }
 
     /// Counts one more cell, before it is stored.
@@ -71,16 +71,20 @@ impl Bound {
         }
     }
 
-    /// Searches for expired cells with bounded work, and leaves the rest to the sweeper. It continues where the
-    /// previous search ended. The calling step must not have locked its own shard; it may have locked a shard of
-    /// another namespace.
-    pub(super) fn search(&self, sweeper: &Sweeper, now: i64) {
+    fn has_room(&self, cells: usize) -> bool {
+        self.max.saturating_sub(self.cells.load(Ordering::Relaxed)) >= cells
+    }
+
+    /// Searches for expired cells with bounded work, until there is `room` for so many, and leaves the rest to the
+    /// sweeper. It continues where the previous search ended. The calling step must not have locked its own shard; it may
+    /// have locked a shard of another namespace.
+    pub(super) fn search(&self, sweeper: &Sweeper, now: i64, room: usize) {
         let Some(mut search) = try_lock(&self.search) else { return };
         if search.failed.is_some_and(|failed| now.abs_diff(failed) < REST) {
             return;
         }
         let (mut looked, mut ends) = (0, 0);
-        while self.is_full() && looked < CELLS_PER_SEARCH && ends < 2 {
+        while !self.has_room(room) && looked < CELLS_PER_SEARCH && ends < 2 {
             match sweeper.visit(&mut search.cursor, By::Step(now)) {
                 Some(visit) => looked += visit.cells.max(1),
                 None => {
@@ -89,7 +93,7 @@ impl Bound {
                 }
             }
         }
-        search.failed = self.is_full().then_some(now);
+        search.failed = (!self.has_room(room)).then_some(now);
         if search.failed.is_some() {
             sweeper.press();
         }

@@ -79,7 +79,7 @@ impl<C: Cell> Cells<C> {
             && guard.find(hash, key).is_none()
         {
             drop(guard);
-            bound.search(&self.shared.sweeper, now);
+            bound.search(&self.shared.sweeper, now, 1);
             guard = lock(mutex);
             now = self.now(&mut guard);
         }

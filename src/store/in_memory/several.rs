@@ -21,11 +21,11 @@ impl<C: Cell> Cells<C> {
         mut step: impl FnMut(&mut [C], i64) -> R,
     ) -> Result<R, Error> {
         let mut stepped = self.try_step_all(keys, &mut step);
-        if let (Err((_, now)), Some(bound)) = (&stepped, &self.shared.bound) {
-            bound.search(&self.shared.sweeper, *now);
+        if let (Err((_, now, more)), Some(bound)) = (&stepped, &self.shared.bound) {
+            bound.search(&self.shared.sweeper, *now, *more);
             stepped = self.try_step_all(keys, &mut step);
         }
-        let (reply, pushes) = stepped.map_err(|(error, _)| {
+        let (reply, pushes) = stepped.map_err(|(error, ..)| {
             self.tell_refused();
             error
         })?;
@@ -33,12 +33,12 @@ impl<C: Cell> Cells<C> {
         Ok(reply)
     }
 
-    /// The error has the time of the step.
+    /// The error has the time of the step, and how many cells there must be room for.
     fn try_step_all<R>(
         &self,
         keys: &[impl AsRef<[u8]>],
         step: &mut impl FnMut(&mut [C], i64) -> R,
-    ) -> Result<(R, Vec<Push>), (Error, i64)> {
+    ) -> Result<(R, Vec<Push>), (Error, i64, usize)> {
         let places: Vec<_> = keys.iter().map(|key| self.place(key.as_ref())).collect();
         // Each shard once, in one order for all callers: none waits for another that waits for it.
         let mut shards: BTreeMap<_, _> = places.iter().map(|(_, shard)| (*shard, None)).collect();
@@ -70,7 +70,7 @@ impl<C: Cell> Cells<C> {
         for taken in 0..more {
             if let Some(Err(error)) = bound.map(|bound| bound.take()) {
                 bound.into_iter().for_each(|bound| bound.give_back(taken));
-                return Err((error, now));
+                return Err((error, now, more));
             }
         }
         let (mut expired, mut removed) = (Vec::new(), 0);

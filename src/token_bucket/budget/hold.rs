@@ -12,7 +12,7 @@ pub struct BudgetHold(Held);
 #[derive(Debug)]
 enum Held {
     One(Hold),
-    All(Box<(HoldSet, Usage)>),
+    All(HoldSet, Usage),
 }
 
 impl BudgetHold {
@@ -22,7 +22,7 @@ impl BudgetHold {
 
     /// `usage`: of the limits that are metered.
     pub(super) fn of_all(holds: HoldSet, usage: Usage) -> Self {
-        Self(Held::All(Box::new((holds, usage))))
+        Self(Held::All(holds, usage))
     }
 
     /// Returns the usage so far, to count in. If none is counted, the hold ends as [`OnEnd`](crate::token_bucket::OnEnd) says.
@@ -30,7 +30,7 @@ impl BudgetHold {
     pub fn usage(&self) -> &Usage {
         match &self.0 {
             Held::One(hold) => hold.usage(),
-            Held::All(all) => &all.1,
+            Held::All(_, usage) => usage,
         }
     }
 
@@ -39,7 +39,7 @@ impl BudgetHold {
     pub fn decision(&self) -> Decision {
         match &self.0 {
             Held::One(hold) => hold.decision(),
-            Held::All(all) => all.0.decision().clone(),
+            Held::All(holds, _) => holds.decision().clone(),
         }
     }
 
@@ -51,7 +51,7 @@ impl BudgetHold {
     pub async fn lost(&self) {
         match &self.0 {
             Held::One(hold) => hold.lost().await,
-            Held::All(all) => all.0.lost().await,
+            Held::All(holds, _) => holds.lost().await,
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -204,10 +204,7 @@ impl Renewals {
         let (due, earliest) = (entry.due, table.due.first().map(|(due, _)| *due));
         table.put(entry.step.id, entry);
         drop(table);
-        self.joined.get_or_init(|| {
-            let task: Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(self);
-            self.store.scheduler().join(task);
-        });
+        self.joined.get_or_init(|| self.store.scheduler().join(self));
         if earliest.is_none_or(|earliest| due < earliest) {
             self.store.scheduler().schedule(clock::without_suspend(due));
         }

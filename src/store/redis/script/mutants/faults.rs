@@ -38,7 +38,7 @@ pub(super) fn is_same(piece: &str, change: &str) -> bool {
 /// Returns whether a place of a line is code: not in a comment, and not in a text.
 fn is_code(line: &str, at: usize) -> bool {
     let before = &line[..at];
-    !before.contains("--") && before.matches('\'').count() % 2 == 0
+    !before.contains("--") && before.matches('\'').count().is_multiple_of(2)
 }
 
 /// Returns whether a line is one statement that can go without another one: no declaration, and no part of a block.
