@@ -374,3 +374,21 @@ async fn noting<T>(
         Poll::Pending => reply.await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread can stand still between giving a call to the connection and looking for the reply. Meanwhile the call runs and
+    /// the connection ends, and then the first poll finds the error.
+    #[test]
+    fn what_may_run_once_is_not_sent_again_whatever_the_first_poll_says() {
+        for (written, was_idle) in [(false, false), (false, true), (true, false), (true, true)] {
+            let outage = failure::of(Cause::Disconnected, "the connection has ended");
+            let sent = Some(Instant::now());
+            let failed = Failed { outage, sent, written, answers: false, redirect: None };
+            assert!(!failed.is_repeated(Repeat::Never, was_idle), "{written} {was_idle}");
+            assert_eq!(failed.is_repeated(Repeat::Safe, was_idle), !written || was_idle);
+        }
+    }
+}
