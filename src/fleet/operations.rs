@@ -217,7 +217,13 @@ impl<T: Sealed> Operation for Set<T> {
         if i64::try_from(number) != Ok(self.expected) {
             return SetReply::Found(last.flatten());
         }
-        let before = || stored.iter().rev().nth(1).map_or(Some("-"), |before| SettingVersion::parse(before).and(value(before)));
+        let before = || {
+            stored
+                .iter()
+                .rev()
+                .nth(1)
+                .map_or(Some("-"), |before| SettingVersion::parse(before).and(value(before)))
+        };
         let value = if self.value.is_empty() { before() } else { Some(&*self.value) };
         let Some(value) = value else { return SetReply::NotRecognised };
         let at = u64::try_from(now).unwrap_or(0).max(at + 1);

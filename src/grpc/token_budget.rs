@@ -109,6 +109,16 @@ mod tests {
     }
 
     #[test]
+    fn trailers_of_grpc_web_are_no_message() {
+        let mut count = count_messages();
+        let usage = Usage::default();
+        count(&Bytes::from_static(&[0, 0, 0]), &usage);
+        assert_eq!(usage.get(), Some(0), "nothing has ended, but it is counted");
+        count(&Bytes::from_static(&[0, 1, 7, 0x80, 0, 0, 0, 2, 1, 2]), &usage);
+        assert_eq!(usage.get(), Some(1));
+    }
+
+    #[test]
     fn a_message_counts_with_its_last_byte() {
         let mut messages = Messages::default();
         let body = body(&[3, 0]);

@@ -18,9 +18,9 @@ use super::stored::Stored;
 use super::table::{Caller, LeaderGuard, Role, Table, Wakeup};
 use crate::error::{Busy, Subject, Why};
 use crate::lease::{Admission, LeaseOptions, Leases};
+use crate::store::Namespace;
 use crate::store::background::Background;
 use crate::store::timer::until;
-use crate::store::Namespace;
 use crate::telemetry::{self, Decisions, Event, Often, Outcome, in_current_span};
 use crate::{Error, Key, LeaseHandle, Store};
 

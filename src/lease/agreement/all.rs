@@ -57,7 +57,8 @@ async fn leases_of_several_keys_agree() {
         let ttl = *TTLS.choose(&mut rng).unwrap();
         let keys: Vec<_> = (0..KEYS).map(|key| Key::from(format!("all {sequence} {key}"))).collect();
         let suffixes = ["", "", ":alice", "~9c40@host"];
-        let tokens: Vec<_> = keys.iter().map(|_| tokens::<Exclusive>(&suffixes, &mut rng, &mut next)).collect();
+        let tokens: Vec<_> =
+            keys.iter().map(|_| tokens::<Exclusive>(&suffixes, &mut rng, &mut next)).collect();
         let (mut history, mut last) = (Vec::new(), None);
         for round in 0..STEPS {
             let jumps = [0, 0, 1, 999, 10_000, 400_000, 1_500_000, 8_000_000];

@@ -45,7 +45,7 @@ pub(super) struct Failed {
     pub(super) outage: Outage,
     /// When the call was sent; `None`: there was no connection.
     pub(super) sent: Option<Instant>,
-    /// Whether anything may have been written.
+    /// Whether anything was probably written.
     pub(super) written: bool,
     /// Whether the server answered other calls meanwhile. Then it is slow, but not down.
     pub(super) answers: bool,
@@ -57,8 +57,7 @@ impl Failed {
     /// place sends an operation again.
     fn is_repeated(&self, repeat: Repeat, was_idle: bool) -> bool {
         match self.outage.cause {
-            Cause::Disconnected if self.written => was_idle && repeat == Repeat::Safe,
-            Cause::Disconnected => self.sent.is_some(),
+            Cause::Disconnected => repeat == Repeat::Safe && (was_idle || !self.written),
             Cause::MovedMidway => repeat == Repeat::Safe,
             Cause::Moving => true,
             _ => false,
@@ -75,10 +74,9 @@ impl RedisStore {
     /// * The master does not have the slot of its keys, and has not run it. Then it is sent to the one that has.
     /// * The slot of its keys is being moved to another node, which has refused the call. Then it is sent again until the
     ///   timeout is over. If the script may have run in part, this holds only for [`Repeat::Safe`].
-    /// * The connection turns out to be closed before anything is written.
-    /// * The connection turns out to be closed after it was idle, because servers and load balancers close idle
-    ///   connections. This holds only for [`Repeat::Safe`]. Before other calls, an idle connection is tried with a
-    ///   `PING`, so that only a connection that breaks after that fails them.
+    /// * The connection turns out to be closed before anything seems to be written, or after it was idle, because servers
+    ///   and load balancers close idle connections. This holds only for [`Repeat::Safe`]. Before other calls, an idle
+    ///   connection is tried with a `PING`, so that only a connection that breaks after that fails them.
     pub(super) async fn run(
         &self,
         links: &RuntimeLinks,
@@ -111,7 +109,7 @@ impl RedisStore {
             && failed.outage.cause == Cause::Disconnected
             && failed.is_repeated(call.repeat, was_idle)
         {
-            twice = failed.written;
+            twice = true;
             outcome = self.attempt(runtime, &route.link, script, call, false).await;
         }
         let (mut pause, mut redirected, mut other, mut refused) = (MOVING, 0, None, None);
@@ -361,8 +359,8 @@ impl RedisStore {
     }
 }
 
-/// Awaits a reply. Sets `written` to whether anything may have been written. A connection that has ended fails at once,
-/// without writing.
+/// Awaits a reply. Sets `written` to whether anything was probably written: a connection that has ended fails at once, without
+/// writing. But the thread may have stood still within the first poll, while the call ran and then the connection ended.
 async fn noting<T>(
     mut reply: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
     written: &mut bool,

@@ -10,9 +10,13 @@ use crate::token_bucket::holds::{Hold, HoldSet, Usage};
 pub struct BudgetHold(Held);
 
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a hold of one limit, which is the usual one, needs no memory of its own"
+)]
 enum Held {
     One(Hold),
-    All(HoldSet, Usage),
+    All(Box<(HoldSet, Usage)>),
 }
 
 impl BudgetHold {
@@ -22,7 +26,7 @@ impl BudgetHold {
 
     /// `usage`: of the limits that are metered.
     pub(super) fn of_all(holds: HoldSet, usage: Usage) -> Self {
-        Self(Held::All(holds, usage))
+        Self(Held::All(Box::new((holds, usage))))
     }
 
     /// Returns the usage so far, to count in. If none is counted, the hold ends as [`OnEnd`](crate::token_bucket::OnEnd) says.
@@ -30,7 +34,7 @@ impl BudgetHold {
     pub fn usage(&self) -> &Usage {
         match &self.0 {
             Held::One(hold) => hold.usage(),
-            Held::All(_, usage) => usage,
+            Held::All(all) => &all.1,
         }
     }
 
@@ -39,7 +43,7 @@ impl BudgetHold {
     pub fn decision(&self) -> Decision {
         match &self.0 {
             Held::One(hold) => hold.decision(),
-            Held::All(holds, _) => holds.decision().clone(),
+            Held::All(all) => all.0.decision().clone(),
         }
     }
 
@@ -51,7 +55,7 @@ impl BudgetHold {
     pub async fn lost(&self) {
         match &self.0 {
             Held::One(hold) => hold.lost().await,
-            Held::All(holds, _) => holds.lost().await,
+            Held::All(all) => all.0.lost().await,
         }
     }
 }

@@ -229,9 +229,9 @@ impl Simulation {
                 let used = held.amounts.map(|amount| rng.random_range(0..=amount));
                 let capture = |limit: usize| Verb::Capture { amount: used[limit], late: 0 };
                 assert_eq!(self.all(id, &held, capture, false), [Outcome::Held; 3]);
-                for limit in 0..3 {
+                for (limit, used) in used.iter().enumerate() {
                     let ledger = self.ledgers.entry((limit, held.place[limit])).or_default();
-                    ledger.push((self.real, used[limit].into()));
+                    ledger.push((self.real, (*used).into()));
                 }
                 if rng.random_bool(0.3) {
                     assert_eq!(self.all(id, &held, capture, false), [Outcome::Ended; 3], "twice is once");
