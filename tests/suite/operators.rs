@@ -69,7 +69,7 @@ pub(crate) async fn each_kind_is_listed_and_shown(place: &Place, name: &str) {
     let readers = [shared.read("shared").await.unwrap(), shared.read("shared").await.unwrap()];
     let writer = shared.write("written").await.unwrap();
     let answers =
-        SingleFlight::<String>::builder(Json).ttl(Duration::from_secs(60)).build(&place, name).unwrap();
+        SingleFlight::<String>::builder(Json).ttl(Duration::from_secs(60)).build(place, name).unwrap();
     answers.run("answer", || async { "seven".to_owned() }).await.unwrap();
     is_answered(&operator, &Entry::new(Kind::SingleFlight, name, "answer").unwrap()).await;
     let items = Dedupe::exact(place, name).remember_for(Duration::from_secs(3600)).build().unwrap();
@@ -196,7 +196,7 @@ pub(crate) async fn a_bucket_is_reset_and_answers_are_forgotten(place: &Place, n
     assert_eq!(bucket.peek("k").await.unwrap().remaining(), 5);
     assert!(operator.inspect(&entry).await.unwrap().is_none());
 
-    let answers = SingleFlight::<u32>::builder(Json).ttl(Duration::from_secs(60)).build(&place, name).unwrap();
+    let answers = SingleFlight::<u32>::builder(Json).ttl(Duration::from_secs(60)).build(place, name).unwrap();
     assert_eq!(answers.run("k", || async { 1 }).await.unwrap(), 1);
     let answer = Entry::new(Kind::SingleFlight, name, "k").unwrap();
     is_answered(&operator, &answer).await;
@@ -246,7 +246,7 @@ pub(crate) async fn a_revoked_permit_goes_to_the_next_waiter(place: &Place, name
 
 pub(crate) async fn a_revoked_lock_is_lost_at_the_next_renewal(place: &Place, name: &str) {
     let ttl = Duration::from_millis(600);
-    let mutex = Mutex::builder().ttl(ttl).build(&place, name).unwrap();
+    let mutex = Mutex::builder().ttl(ttl).build(place, name).unwrap();
     let stuck = mutex.lock("k").await.unwrap();
     let seen = mutex.inspect("k").await.unwrap();
     assert!(mutex.revoke("k", &seen.holders[0]).await.unwrap());
@@ -271,7 +271,7 @@ pub(crate) async fn a_revoked_lease_is_lost_at_once(place: &Place, name: &str) {
         return;
     }
     let (mutex, permits) = (Mutex::new(place, name).unwrap(), WaitGroup::new(place, name, 3).unwrap());
-    let unrenewed = Mutex::builder().watchdog(false).build(&place, name).unwrap();
+    let unrenewed = Mutex::builder().watchdog(false).build(place, name).unwrap();
     // The first one is taken before this process is subscribed.
     for round in 0..3 {
         let (stuck, permit) = (mutex.try_lock("k").await.unwrap(), permits.add("k").await.unwrap());
