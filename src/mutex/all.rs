@@ -21,6 +21,9 @@ impl Mutex {
     /// `lock_all` do not wait for each other in a circle. The locks earlier in the order are held, and renewed, while it
     /// waits for the later ones: other callers wait for these, too. If one of them is lost meanwhile, it begins again.
     ///
+    /// Without a [`watchdog`](super::MutexBuilder::watchdog), a caller whose locks end before the last key of many is free begins
+    /// again and again: choose a ttl that is longer than such a wait.
+    ///
     /// A caller that holds a lock of this name already, and locks others, can still bring about a deadlock: lock all
     /// that you need in one call.
     ///

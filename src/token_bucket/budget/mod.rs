@@ -106,6 +106,7 @@ impl<Req> BudgetLayer<Req> {
     /// A request holds tokens of all limits or of none; see [`TokenBuckets::authorize`]. `keys` is a tuple with one
     /// [`KeyExtractor`] for each limit. A limit whose key is `None` is not asked. `estimate` is a closure from `&Req` to an
     /// [`Estimate`] for each limit: what is fixed is captured as it is, and the [`Usage`] is captured of all other limits.
+    /// Each key has at most 1024 holds at a time, so a limit for all requests has at most as many in flight.
     ///
     /// ```
     /// use tower::{Layer, ServiceExt, service_fn};

@@ -75,7 +75,8 @@ impl<const N: usize> TokenBuckets<N> {
 }
 
 impl<const N: usize> HoldAll<N> {
-    /// Holds `more` tokens of each limit in addition, or as many of each as an array says, if all are available now.
+    /// Holds `more` tokens of each limit in addition, or as many of each as an array says, if all are available now. On a
+    /// Cluster, and if the limits are in several stores, each call takes one more of the 1024 holds of each key.
     ///
     /// ```
     /// # use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets};

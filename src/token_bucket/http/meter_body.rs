@@ -16,6 +16,9 @@ use crate::token_bucket::holds::Usage;
 /// A [`Meter`] for HTTP: the hold of a request ends with the body of its response, and with it the usage is captured. If the
 /// body fails, or is dropped because the client has gone, what was counted so far is captured.
 ///
+/// There is no time-out: a body that nobody reads keeps its hold, one of the 1024 that its key may have. The hold costs its key no
+/// more than the estimate.
+///
 /// The usage comes from the handler (`web::insert_usage`), from the [frames](Self::frames) of the body, or from a
 /// [header or trailer field](Self::field).
 ///

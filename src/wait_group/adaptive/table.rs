@@ -101,10 +101,11 @@ impl AdaptiveLimits {
     /// Counts a permit as in flight until it is released.
     pub(crate) fn in_flight(&self, lease: Lease, weight: u32) -> Lease {
         let key = lease.key().clone();
-        if let Some(known) = lock(&self.0.known).get_mut(&key) {
-            known.in_flight = known.in_flight.saturating_add(weight);
-            known.seen.peak = known.seen.peak.max(known.in_flight.into());
-        }
+        let mut all = lock(&self.0.known);
+        let Some(known) = all.get_mut(&key) else { return lease };
+        known.in_flight = known.in_flight.saturating_add(weight);
+        known.seen.peak = known.seen.peak.max(known.in_flight.into());
+        drop(all);
         lease.beside(InFlight { limits: self.clone(), key, weight })
     }
 

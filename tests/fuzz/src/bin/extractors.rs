@@ -1,4 +1,4 @@
-//! Key extractors over requests: a value has one key, alone or beside other parts.
+//! Key extractors over any requests: a request whose key has a part that is always there has a key, or is refused.
 #![no_main]
 
 use std::net::IpAddr;
