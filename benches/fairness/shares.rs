@@ -13,7 +13,7 @@ use crate::common::stats::{median, percentile};
 const LIMIT: u32 = 16;
 const GREEDY: usize = 1000;
 const MODEST: u32 = 9;
-const HOLD: Duration = Duration::from_millis(2);
+const HOLD: Duration = Duration::from_millis(10);
 
 fn fair(limit: u32) -> WaitGroupBuilder {
     WaitGroup::builder(limit).fair()
