@@ -132,9 +132,10 @@ impl Waiting {
             let mutex = mutex();
             async move { mutex.lock("k").await }
         });
-        let queue = async || server.query::<Vec<String>>(&["LRANGE", "td:{x:k}:queue", "0", "-1"]).unwrap();
-        eventually("a waiter", SOON, async || queue().await.len() == 1).await;
-        let token = queue().await.remove(0);
+        let waiters =
+            async || server.query::<Vec<String>>(&["ZRANGE", "td:{x:k}:waiters", "0", "-1"]).unwrap();
+        eventually("a waiter", SOON, async || waiters().await.len() == 1).await;
+        let token = waiters().await.remove(0);
         let (process, rest) = token.split_once('-').unwrap();
         let channel = format!("td:wake:{process}");
         let id = rest.split('.').next().unwrap().to_owned();
@@ -196,7 +197,8 @@ async fn forged_times_of_holders_stop_no_process() {
     for time in ["1e300", "inf", "9007199254740993", "9223372036854775807"] {
         server.cli(&["FLUSHALL"]);
         for key in ["td:{x:p}:permits:holders", "td:{x:r}:rw:holders"] {
-            server.cli(&["ZADD", key, time, "0123456789abcdef-1.3e8/1/1"]);
+            // Its ttl, to which a lease is cut that lasts longer, is a day.
+            server.cli(&["ZADD", key, time, "0123456789abcdef-1.141dd76000/1/1"]);
         }
         server.cli(&["SET", "td:{x:m}:lock", "foreign", "PX", "9000000000000000000"]);
         let short = Duration::from_millis(300);
