@@ -83,7 +83,7 @@ async fn a_holder_that_becomes_of_another_type_is_told() {
 #[tokio::test]
 async fn any_part_of_another_type_is_named() {
     let server = RedisServer::start().await;
-    let (store, wait) = (open(&server.url()), Duration::from_millis(50));
+    let (store, wait) = (open(&server.url()), Duration::from_millis(300));
     let families = [
         Family::Permits(WaitGroup::builder(1).max_wait(wait).build(&store, "permits").unwrap()),
         Family::Mutex(Mutex::builder().max_wait(wait).build(&store, "mutex").unwrap()),
