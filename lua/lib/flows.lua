@@ -124,7 +124,8 @@ local function new_order()
       local line = tonumber(string.match(tags[at], '^%d+$') or '')
       local two = line and front(line, 2) or {}
       if two[1] then
-        chosen = {token = two[1], rank = rank, line = line, tag = tonumber(tags[at + 1]), reached = reached, next = two[2]}
+        local tag = tonumber(tags[at + 1])
+        chosen = {token = two[1], rank = rank, line = line, tag = tag, reached = reached, next = two[2]}
         return chosen.token
       end
       call('ZREM', mark, tags[at]) -- the queue was evicted, and the flow did not come back; or it was forged
