@@ -24,7 +24,7 @@ pub(crate) async fn refused_keys_are_counted_over_the_fleet(place: &Place, name:
     let stores: [Store; 3] = [Store::clone(place), elsewhere(place), elsewhere(place)];
     let refused = stores.each_ref().map(|store| RefusedKeys::with_plain_keys(store, name).unwrap());
     let layer = |at: usize| {
-        let bucket = TokenBucket::new(&stores[at], name, Quota::non_refilling(1)).unwrap();
+        let bucket = TokenBucket::new(&stores[at], name, Quota::per_hour(1)).unwrap();
         RateLimitLayer::new(bucket, |user: &&'static str| *user).count_refused(&refused[at])
     };
     send(layer(0), &["ann", "ann", "ann", "ben", "cid"]).await;
@@ -65,7 +65,7 @@ pub(crate) async fn refused_keys_are_counted_over_the_fleet(place: &Place, name:
 /// The key of the limit that refused.
 pub(crate) async fn the_key_of_the_limit_that_refused_is_counted(place: &Place, name: &str) {
     let bucket = |ending: &str, burst| {
-        TokenBucket::new(place, &format!("{name}.{ending}"), Quota::non_refilling(burst)).unwrap()
+        TokenBucket::new(place, &format!("{name}.{ending}"), Quota::per_hour(1).burst(burst)).unwrap()
     };
     let refused = RefusedKeys::new(place, name).unwrap();
     let limits = TokenBuckets::new([bucket("users", 2), bucket("all", 3)]).unwrap();
