@@ -68,7 +68,9 @@ impl Flows {
             self.tags.insert((rank, tag, flow.number));
             self.counts[rank as usize] += 1;
         }
-        let is_alone = || self.tags.len() + self.served.iter().chain(&self.since).chain(&self.waits).flatten().count() == 1;
+        let is_alone = || {
+            self.tags.len() + self.served.iter().chain(&self.since).chain(&self.waits).flatten().count() == 1
+        };
         (self.counts[rank as usize], before, before == 0 && is_alone())
     }
 

@@ -104,6 +104,12 @@ impl Queue {
         (self.counts, self.flows) = Default::default();
     }
 
+    /// Returns since when a rank has waiters, if that is known.
+    #[cfg(test)]
+    pub(crate) fn waits(&self, rank: i64) -> Option<i64> {
+        self.flows.as_ref()?.waits(rank)
+    }
+
     /// Returns how far the tag of a token's flow is ahead of the virtual time; -1: it has no flow.
     #[cfg(test)]
     pub(crate) fn tag_ahead(&self, token: &str) -> i64 {
@@ -142,7 +148,8 @@ impl Queue {
         let joins = order.newest.is_some() && {
             let mut line = self.line(rank, NO_FLOW);
             // Waiters without this setting record nothing.
-            let goes_on = self.newest(line.clone().next()).or_else(|| self.newest(line.next_back())).is_some();
+            let goes_on =
+                self.newest(line.clone().next()).or_else(|| self.newest(line.next_back())).is_some();
             self.flows().joins(rank, goes_on, now)
         };
         let last = self.line(rank, line).next_back().map(|((.., ticket), _)| *ticket);
