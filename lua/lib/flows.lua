@@ -150,8 +150,10 @@ local function new_order()
       token, score = lowest[1], tonumber(lowest[2])
     end
     if score % ranks < plain then
-      local newest = order(token).newest and newest_first(token, since(rank)) and lease.edge(rank, true)[1]
-      return newest or token
+      if not (order(token).newest and newest_first(token, since(rank))) then return token end
+      -- The first one is dropped if it stopped sending heartbeats: its turn may never come.
+      local beat = tonumber(call('ZSCORE', beats, token) or 0)
+      return beat > now and beat < lift and lease.edge(rank, true)[1] or token
     end
     local from, to = whole(rank * ranks), '(' .. whole((rank + 1) * ranks)
     while true do

@@ -54,8 +54,10 @@ impl Queue {
         let rank = self.due(lowest, self.waiters.get(first)?.order, now).unwrap_or(lowest);
         let (&(_, line, _), first) = self.range((rank, NO_FLOW, 0), (rank + 1, NO_FLOW, 0)).next()?;
         if line == NO_FLOW {
-            let newest = self.is_newest_first(rank, now).then(|| self.line(rank, NO_FLOW).next_back());
-            return Some(newest.flatten().map_or(first, |(_, newest)| newest));
+            // The first one is dropped if it stopped sending heartbeats: its turn may never come.
+            let newest = self.is_newest_first(rank, now) && self.is_alive(first, now);
+            let newest = newest.then(|| self.line(rank, NO_FLOW).next_back()).flatten();
+            return Some(newest.map_or(first, |(_, newest)| newest));
         }
         let line = self.flows.as_ref().and_then(|flows| flows.first(rank)).unwrap_or(line);
         Some(self.line(rank, line).next()?.1)
