@@ -172,7 +172,10 @@ async fn a_line_that_is_served_newest_first_is_kept() {
             held = newest;
             let waiters = if n < 155 { 3 } else { 0 };
             let seen = pair.take(Step::Look).await;
-            assert!((152..158).contains(&n) || seen.contains(&format!("waiting: {waiters},")), "{n}: {seen}");
+            assert!(
+                (152..158).contains(&n) || seen.contains(&format!("waiting: {waiters} }}")),
+                "{n}: {seen}"
+            );
         }
     }
 }
