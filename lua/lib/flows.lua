@@ -1,7 +1,9 @@
--- flows: fair shares and classes among the waiters for permits. The rank of a waiter is its class. Behind its limit, a
--- token has `/flow.cost.aging`, in hexadecimal digits: the number of its flow and what the permit costs that (both may be
--- missing: then it is served before all flows of its rank, in the order of arrival), and how long the waiters of lower
--- ranks may be served before it (µs; may be missing: for any time).
+-- flows: fair shares and classes among the waiters for permits, and newest first. The rank of a waiter is its class. Behind
+-- its limit, a token has `/flow.cost.aging.newest`, in hexadecimal digits: the number of its flow and what the permit costs
+-- that (both may be missing: then it is served before all flows of its rank, in the order of arrival), how long the waiters
+-- of lower ranks may be served before it (µs; may be missing: for any time), and for how long there must have been waiters
+-- without a flow in its rank, so that the newest of these is served first while it is the first of them (µs; may be missing,
+-- with its dot: in the order of arrival).
 -- Of a flow with waiters, the first one has a tag: the virtual time when it became the first, plus its cost. The lowest tag
 -- of a rank is served first, and is its virtual time from then on (self-clocked fair queueing, Golestani 1994).
 -- The score of a waiter with a flow is its rank times 2^49, plus 2^48, plus its flow times 2^26, plus a ticket.
@@ -9,7 +11,9 @@
 --   line    the flow and its rank as a number, the score of its waiters without the ticket / 2^26 -> rank * 2^49 + tag
 --   vR      the virtual time of rank R -> rank * 2^49 + tag
 --   tR      for rank R -> 2^52 + when it was served last, or got its first waiter (µs)
-local width, most = 67108864, 4398046511104 -- 2^26; 2^42: the highest cost, and the longest aging
+--   nR      for rank R -> 2^52 + since when it has waiters without a flow (µs). Only valid while one of these may be served
+--           newest first
+local width, most = 67108864, 4398046511104 -- 2^26; 2^42: the highest cost, and the longest aging and `newest`
 local chosen -- the waiter that `head` found last: its token, rank, line, tag, virtual time, and the token behind it
 
 local none = {} -- the order of a token without one
@@ -18,11 +22,12 @@ local function order(token)
   local ending = string.match(token, '/.*', 18) or ''
   local of = orders[ending]
   if of then return of end
-  local flow, cost, aging = string.match(ending, '^/[^/]*/[^/]*/(%x*)%.(%x*)%.(%x*)$')
+  local flow, cost, aging, newest = string.match(ending, '^/[^/]*/[^/]*/(%x*)%.(%x*)%.(%x*)%.?(%x*)$')
   if flow then
-    flow, cost, aging = tonumber(flow, 16), tonumber(cost, 16), tonumber(aging, 16)
+    flow, cost, aging, newest = tonumber(flow, 16), tonumber(cost, 16), tonumber(aging, 16), tonumber(newest, 16)
     of = {flow = flow and cost and math.min(flow, 4194303), aging = aging and math.min(aging, most)}
     of.cost = of.flow and math.max(math.min(cost, most), 1)
+    of.newest = not of.flow and newest and math.min(newest, most)
   end
   orders[ending] = of or none
   return orders[ending]
@@ -62,6 +67,32 @@ local function new_order()
     return rank > 0 and rank <= kind.counts and call('ZADD', mark, option, whole(lift + now), 't' .. rank) == 1
   end
 
+  -- Since when a rank has waiters without a flow, plus 2^52, if that is known.
+  local function since(rank)
+    return tonumber(call('ZSCORE', mark, 'n' .. rank) or nil)
+  end
+
+  -- Returns whether the newest waiter is served before the first one of a rank. `from`: see `since`.
+  local function newest_first(token, from)
+    local after = order(token).newest
+    return after and from and from + after <= lift + now
+  end
+
+  -- Records since when a rank has waiters without a flow, before one joins them that may be served newest first. Returns
+  -- whether that was not known, and if the newest is served first now, how many waiters are before it. Waiters without this
+  -- setting record nothing. So what is known only holds if one that has it was there: the first or the last is looked at.
+  local function joins(rank)
+    local first = lease.edge(rank)
+    local token = first[1] and first[2] % ranks < plain and first[1]
+    local goes_on = token and (order(token).newest or order(lease.edge(rank, true)[1]).newest)
+    local from = goes_on and since(rank)
+    if not from or from > lift + now then
+      call('ZADD', mark, whole(lift + now), 'n' .. rank)
+      return true
+    end
+    return false, newest_first(token, from) and (rank > 0 and lease.ahead(rank - 1) or 0) or nil
+  end
+
   -- Returns the ticket for a waiter behind the one with this score. Tickets begin again before they would leave the line.
   local function behind(line, last)
     if last + 1 < (line + 1) * width then return last + 1 end
@@ -70,12 +101,16 @@ local function new_order()
     return line * width + #all
   end
 
-  -- Returns whether the keys have to be kept for longer; for a token with a flow, its score, and how many waiters may be
-  -- served before it.
+  -- Returns whether the keys have to be kept for longer; for a token with a flow, its score; and how many waiters may be
+  -- served before it, if that is not the order of arrival.
   function by.line_up(of, rank)
     chosen = nil -- the token behind it may be another one now
     local starts = of.aging and not lease.edge(rank)[1]
     local is_new = of.aging and aged(rank, starts and 'CH' or 'NX') or starts
+    if of.newest then
+      local begins, place = joins(rank)
+      return is_new or begins, nil, place
+    end
     if not of.flow then return is_new end
     local line = (rank * ranks + plain) / width + of.flow
     local from, to = whole(line * width), '(' .. whole((line + 1) * width)
@@ -97,9 +132,9 @@ local function new_order()
   local function due(rank, aging)
     local all = aging and call('ZRANGE', mark, lift, '+inf', 'BYSCORE', 'WITHSCORES') or {}
     for i = 1, #all, 2 do
-      local since, other = all[i + 1] - lift, tonumber(string.match(all[i], '^t([1-7])$'))
+      local from, other = all[i + 1] - lift, tonumber(string.match(all[i], '^t([1-7])$'))
       -- A time ahead of the clock is from before the clock was set back.
-      if other and other > rank and (since > now or since + aging <= now) and lease.edge(other)[1] then return other end
+      if other and other > rank and (from > now or from + aging <= now) and lease.edge(other)[1] then return other end
     end
   end
 
@@ -114,7 +149,12 @@ local function new_order()
       lowest, rank = lease.edge(other), other
       token, score = lowest[1], tonumber(lowest[2])
     end
-    if score % ranks < plain then return token end
+    if score % ranks < plain then
+      if not (order(token).newest and newest_first(token, since(rank))) then return token end
+      -- The first one is dropped if it stopped sending heartbeats: its turn may never come.
+      local beat = tonumber(call('ZSCORE', beats, token) or 0)
+      return beat > now and beat < lift and lease.edge(rank, true)[1] or token
+    end
     local from, to = whole(rank * ranks), '(' .. whole((rank + 1) * ranks)
     while true do
       local tags = call('ZRANGE', mark, from, to, 'BYSCORE', 'LIMIT', 0, 2, 'WITHSCORES')
@@ -136,7 +176,7 @@ local function new_order()
   function by.drop(of, token, granted)
     local was = chosen
     chosen = nil
-    if not of.flow and not granted then return call('ZREM', queue, token) end
+    if not of.flow and not (granted and of.aging) then return call('ZREM', queue, token) end
     if not was or was.token ~= token then
       local score = tonumber(call('ZSCORE', queue, token) or nil)
       if not score then return end

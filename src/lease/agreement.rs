@@ -392,6 +392,16 @@ async fn permits_with_classes_agree() {
     agree::<Permits>(&[&classes[..], &flows[..], &["/idle", "/1/3", "/1/3/3.400."]].concat()).await;
 }
 
+/// The suffixes of a rank agree in their limit.
+#[tokio::test]
+async fn permits_newest_first_agree() {
+    let newest = ["/1/3/...f4240", "/1/3/...f4240", "/2/3/...f4240", "/3/3/...2710", "/1/3/...0"];
+    agree::<Permits>(&newest).await;
+    agree::<Permits>(&[&newest[..3], &["/1/3", "/2/3", "/1/3/1.400.", "/idle"]].concat()).await;
+    let classes = ["/1/2/..f4240.61a80", "/1/2/..f4240.2710", "/1/1/..f4240.2710", "/1/1/..f4240"];
+    agree::<Permits>(&[&newest[..], &classes, &["/1/3/2.400..f4240", "/1/2/..989680"]].concat()).await;
+}
+
 #[tokio::test]
 async fn mutexes_agree() {
     agree::<Exclusive>(&["", "", ":alice", "~3e8", "~3e8:alice", "~9c40@host"]).await;

@@ -1,4 +1,4 @@
-//! Fair shares and classes among the waiters of a key: the Rust twin of `lua/lib/flows.lua`.
+//! Fair shares and classes among the waiters of a key, and newest first: the Rust twin of `lua/lib/flows.lua`.
 //!
 //! Self-clocked fair queueing: S. J. Golestani, "A Self-Clocked Fair Queueing Scheme for Broadband Applications",
 //! INFOCOM 1994. The first waiter of each flow has a tag: the virtual time when it became the first, plus its cost. The
@@ -22,6 +22,9 @@ pub(crate) struct Order {
     pub(crate) flow: Option<Flow>,
     /// How long waiters of lower ranks may be served before its rank is, µs. `None`: for any time.
     pub(crate) aging: Option<i64>,
+    /// For how long its rank must have had waiters without a flow, so that the newest of these is served first while this
+    /// is the first of them, µs. `None`: in the order of arrival.
+    pub(crate) newest: Option<i64>,
 }
 
 /// The number of a flow, and the cost of one lease to it.
@@ -43,6 +46,8 @@ pub(super) struct Flows {
     served: [Option<i64>; RANKS],
     /// When each rank was served last, or got its first waiter, µs.
     since: [Option<i64>; RANKS],
+    /// Since when each rank has waiters without a flow, µs. Only valid while one of these may be served newest first.
+    waits: [Option<i64>; RANKS],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +68,9 @@ impl Flows {
             self.tags.insert((rank, tag, flow.number));
             self.counts[rank as usize] += 1;
         }
-        let is_alone = || self.tags.len() + self.served.iter().chain(&self.since).flatten().count() == 1;
+        let is_alone = || {
+            self.tags.len() + self.served.iter().chain(&self.since).chain(&self.waits).flatten().count() == 1
+        };
         (self.counts[rank as usize], before, before == 0 && is_alone())
     }
 
@@ -123,6 +130,23 @@ impl Flows {
     pub(super) fn is_due(&self, rank: i64, aging: i64, now: i64) -> Option<i64> {
         // A time ahead of the clock is from before the clock was set back.
         self.since[rank as usize].filter(|since| *since > now || since.saturating_add(aging) <= now)
+    }
+
+    /// Records since when a rank has waiters without a flow, before one joins them that may be served newest first.
+    /// `goes_on`: whether what is known holds. Returns whether nothing was known.
+    pub(super) fn joins(&mut self, rank: i64, goes_on: bool, now: i64) -> bool {
+        let waits = &mut self.waits[rank as usize];
+        // A time ahead of the clock is from before the clock was set back.
+        let begins = !goes_on || waits.is_none_or(|since| since > now);
+        if begins {
+            *waits = Some(now);
+        }
+        begins
+    }
+
+    /// Returns since when a rank has waiters without a flow, if that is known.
+    pub(super) fn waits(&self, rank: i64) -> Option<i64> {
+        self.waits[rank as usize]
     }
 
     /// Returns how far the tag of a flow is ahead of the virtual time.

@@ -54,10 +54,25 @@ impl Queue {
         let rank = self.due(lowest, self.waiters.get(first)?.order, now).unwrap_or(lowest);
         let (&(_, line, _), first) = self.range((rank, NO_FLOW, 0), (rank + 1, NO_FLOW, 0)).next()?;
         if line == NO_FLOW {
-            return Some(first);
+            // The first one is dropped if it stopped sending heartbeats: its turn may never come.
+            let newest = self.is_newest_first(rank, now) && self.is_alive(first, now);
+            let newest = newest.then(|| self.line(rank, NO_FLOW).next_back()).flatten();
+            return Some(newest.map_or(first, |(_, newest)| newest));
         }
         let line = self.flows.as_ref().and_then(|flows| flows.first(rank)).unwrap_or(line);
-        Some(self.range((rank, line, 0), (rank, line + 1, 0)).next()?.1)
+        Some(self.line(rank, line).next()?.1)
+    }
+
+    /// Returns whether the newest waiter without a flow of a rank is served before the first one, by the setting of that.
+    fn is_newest_first(&self, rank: i64, now: i64) -> bool {
+        let after = self.newest(self.line(rank, NO_FLOW).next());
+        let since = self.flows.as_ref().and_then(|flows| flows.waits(rank));
+        after.zip(since).is_some_and(|(after, since)| since.saturating_add(after) <= now)
+    }
+
+    /// Returns the setting of a waiter that may be served newest first.
+    fn newest(&self, waiter: Option<(&Place, &Arc<str>)>) -> Option<i64> {
+        self.waiters.get(waiter?.1)?.order.newest
     }
 
     /// Returns the rank above this one that is served before it now, if one has waited for too long.
@@ -91,6 +106,12 @@ impl Queue {
         (self.counts, self.flows) = Default::default();
     }
 
+    /// Returns since when a rank has waiters, if that is known.
+    #[cfg(test)]
+    pub(crate) fn waits(&self, rank: i64) -> Option<i64> {
+        self.flows.as_ref()?.waits(rank)
+    }
+
     /// Returns how far the tag of a token's flow is ahead of the virtual time; -1: it has no flow.
     #[cfg(test)]
     pub(crate) fn tag_ahead(&self, token: &str) -> i64 {
@@ -112,8 +133,8 @@ impl Queue {
         self.counts.iter().zip(0..=rank).map(|(count, _)| count).sum()
     }
 
-    /// Appends a token to its line. Returns whether the keys of the queue have to be kept for longer; and for a token with
-    /// a flow, how many waiters may be served before it.
+    /// Appends a token to its line. Returns whether the keys of the queue have to be kept for longer; and how many waiters
+    /// may be served before it, if that is not the order of arrival.
     pub(crate) fn line_up(
         &mut self,
         token: Arc<str>,
@@ -126,16 +147,25 @@ impl Queue {
         let starts = self.counts[rank as usize] == 0;
         let aged = order.aging.is_some() && (self.flows().aged(rank, starts, now) || starts);
         let line = order.flow.map_or(NO_FLOW, |flow| flow.number);
-        let last =
-            self.range((rank, line, 0), (rank, line + 1, 0)).next_back().map(|((.., ticket), _)| *ticket);
+        let joins = order.newest.is_some() && {
+            let mut line = self.line(rank, NO_FLOW);
+            // Waiters without this setting record nothing.
+            let goes_on =
+                self.newest(line.clone().next()).or_else(|| self.newest(line.next_back())).is_some();
+            self.flows().joins(rank, goes_on, now)
+        };
+        let last = self.line(rank, line).next_back().map(|((.., ticket), _)| *ticket);
         let place = (rank, line, last.map_or(0, |ticket| ticket + 1));
         self.places.insert(place, Arc::clone(&token));
         self.waiters.insert(token, Waiter { until, place, order });
         self.counts[rank as usize] += 1;
-        let Some(flow) = order.flow else { return (last.is_none() || aged, None) };
+        let lower = if rank > 0 { self.ahead(rank - 1) } else { 0 };
+        let Some(flow) = order.flow else {
+            let is_first = order.newest.is_some() && !joins && self.is_newest_first(rank, now);
+            return (last.is_none() || aged || joins, is_first.then_some(lower));
+        };
         let (flows, before, is_alone) = self.flows().add(rank, flow);
         // At most as many of each flow as of its own, after all of lower ranks.
-        let lower = if rank > 0 { self.ahead(rank - 1) } else { 0 };
         let place = ahead.min(lower + (before + 1) * flows - 1);
         (aged || before == 0 && (is_alone || self.places.len() == 1), Some(place))
     }
@@ -173,7 +203,7 @@ impl Queue {
             self.flows().aged(rank, true, now);
         }
         if let Some(flow) = order.flow {
-            let next = self.range((rank, line, 0), (rank, line + 1, 0)).next();
+            let next = self.line(rank, line).next();
             let was_first = next.is_none_or(|(next, _)| *next > place);
             let cost = |token| self.waiters.get(token).and_then(|next| Some(next.order.flow?.cost));
             let next = next.and_then(|(_, token)| cost(token));
@@ -205,6 +235,11 @@ impl Queue {
 
     fn flows(&mut self) -> &mut Flows {
         self.flows.get_or_insert_default()
+    }
+
+    /// Returns the waiters of a line.
+    fn line(&self, rank: i64, line: i64) -> std::collections::btree_map::Range<'_, Place, Arc<str>> {
+        self.range((rank, line, 0), (rank, line + 1, 0))
     }
 
     fn range(&self, from: Place, to: Place) -> std::collections::btree_map::Range<'_, Place, Arc<str>> {

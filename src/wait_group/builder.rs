@@ -118,6 +118,31 @@ setters! { WaitGroupBuilder:
     /// # Ok(()) }
     /// ```
     fn refuse_early(refuse_early: bool) => queueing.early = refuse_early;
+
+    /// Serves the newest waiter of a key first while there have been waiters for this `interval`, 1 ms to 1 day. Otherwise
+    /// waiters are served in the order of arrival, which is the default. See *Newest first under overload* of the
+    /// [module](crate::wait_group#newest-first-under-overload).
+    ///
+    /// Waiters that are not served end by their [`max_wait`](Self::max_wait), so set one. This cannot be combined with
+    /// [`fair`](Self::fair), or with turns of a [flow](Turn::flow).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Store, WaitGroup};
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let store = Store::in_memory();
+    /// let search = WaitGroup::builder(100)
+    ///     .newest_first_after(Duration::from_millis(100))
+    ///     .max_wait(Duration::from_secs(2)) // no client waits for longer
+    ///     .build(&store, "search")?;
+    /// # let _ = search;
+    ///
+    /// let fair = WaitGroup::builder(100).fair().newest_first_after(Duration::from_millis(100));
+    /// assert!(fair.build(&store, "fair").unwrap_err().is_invalid());
+    /// # Ok(()) }
+    /// ```
+    fn newest_first_after(interval: Duration) => queueing.newest = Some(interval);
 }
 
 impl WaitGroupBuilder {
@@ -139,7 +164,8 @@ impl WaitGroupBuilder {
     /// # Errors
     ///
     /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 of the characters `A-Z a-z 0-9 - _ . /`, if the
-    /// limit is 0, or if the ttl, the number of classes, the aging or what is reserved is out of range.
+    /// limit is 0, if the ttl, the number of classes, the aging, what is reserved or the interval of
+    /// [`newest_first_after`](Self::newest_first_after) is out of range, or if that is set with [`fair`](Self::fair).
     pub fn build(self, store: &Store, name: &str) -> Result<WaitGroup, Error> {
         self.options.check()?;
         let limit = check_limit(self.limit)?;

@@ -11,7 +11,7 @@ use crate::lease::token::ending;
 /// The number of flows that are told apart.
 pub(super) const MOST_FLOWS: i64 = 1 << 22;
 
-/// The highest cost, and the longest aging in µs. Higher ones count as these.
+/// The highest cost, and the longest aging and `newest` in µs. Higher ones count as these.
 pub(super) const MOST: i64 = 1 << 42;
 
 /// The rank of tokens that wait until no permit is held.
@@ -60,13 +60,13 @@ fn order(token: &str) -> Order {
     let mut parts = ending(token).into_iter().flat_map(|ending| ending.splitn(3, '/'));
     let Some(text) = parts.nth(2) else { return Order::default() };
     let mut parts = text.split('.');
-    let (Some(number), Some(cost), Some(aging), None) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
+    let (Some(number), Some(cost), Some(aging), newest, None) =
+        (parts.next(), parts.next(), parts.next(), parts.next().unwrap_or_default(), parts.next())
     else {
         return Order::default();
     };
     let is_hex = |text: &&str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if ![number, cost, aging].iter().all(is_hex) {
+    if ![number, cost, aging, newest].iter().all(is_hex) {
         return Order::default();
     }
     let read = |text: &str, most: i64| {
@@ -75,7 +75,8 @@ fn order(token: &str) -> Order {
     };
     let (number, cost) = (read(number, MOST_FLOWS - 1), read(cost, MOST));
     let flow = number.zip(cost).map(|(number, cost)| Flow { number, cost: cost.max(1) });
-    Order { flow, aging: read(aging, MOST) }
+    let newest = read(newest, MOST).filter(|_| flow.is_none());
+    Order { flow, aging: read(aging, MOST), newest }
 }
 
 /// Returns the suffix of a token that weighs `n`, of a limit.

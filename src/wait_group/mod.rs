@@ -105,7 +105,8 @@ impl WaitGroup {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if the share is not 1 to 1000, or if there is no such class.
+    /// [`is_invalid`](Error::is_invalid) if the share is not 1 to 1000, if there is no such class, or if the turn has a flow
+    /// and [the newest is served first](WaitGroupBuilder::newest_first_after).
     pub fn with_turn(&self, turn: Turn) -> Result<Self, Error> {
         self.queueing.class(turn)?;
         Ok(Self { turn, ..self.clone() })

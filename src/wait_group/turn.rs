@@ -88,12 +88,14 @@ pub(super) struct Queueing {
     pub(super) reserved: Vec<(u8, u32)>,
     /// Whether calls that cannot be served in time are refused when they come.
     pub(super) early: bool,
+    /// For how long a class must have had waiters, so that the newest of them is served first.
+    pub(super) newest: Option<Duration>,
 }
 
 impl Default for Queueing {
     fn default() -> Self {
         let aging = Duration::from_secs(10);
-        Self { fair: false, classes: 1, aging, reserved: Vec::new(), early: false }
+        Self { fair: false, classes: 1, aging, reserved: Vec::new(), early: false, newest: None }
     }
 }
 
@@ -102,6 +104,8 @@ impl Queueing {
         in_range("the number of classes", 1..=MOST_CLASSES, "1 to 8", self.classes)?;
         let (shortest, longest) = (Duration::from_millis(1), Duration::from_secs(86_400));
         in_range("aging", shortest..=longest, "1 ms to 1 day", self.aging)?;
+        in_range("the interval of newest first", shortest..=longest, "1 ms to 1 day", self.newest)?;
+        self.check_flows(self.fair)?;
         for (class, permits) in &self.reserved {
             let classes = self.classes;
             in_range("the class of reserved permits", ..classes, &format!("below {classes}"), *class)?;
@@ -115,6 +119,16 @@ impl Queueing {
         Ok(())
     }
 
+    /// Flows, if there are any, need the order of arrival within each.
+    fn check_flows(&self, any: bool) -> Result<(), Error> {
+        match self.newest {
+            Some(after) if any => Err(Error::invalid(format!(
+                "fair shares keep the order of arrival in each flow: newest_first_after ({after:?}) must not be set"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// The same for one of so many processes that share the limit.
     pub(super) fn share(&self, replicas: NonZeroU32) -> Self {
         let reserved = self.reserved.iter().map(|(class, permits)| (*class, *permits / replicas)).collect();
@@ -124,6 +138,7 @@ impl Queueing {
     /// Checks a turn. Returns its class, and how many permits it leaves to others.
     pub(super) fn class(&self, turn: Turn) -> Result<(u8, u32), Error> {
         in_range("the share of a flow", 1..=1000, "1 to 1000", turn.share)?;
+        self.check_flows(turn.flow.is_some())?;
         let classes = self.classes;
         in_range("the class", ..classes, &format!("below {classes}"), turn.class)?;
         let class = turn.class.unwrap_or(classes.saturating_sub(1));
@@ -134,7 +149,7 @@ impl Queueing {
     /// Returns the suffix of a token: its weight, its limit, and its place among the waiters.
     pub(super) fn suffix(&self, key: &Key, turn: Turn, n: u32, limit: u32) -> String {
         let mut suffix = holders::suffix(n, limit);
-        if !self.fair && self.classes == 1 && turn.flow.is_none() {
+        if !self.fair && self.classes == 1 && turn.flow.is_none() && self.newest.is_none() {
             return suffix;
         }
         suffix.push('/');
@@ -148,6 +163,9 @@ impl Queueing {
         }
         if self.classes > 1 {
             written = written.and_then(|()| write!(suffix, "{:x}", self.aging.as_micros()));
+        }
+        if let Some(after) = self.newest {
+            written = written.and_then(|()| write!(suffix, ".{:x}", after.as_micros()));
         }
         debug_assert!(written.is_ok(), "a String takes any text");
         suffix
@@ -184,6 +202,10 @@ mod tests {
         assert!(order.ends_with(".200.f4240"), "{order}");
         assert_ne!(order, classes.suffix(&key, Turn::of("initech").share(4), 2, 16).split_at(6).1);
         assert_ne!(fair, classes.suffix(&Key::from("l"), Turn::of("acme").share(4), 2, 16));
+        let newest = Some(Duration::from_millis(100));
+        let newest_first = Queueing { newest, ..Queueing::default() };
+        assert_eq!(newest_first.suffix(&key, Turn::new(), 2, 16), "/2/16/...186a0");
+        assert_eq!(Queueing { newest, ..classes }.suffix(&key, Turn::new(), 1, 16), "/1/16/..f4240.186a0");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Fair shares and classes among the waiters for permits.
+//! Fair shares and classes among the waiters for permits, and newest first.
 
 use std::time::Duration;
 
@@ -189,6 +189,123 @@ pub(crate) async fn the_last_permits_are_for_the_class_above(place: &Place, name
     assert!(waiter.await.unwrap().done().await.unwrap());
 }
 
+/// How long there must have been waiters.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Waits until the interval is over since the last waiter came: time is what counts.
+async fn interval() {
+    tokio::time::sleep(INTERVAL + Duration::from_millis(50)).await;
+}
+
+pub(crate) async fn the_newest_goes_first_after_a_while(place: &Place, name: &str) {
+    let group = WaitGroup::builder(1).newest_first_after(INTERVAL).build(place, name).unwrap();
+    let holder = group.add("k").await.unwrap();
+    let (mut line, served) = Line::new(place, &group);
+    for waiter in ["a", "b"] {
+        line.comes(waiter, Turn::new(), 1).await;
+    }
+    interval().await;
+    line.comes("c", Turn::new(), 1).await;
+    assert!(group.try_add("k").await.unwrap_err().is_refused());
+    let hasty = group.with_max_wait(Duration::from_millis(10));
+    assert!(hasty.add("k").await.unwrap_err().is_waited_too_long());
+    assert!(holder.done().await.unwrap());
+    line.ends().await;
+    assert_eq!(all(served), ["c", "b", "a"]);
+}
+
+/// Before the interval is over, the order is that of arrival, also after an earlier queue.
+pub(crate) async fn newest_first_begins_anew_with_each_queue(place: &Place, name: &str) {
+    let group = WaitGroup::builder(1).newest_first_after(SOON * 10).build(place, name).unwrap();
+    let impatient = WaitGroup::builder(1).newest_first_after(INTERVAL).build(place, name).unwrap();
+    let holder = group.add("k").await.unwrap();
+    let (mut line, served) = Line::new(place, &impatient);
+    line.comes("a", Turn::new(), 1).await;
+    interval().await;
+    assert!(holder.done().await.unwrap());
+    line.ends().await;
+    assert_eq!(all(served), ["a"]);
+
+    let holder = group.add("k").await.unwrap();
+    let (mut line, served) = Line::new(place, &group);
+    for waiter in ["a", "b", "c"] {
+        line.comes(waiter, Turn::new(), 1).await;
+    }
+    assert!(holder.done().await.unwrap());
+    line.ends().await;
+    assert_eq!(all(served), ["a", "b", "c"]);
+}
+
+pub(crate) async fn the_newest_of_the_highest_class_goes_first(place: &Place, name: &str) {
+    let builder = WaitGroup::builder(1).priorities(2).aging(SOON * 10);
+    let group = builder.newest_first_after(INTERVAL).build(place, name).unwrap();
+    let holder = group.add("k").await.unwrap();
+    let (mut line, served) = Line::new(place, &group);
+    for (waiter, class) in [("low1", 1), ("high1", 0), ("high2", 0), ("low2", 1)] {
+        line.comes(waiter, Turn::new().class(class), 1).await;
+    }
+    interval().await;
+    assert!(holder.done().await.unwrap());
+    line.ends().await;
+    assert_eq!(all(served), ["high2", "high1", "low2", "low1"]);
+}
+
+/// A newer one that fits passes a heavy one that does not, which is served when there is room.
+pub(crate) async fn a_newer_one_does_not_wait_for_a_heavy_one(place: &Place, name: &str) {
+    let group = WaitGroup::builder(4).newest_first_after(INTERVAL).build(place, name).unwrap();
+    let holder = group.add_n("k", 3).await.unwrap();
+    let heavy = group.clone();
+    let state = format!("{name}:k");
+    let heavy = place.line_up(&state, 1, async move { heavy.add_n("k", 4).await.unwrap() }).await;
+    interval().await;
+    for _ in 0..3 {
+        let light = tokio::time::timeout(SOON, group.add("k")).await.expect("it waits").unwrap();
+        assert!(light.done().await.unwrap());
+    }
+    assert!(!heavy.is_finished());
+    assert!(holder.done().await.unwrap());
+    assert!(tokio::time::timeout(SOON, heavy).await.unwrap().unwrap().done().await.unwrap());
+}
+
+/// As during a change of the setting.
+pub(crate) async fn the_setting_of_the_first_counts(place: &Place, name: &str) {
+    let plain = WaitGroup::builder(1).build(place, name).unwrap();
+    let newest = WaitGroup::builder(1).newest_first_after(INTERVAL).build(place, name).unwrap();
+    let holder = plain.add("k").await.unwrap();
+    let (mut line, served) = Line::new(place, &plain);
+    for (waiter, group) in [("p1", &plain), ("n1", &newest), ("n2", &newest), ("n3", &newest)] {
+        line.group = group;
+        line.comes(waiter, Turn::new(), 1).await;
+    }
+    interval().await;
+    line.group = &plain;
+    line.comes("p2", Turn::new(), 1).await;
+    assert!(holder.done().await.unwrap());
+    line.ends().await;
+    // The first one has its turn. The one behind it serves the newest first, of either kind.
+    assert_eq!(all(served), ["p1", "p2", "n3", "n2", "n1"]);
+}
+
+/// The places of those who came earlier do not count.
+pub(crate) async fn the_newest_is_not_refused_for_its_place(place: &Place, name: &str) {
+    let builder = WaitGroup::builder(1).newest_first_after(INTERVAL).max_wait(SOON).refuse_early(true);
+    let group = builder.build(place, name).unwrap();
+    let held = group.add("k").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await; // how long permits are held
+    assert!(held.done().await.unwrap());
+    let holder = group.add("k").await.unwrap();
+    let (mut line, served) = Line::new(place, &group);
+    for waiter in ["a", "b", "c", "d"] {
+        line.comes(waiter, Turn::new(), 1).await;
+    }
+    interval().await;
+    let refused = group.with_max_wait(Duration::from_millis(700)).add("k").await.unwrap_err();
+    assert!(refused.is_waited_too_long(), "{refused}");
+    assert!(holder.done().await.unwrap());
+    line.ends().await;
+    assert_eq!(all(served), ["d", "c", "b", "a"]);
+}
+
 /// Redis may forget the flows, and not the waiters.
 pub(crate) async fn flows_that_were_evicted_come_back(place: &Place, name: &str) {
     let group = WaitGroup::builder(1).fair().priorities(2).build(place, name).unwrap();
@@ -223,10 +340,15 @@ pub(crate) async fn bad_turns_are_errors(place: &Place, name: &str) {
         WaitGroup::builder(4).aging(Duration::ZERO),
         WaitGroup::builder(4).reserve(1, 1),
         WaitGroup::builder(4).priorities(2).reserve(0, 4),
+        WaitGroup::builder(4).newest_first_after(Duration::ZERO),
+        WaitGroup::builder(4).newest_first_after(Duration::from_secs(86_401)),
+        WaitGroup::builder(4).fair().newest_first_after(INTERVAL),
     ];
     for builder in bad {
         assert!(build(builder).unwrap_err().is_invalid());
     }
+    let newest = build(WaitGroup::builder(4).newest_first_after(INTERVAL)).unwrap();
+    assert!(newest.with_turn(Turn::of("a")).unwrap_err().is_invalid());
 }
 
 /// Who would wait for too long is told so at once, as soon as it is known how long permits are held.

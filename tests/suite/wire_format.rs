@@ -272,6 +272,36 @@ async fn turns() {
     assert_eq!(time, "4096");
 }
 
+/// There have been waiters since the epoch, so the newest is before the first.
+#[tokio::test]
+async fn newest_first() {
+    let scene = Scene::new().await;
+    let mut heard = scene.other_process().await;
+    scene.run(
+        r#"
+        ZADD td:{permits:k}:permits:holders <NOW+60s> 0123456789abcdef-1.3938700/1/1
+        PEXPIRE td:{permits:k}:permits:holders 172800000
+        ZADD td:{permits:k}:permits:waiters 0 fedcba9876543210-2.3938700/1/1/...186a0
+        ZADD td:{permits:k}:permits:waiters 1 fedcba9876543210-3.3938700/1/1/...186a0
+        ZADD td:{permits:k}:permits:waiters 562949953421312 fedcba9876543210-4.3938700/1/1/..5265c00.186a0
+        ZADD td:{permits:k}:permits:flows 4503599627370496 n0
+        ZADD td:{permits:k}:permits:beats <NOW+60s> fedcba9876543210-2.3938700/1/1/...186a0
+        ZADD td:{permits:k}:permits:beats <NOW+60s> fedcba9876543210-3.3938700/1/1/...186a0
+        ZADD td:{permits:k}:permits:beats <NOW+60s> fedcba9876543210-4.3938700/1/1/..5265c00.186a0
+        PEXPIRE td:{permits:k}:permits:waiters 60000
+        PEXPIRE td:{permits:k}:permits:flows 60000
+        PEXPIRE td:{permits:k}:permits:beats 60000
+        "#,
+    );
+    let group = WaitGroup::new(&scene.store, "permits", 1).unwrap();
+    let mut held = format!("{OLD}-1.3938700/1/1");
+    for next in [3, 2, 4] {
+        assert!(group.done(&format!("permits:k:{held}").parse::<PermitId>().unwrap()).await.unwrap());
+        assert_form(&heard.next().await, &format!("# 0 {next}"));
+        held = scene.members("td:{permits:k}:permits:holders").remove(0);
+    }
+}
+
 #[tokio::test]
 async fn mutexes() {
     let scene = Scene::new().await;

@@ -144,6 +144,42 @@ async fn lines_are_kept() {
     line::<ExactClaims>(1, 0, |_| String::new()).await;
 }
 
+/// The same where the newest is served first: the first three wait, and say so by heartbeats. Once they stop, they are
+/// dropped.
+#[tokio::test]
+async fn a_line_that_is_served_newest_first_is_kept() {
+    for drops in [true, false] {
+        let mut pair = Pair::<Permits>::new(30 * SECOND, drops).await;
+        let mut held = pair.token("/1/1/...f4240");
+        pair.holds(&held, 0).await;
+        let first: Vec<_> = (0..3).map(|_| pair.token("/1/1/...f4240")).collect();
+        for token in &first {
+            pair.acquire(token, 0).await;
+        }
+        for n in 0..200 {
+            pair.pass(SECOND);
+            if n % 5 == 0 && n < 150 {
+                pair.take(Step::Heartbeat(first.clone())).await;
+            }
+            let newest = pair.token("/1/1/...f4240");
+            let answer = pair.acquire(&newest, 0).await;
+            assert!(answer.contains("Acquired(Queued {"), "{n}: {answer}");
+            assert!(answer.contains("before: 0") || n > 155, "{n}: {answer}");
+            pair.release(&held, 0).await;
+            let told = pair.told();
+            let id = format!("ids: [{}]", Token::parse(&newest).unwrap().id);
+            assert!(told.len() == 1 && told[0].contains(&id), "{n}: {told:?}, not {newest}");
+            held = newest;
+            let waiters = if n < 155 { 3 } else { 0 };
+            let seen = pair.take(Step::Look).await;
+            assert!(
+                (152..158).contains(&n) || seen.contains(&format!("waiting: {waiters} }}")),
+                "{n}: {seen}"
+            );
+        }
+    }
+}
+
 /// For nine days there is always a holder, and no lease is renewed.
 async fn never_free<K: Tried>(rank: i64, suffix: &str) {
     for drops in [true, false] {

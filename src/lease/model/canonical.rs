@@ -52,6 +52,11 @@ impl<H: Modelled> World<H> {
         form.extend([self.rank(&fences, server.fence), number(server.state.holders.holders.row())]);
         form.extend([self.again, self.crashes, self.evictions, self.revokes].map(i16::from));
         form.push(number(in_ticks(server.state.kept_until - server.now).max(0)));
+        if self.rules.newest > 0 {
+            let known = server.state.queue.waits(0).filter(|_| server.state.queue.has_places());
+            let waited = |since: i64| in_ticks(server.now - since).min(self.rules.newest);
+            form.extend([known, server.seen.waits].map(|since| number(since.map_or(-1, waited))));
+        }
         let flags = [
             server.overtaken,
             server.displaced,
@@ -62,6 +67,7 @@ impl<H: Modelled> World<H> {
             server.seen.lower,
             server.seen.starved,
             server.seen.aged,
+            server.seen.newest,
             seen.fence_fell,
             seen.late,
             seen.missed,

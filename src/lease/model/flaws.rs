@@ -17,7 +17,7 @@ use super::find;
 use super::properties::*;
 use super::rules::Flaw::*;
 use super::rules::{Faults, Rules};
-use super::settings::{NONE, busy, classes, cohort, ending, line, permits, weighted};
+use super::settings::{NONE, busy, classes, cohort, ending, line, newest, permits, weighted};
 use crate::lease::holder::Holder;
 use crate::wait_group::holders::PermitHolders;
 
@@ -114,6 +114,11 @@ fn the_small_overtake() {
 #[test]
 fn classes_that_do_not_age() {
     find::<PermitHolders>(AGED, classes(&[0, 0, 1]).flaws(&[ClassesDoNotAge]));
+}
+
+#[test]
+fn the_newest_first_at_once() {
+    find::<PermitHolders>(ORDER, newest(3).flaws(&[NewestAtOnce]));
 }
 
 #[test]

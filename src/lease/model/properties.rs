@@ -13,7 +13,8 @@ pub(super) const COVERED: &str = "a belief ends no later than the lease on the s
 pub(super) const BOUNDED: &str = "no belief lasts longer than the ttl";
 pub(super) const FENCES: &str = "each exclusive holder has a higher fence than all before it";
 pub(super) const GRANTS: &str = "each exclusive grant has a higher fence than all before it";
-pub(super) const ORDER: &str = "no waiter overtakes another in the queue";
+pub(super) const ORDER: &str =
+    "no waiter overtakes another in the queue, or all do once there have been waiters for long enough";
 pub(super) const SHARES: &str = "each flow passes a waiter at the head of another one at most once";
 pub(super) const CLASSES: &str =
     "a class goes before those below it, unless one of these has waited for too long";
@@ -93,6 +94,11 @@ impl<H: Modelled> Protocol<H> {
         if rules.aging > 0 && rules.seats.len() > 2 {
             all.push(Property::sometimes("a lower class goes first", |_, world: &World<H>| {
                 world.server.seen.aged
+            }));
+        }
+        if rules.newest > 0 && rules.seats.len() > 2 {
+            all.push(Property::sometimes("a newer waiter goes first", |_, world: &World<H>| {
+                world.server.seen.newest
             }));
         }
         if rules.capacity > 1 {

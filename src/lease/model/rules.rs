@@ -49,6 +49,8 @@ pub(super) struct Rules {
     pub(super) alive: i64,
     /// How long waiters may be passed by lower ranks, in ticks; 0: for any time.
     pub(super) aging: i64,
+    /// For how long there must have been waiters, so that the newest is served first, in ticks; 0: in the order of arrival.
+    pub(super) newest: i64,
     /// How long a tombstone lasts, in ticks.
     pub(super) tombstone: i64,
     /// How long after it was sent a call may run, in ticks. After that it is lost. `None`: it may run at any time.
@@ -142,6 +144,8 @@ pub(super) enum Flaw {
     NoTombstone,
     /// Waiters may be passed by lower ranks for any time.
     ClassesDoNotAge,
+    /// The newest waiter is served first as soon as there are two.
+    NewestAtOnce,
     /// A waiter that lines up behind others does not extend how long the queue is kept.
     BusyQueueIsNotKept,
     /// A line forgets that its acquire was sent twice.
@@ -174,6 +178,7 @@ impl Rules {
             grant: 1,
             alive: 2,
             aging: 0,
+            newest: 0,
             tombstone: ALWAYS,
             late: None,
             again: 1,
@@ -225,6 +230,10 @@ impl Rules {
                 Tokens::Mutex => String::new(),
                 Tokens::Permits if self.aging > 0 && !self.has(Flaw::ClassesDoNotAge) => {
                     format!("/{weight}/{}/..{:x}", self.capacity, self.aging * TICK)
+                }
+                Tokens::Permits if self.newest > 0 => {
+                    let after = if self.has(Flaw::NewestAtOnce) { 0 } else { self.newest * TICK };
+                    format!("/{weight}/{}/...{after:x}", self.capacity)
                 }
                 Tokens::Permits if flow > 0 => format!("/{weight}/{}/{flow}.{weight}.", self.capacity),
                 Tokens::Permits => format!("/{weight}/{}", self.capacity),

@@ -171,6 +171,7 @@ impl<H: Holders> Server<H> {
         self.state.tombstones.retain(|_, until| *until > self.now);
         let (now, after) = (self.now, self.places(rules));
         self.seen.keep(rules, &after, now);
+        self.seen.waited(&places, &after, now);
         let queue = &self.state.queue;
         self.displaced |=
             places.iter().any(|(token, _, alive)| *alive && !queue.has_place(rules.name(*token)));
@@ -198,11 +199,13 @@ impl<H: Holders> Server<H> {
     pub(super) fn execute(&mut self, rules: &Rules, token: usize, verb: Verb) -> (Standing, Vec<Push>) {
         let held: Vec<_> = rules.tokens().filter(|token| self.is_held(rules, *token)).collect();
         let places = self.places(rules);
+        let newest_first = self.seen.newest_first(rules, self.now);
         let standing = self.step(rules, token, verb);
         let new = rules.tokens().filter(|token| !held.contains(token) && self.is_held(rules, *token));
         for new in new.collect::<Vec<_>>() {
-            let before =
-                |other: &Place| overtakes(rules, &places, new, *other) && self.is_alive(rules, other.0);
+            let before = |other: &Place| {
+                overtakes(rules, &places, new, *other, newest_first) && self.is_alive(rules, other.0)
+            };
             self.overtaken |= places.iter().any(before);
             self.held_after |= self.entered;
             self.seen.granted(rules, &places, new, self.now);
@@ -212,8 +215,9 @@ impl<H: Holders> Server<H> {
             self.fence_fell |= fence < self.fence || (fence == self.fence && !shares);
             self.fence = fence;
         }
-        let places = self.places(rules);
-        self.seen.keep(rules, &places, self.now);
+        let after = self.places(rules);
+        self.seen.keep(rules, &after, self.now);
+        self.seen.waited(&places, &after, self.now);
         (standing, self.state.pushes())
     }
 
@@ -283,13 +287,20 @@ impl<H: Holders> Server<H> {
 }
 
 /// Returns whether a token that was granted a lease has overtaken another waiter.
-fn overtakes(rules: &Rules, places: &[Place], new: usize, (other, position, alive): Place) -> bool {
+fn overtakes(
+    rules: &Rules,
+    places: &[Place],
+    new: usize,
+    (other, position, alive): Place,
+    newest_first: bool,
+) -> bool {
     let (mine, its) = (rules.of(new).rank, rules.of(other).rank);
     alive
         && match places.iter().find(|(token, ..)| *token == new) {
+            Some((_, place, _)) if newest_first => position > *place,
             Some((_, place, _)) => {
                 mine == its && rules.of(new).flow == rules.of(other).flow && position < *place
             }
-            None => mine >= its,
+            None => mine >= its && !newest_first,
         }
 }

@@ -64,6 +64,11 @@ pub(super) fn classes(ranks: &[i64]) -> Rules {
     Rules { aging: 1, alive: 3, ..rules }.asks(1)
 }
 
+/// Waiters that want the only permit, one after the other or, once there have been waiters for a tick, the newest first.
+pub(super) fn newest(seats: usize) -> Rules {
+    Rules { newest: 1, alive: 3, ..fair(&vec![0; seats]) }.asks(1)
+}
+
 /// Two readers and a writer.
 pub(super) fn read_write() -> Rules {
     let reader = |line| Seat { line, process: line, rank: 1, ttl: short(), ..SEAT };
@@ -222,6 +227,21 @@ fn waiters_of_different_classes() {
     explore::<PermitHolders>("classes", classes(&[0, 0, 1]).faults(NONE));
     let faults = Faults { losses: true, leaves: true, crashes: 1, ..NONE };
     explore::<PermitHolders>("classes and faults", classes(&[0, 1]).faults(faults));
+}
+
+#[test]
+fn newest_first_after_a_while() {
+    explore::<PermitHolders>("newest first", newest(3).faults(NONE));
+    let faults = Faults { losses: true, leaves: true, crashes: 1, ..NONE };
+    explore::<PermitHolders>("newest first and faults", newest(2).faults(faults));
+}
+
+/// Two waiters that want one of two permits each, and one that wants both.
+#[test]
+fn newest_first_of_different_weights() {
+    let mut rules = newest(3);
+    (rules.seats[2].weight, rules.capacity) = (2, 2);
+    explore::<PermitHolders>("newest first and weights", rules.asks(1).faults(NONE));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is observed of flows and classes.
+//! What is observed of flows and classes, and of the newest waiters.
 
 use super::rules::{Rules, TICK};
 use super::server::Place;
@@ -18,12 +18,35 @@ pub(super) struct Turns {
     pub(super) starved: bool,
     /// Whether a waiter of a lower class was served first because it had waited for too long.
     pub(super) aged: bool,
+    /// Since when there are waiters, µs.
+    pub(super) waits: Option<i64>,
+    /// Whether a waiter was served before one that came earlier, because there had been waiters for long enough.
+    pub(super) newest: bool,
 }
 
 impl Turns {
+    /// Returns whether the newest waiter is served first now.
+    pub(super) fn newest_first(&self, rules: &Rules, now: i64) -> bool {
+        rules.newest > 0 && self.waits.is_some_and(|since| now - since >= rules.newest * TICK)
+    }
+
+    /// Takes in the waiters `before` and `after` a step.
+    pub(super) fn waited(&mut self, before: &[Place], after: &[Place], now: i64) {
+        let stays = |(token, ..): &Place| after.iter().any(|(other, ..)| other == token);
+        if !before.iter().any(stays) {
+            self.waits = (!after.is_empty()).then_some(now);
+        }
+    }
+
     /// Takes in a grant to a token. `places`: before the step.
     pub(super) fn granted(&mut self, rules: &Rules, places: &[Place], new: usize, now: i64) {
         let mine = rules.of(new);
+        let place =
+            |token: usize| places.iter().find(|(other, ..)| *other == token).map(|(_, place, _)| *place);
+        self.newest |= rules.newest > 0
+            && places.iter().any(|(other, at, alive)| {
+                *alive && place(new).is_some_and(|mine| *at < mine) && *other != new
+            });
         let has_waited = |turns: &Self, token: usize| {
             let since = turns.since.get(token).copied().flatten();
             since.is_some_and(|since| now - since >= rules.aging * TICK)
