@@ -4,11 +4,13 @@
 -- of lower ranks may be served before it (µs; may be missing: for any time), and for how long there must have been waiters
 -- without a flow in its rank, so that the newest of these is served first while it is the first of them (µs; may be missing,
 -- with its dot: in the order of arrival).
--- Of a flow with waiters, the first one has a tag: the virtual time when it became the first, plus its cost. The lowest tag
--- of a rank is served first, and is its virtual time from then on (self-clocked fair queueing, Golestani 1994).
+-- Each flow has a tag: the virtual time at which it may be served next. The lowest tag of a rank is served first, and is its
+-- virtual time from then on. What was served raises the tag of its flow by its cost (start-time fair queueing, Goyal et al.
+-- 1996). A flow that comes anew pays for its first permit in advance, so that new flows are not served before all others.
 -- The score of a waiter with a flow is its rank times 2^49, plus 2^48, plus its flow times 2^26, plus a ticket.
 -- The mark is a ZSET:
---   line    the flow and its rank as a number, the score of its waiters without the ticket / 2^26 -> rank * 2^49 + tag
+--   line    the flow and its rank as a number, the score of its waiters without the ticket / 2^26 -> rank * 2^49 + tag.
+--           A flow without waiters: rank * 2^49 + 2^48 + tag. It is forgotten once the virtual time has passed its tag
 --   vR      the virtual time of rank R -> rank * 2^49 + tag
 --   tR      for rank R -> 2^52 + when it was served last, or got its first waiter (µs)
 --   nR      for rank R -> 2^52 + since when it has waiters without a flow (µs). Only valid while one of these may be served
@@ -53,13 +55,23 @@ local function new_order()
     return tonumber(call('ZSCORE', mark, 'v' .. rank) or nil)
   end
 
-  -- Adds a cost to a virtual time. All tags of the rank are lowered before they would leave its range.
+  -- Returns the sum of a virtual time and a cost, and that time. All tags of the rank are lowered before one would leave its
+  -- range.
   local function tag_of(rank, reached, cost)
-    if reached + cost < (rank + 1) * ranks then return reached + cost end
     local from = rank * ranks
+    if reached + cost < from + plain then return reached + cost, reached end
     local all = call('ZRANGE', mark, whole(from), '(' .. whole(from + ranks), 'BYSCORE', 'WITHSCORES')
-    for i = 1, #all, 2 do call('ZADD', mark, whole(math.max(all[i + 1] - reached + from, from)), all[i]) end
-    return from + cost
+    for i = 1, #all, 2 do
+      local score = tonumber(all[i + 1])
+      local least = score < from + plain and from or from + plain
+      call('ZADD', mark, whole(math.max(score - reached + from, least)), all[i])
+    end
+    return from + cost, from
+  end
+
+  -- Returns the tag for a flow of which nothing is known.
+  local function anew(rank, reached, cost)
+    return (tag_of(rank, reached, math.max(cost - 1, 1)))
   end
 
   -- Records that a rank was served ('XX'), or got a waiter: its first ('CH') or another one ('NX').
@@ -116,16 +128,23 @@ local function new_order()
     local from, to = whole(line * width), '(' .. whole((line + 1) * width)
     local last = call('ZRANGE', queue, to, from, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
     local score = last and behind(line, tonumber(last)) or line * width
-    local reached, before, is_alone = served(rank), 0, false
+    local first, reached, before, begins = rank * ranks, served(rank), 0, false
+    local flows = call('ZCOUNT', mark, whole(first), '(' .. whole(first + plain)) - (reached and 1 or 0)
     if last then
       before = call('ZCOUNT', queue, from, to)
     else
-      call('ZADD', mark, whole(tag_of(rank, reached or rank * ranks, of.cost)), whole(line))
-      is_alone = call('ZCARD', mark) == 1 or call('EXISTS', queue) == 0
+      begins, flows = flows == 0, flows + 1
+      if begins then
+        reached = nil
+        call('ZREMRANGEBYSCORE', mark, whole(first), '(' .. whole(first + ranks))
+      end
+      reached = reached or first
+      local tag = (not begins and tonumber(call('ZSCORE', mark, whole(line)) or nil) or 0) - plain
+      call('ZADD', mark, whole(tag < reached and anew(rank, reached, of.cost) or tag), whole(line))
+      begins = begins or call('EXISTS', queue) == 0
     end
-    local flows = call('ZCOUNT', mark, whole(rank * ranks), '(' .. whole((rank + 1) * ranks)) - (reached and 1 or 0)
     local lower = rank > 0 and lease.ahead(rank - 1) or 0
-    return is_new or is_alone, score, math.min(lease.ahead(rank), lower + (before + 1) * flows - 1)
+    return is_new or begins, score, math.min(lease.ahead(rank), lower + (before + 1) * flows - 1)
   end
 
   -- Returns the rank above this one that is served before it now, if one has waited for too long.
@@ -155,7 +174,7 @@ local function new_order()
       local beat = tonumber(call('ZSCORE', beats, token) or 0)
       return beat > now and beat < lift and lease.edge(rank, true)[1] or token
     end
-    local from, to = whole(rank * ranks), '(' .. whole((rank + 1) * ranks)
+    local from, to = whole(rank * ranks), '(' .. whole(rank * ranks + plain)
     while true do
       local tags = call('ZRANGE', mark, from, to, 'BYSCORE', 'LIMIT', 0, 2, 'WITHSCORES')
       local at, reached = 1, nil
@@ -180,26 +199,28 @@ local function new_order()
     if not was or was.token ~= token then
       local score = tonumber(call('ZSCORE', queue, token) or nil)
       if not score then return end
-      was = {rank = floor(score / ranks)}
-      local line = of.flow and floor(score / width)
-      local two = line and front(line, 2) or {}
-      if two[1] == token then
-        was.line, was.tag, was.next = line, tonumber(call('ZSCORE', mark, whole(line)) or nil), two[2]
-      end
+      was = {rank = floor(score / ranks), line = of.flow and floor(score / width)}
     end
     call('ZREM', queue, token)
-    local rank, tag, next = was.rank, was.tag, was.next and order(was.next).cost
+    local rank, line = was.rank, was.line and whole(was.line)
     if granted and of.aging then aged(rank, 'XX') end
-    if not tag then return end -- it was not the first of its flow, or that was evicted
-    local reached = math.max(tag - of.cost, rank * ranks)
+    if not line then return end
+    local next = was.next or not was.tag and front(was.line, 1)[1]
+    if next and not granted then return end
+    local tag, reached = was.tag or tonumber(call('ZSCORE', mark, line) or nil), was.reached or served(rank)
+    if not tag then return end -- it was evicted
+    reached = reached or rank * ranks
     if granted then
-      reached = math.max(was.reached or served(rank) or tag, tag)
-      call('ZADD', mark, whole(reached), 'v' .. rank)
-    end
-    if next then
-      call('ZADD', mark, whole(tag_of(rank, reached, next)), whole(was.line))
+      tag, reached = tag_of(rank, math.max(reached, tag), of.cost)
+      call('ZADD', mark, whole(reached), 'v' .. rank, whole(tag + (next and 0 or plain)), line)
+      if not next then
+        call('ZREMRANGEBYSCORE', mark, whole(rank * ranks + plain), '(' .. whole(reached + plain))
+      end
+    elseif tag > reached + of.cost then
+      call('ZADD', mark, whole(tag + plain), line)
     else
-      call('ZREM', mark, whole(was.line))
+      -- It was not served, and would hardly have another tag if it came anew.
+      call('ZREM', mark, line)
     end
   end
 
@@ -215,7 +236,7 @@ local function new_order()
     for i, tag in ipairs(call('ZMSCORE', mark, unpack(lines))) do
       local rank = floor(lines[i] * width / ranks)
       if not tag then
-        call('ZADD', mark, 'NX', whole(tag_of(rank, served(rank) or rank * ranks, order(waits[i]).cost)), lines[i])
+        call('ZADD', mark, 'NX', whole(anew(rank, served(rank) or rank * ranks, order(waits[i]).cost)), lines[i])
       end
     end
   end

@@ -1,9 +1,11 @@
 //! Fair shares and classes among the waiters of a key, and newest first: the Rust twin of `lua/lib/flows.lua`.
 //!
-//! Self-clocked fair queueing: S. J. Golestani, "A Self-Clocked Fair Queueing Scheme for Broadband Applications",
-//! INFOCOM 1994. The first waiter of each flow has a tag: the virtual time when it became the first, plus its cost. The
-//! lowest tag is served first, and is the virtual time from then on. The waiters behind the first of a flow have no tags
-//! yet, so a waiter that goes away costs its flow nothing.
+//! Start-time fair queueing: P. Goyal, H. M. Vin and H. Cheng, "Start-time Fair Queueing", SIGCOMM 1996. Each flow has a
+//! tag: the virtual time at which it may be served next. The lowest tag is served first, and is the virtual time from then
+//! on. What was served raises the tag of its flow by its cost, also if nobody else of the flow waits: so a flow whose callers
+//! come one after the other loses nothing, as long as the next one comes before its turn. A flow that comes anew pays for
+//! its first lease in advance, which the source does not say: otherwise an endless row of new flows would be served before
+//! all others. A waiter has no tag, so one that goes away costs its flow nothing.
 
 use std::collections::BTreeSet;
 
@@ -34,12 +36,14 @@ pub(crate) struct Flow {
     pub(crate) cost: i64,
 }
 
-/// The flows that have waiters, by rank and number.
+/// The flows that have waiters, or whose turn has not come since they were served, by rank and number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Flows {
     lines: HashMap<(i64, i64), Line>,
-    /// The same flows by rank and tag.
+    /// Those that have waiters, by rank and tag.
     tags: BTreeSet<(i64, i64, i64)>,
+    /// Those that have none.
+    idle: BTreeSet<(i64, i64, i64)>,
     /// How many flows of each rank have waiters.
     counts: [i64; RANKS],
     /// The virtual time of each rank: the tag that was served last.
@@ -57,52 +61,70 @@ struct Line {
 }
 
 impl Flows {
-    /// Adds a waiter. Returns how many flows its rank has, how many waiters are before it in its own, and whether this
-    /// is the only thing that is stored.
+    /// Adds a waiter. Returns how many flows with waiters its rank has, how many waiters are before it in its own, and
+    /// whether it is the only one in a flow of its rank.
     pub(super) fn add(&mut self, rank: i64, flow: Flow) -> (i64, i64, bool) {
-        let tag = self.served[rank as usize].unwrap_or(0).saturating_add(flow.cost);
-        let line = self.lines.entry((rank, flow.number)).or_insert(Line { tag, waiters: 0 });
+        let begins = self.counts[rank as usize] == 0;
+        if begins {
+            self.pass(rank, i64::MAX);
+            self.served[rank as usize] = None;
+        }
+        let time = self.served[rank as usize].unwrap_or(0);
+        let anew = Line { tag: time.saturating_add((flow.cost - 1).max(1)), waiters: 0 };
+        let line = self.lines.entry((rank, flow.number)).or_insert(anew);
         let before = line.waiters;
-        line.waiters += 1;
         if before == 0 {
-            self.tags.insert((rank, tag, flow.number));
+            self.idle.remove(&(rank, line.tag, flow.number));
+            if line.tag < time {
+                *line = anew;
+            }
+            self.tags.insert((rank, line.tag, flow.number));
             self.counts[rank as usize] += 1;
         }
-        let is_alone = || {
-            self.tags.len() + self.served.iter().chain(&self.since).chain(&self.waits).flatten().count() == 1
-        };
-        (self.counts[rank as usize], before, before == 0 && is_alone())
+        line.waiters += 1;
+        (self.counts[rank as usize], before, begins)
     }
 
-    /// Removes a waiter. `next`: what the waiter behind it costs, if it was the first of its flow and there is one.
-    /// `served`: whether it was granted a lease.
-    pub(super) fn remove(
-        &mut self,
-        rank: i64,
-        flow: Flow,
-        (was_first, next): (bool, Option<i64>),
-        served: bool,
-    ) {
+    /// Removes a waiter. `served`: whether it was granted a lease.
+    pub(super) fn remove(&mut self, rank: i64, flow: Flow, served: bool) {
         let Some(line) = self.lines.get_mut(&(rank, flow.number)) else { return };
         line.waiters -= 1;
-        if !was_first {
+        let is_idle = line.waiters == 0;
+        if !served && !is_idle {
             return;
         }
-        let mut tag = line.tag;
-        self.tags.remove(&(rank, tag, flow.number));
+        self.tags.remove(&(rank, line.tag, flow.number));
+        let time = &mut self.served[rank as usize];
         if served {
-            let time = self.served[rank as usize].unwrap_or(0).max(tag);
-            self.served[rank as usize] = Some(time);
-            tag = time.saturating_add(next.unwrap_or(0));
-        } else {
-            tag += next.unwrap_or(0) - flow.cost;
+            let reached = time.unwrap_or(0).max(line.tag);
+            *time = Some(reached);
+            line.tag = reached.saturating_add(flow.cost);
         }
-        if next.is_some() {
-            line.tag = tag;
-            self.tags.insert((rank, tag, flow.number));
+        let time = time.unwrap_or(0);
+        if !is_idle {
+            self.tags.insert((rank, line.tag, flow.number));
+            return;
+        }
+        self.counts[rank as usize] -= 1;
+        // One that was not served would hardly have another tag if it came anew.
+        if served || line.tag > time.saturating_add(flow.cost) {
+            self.idle.insert((rank, line.tag, flow.number));
         } else {
             self.lines.remove(&(rank, flow.number));
-            self.counts[rank as usize] -= 1;
+        }
+        if served {
+            self.pass(rank, time);
+        }
+    }
+
+    /// Forgets the flows of a rank that have no waiters, and whose turn was before `time`.
+    fn pass(&mut self, rank: i64, time: i64) {
+        while let Some(&(of, tag, number)) = self.idle.range((rank, i64::MIN, 0)..).next()
+            && of == rank
+            && tag < time
+        {
+            self.idle.remove(&(of, tag, number));
+            self.lines.remove(&(of, number));
         }
     }
 
@@ -151,8 +173,8 @@ impl Flows {
 
     /// Returns how far the tag of a flow is ahead of the virtual time.
     #[cfg(test)]
-    pub(super) fn tag_ahead(&self, rank: i64, flow: Flow) -> i64 {
-        let tag = self.lines.get(&(rank, flow.number)).map_or(0, |line| line.tag);
-        tag - self.served[rank as usize].unwrap_or(0)
+    pub(super) fn tag_ahead(&self, rank: i64, number: i64) -> i64 {
+        let time = self.served[rank as usize].unwrap_or(0);
+        self.lines.get(&(rank, number)).map_or(-1, |line| (line.tag - time).max(-1))
     }
 }

@@ -112,15 +112,12 @@ impl Queue {
         self.flows.as_ref()?.waits(rank)
     }
 
-    /// Returns how far the tag of a token's flow is ahead of the virtual time; -1: it has no flow.
+    /// Returns how far the tag of a flow is ahead of the virtual time; -1: nothing is known of it, or its turn is over.
     #[cfg(test)]
-    pub(crate) fn tag_ahead(&self, token: &str) -> i64 {
-        let Some(Waiter { place: (rank, ..), order: Order { flow: Some(flow), .. }, .. }) =
-            self.waiters.get(token)
-        else {
-            return -1;
-        };
-        self.flows.as_ref().map_or(-1, |flows| flows.tag_ahead(*rank, *flow))
+    pub(crate) fn tag_ahead(&self, rank: i64, flow: i64) -> i64 {
+        // Where no flow of the rank has a waiter, all is forgotten with the next one.
+        let has_flows = self.range((rank, 0, 0), (rank + 1, NO_FLOW, 0)).next().is_some();
+        self.flows.as_ref().filter(|_| has_flows).map_or(-1, |flows| flows.tag_ahead(rank, flow))
     }
 
     /// Returns how many waiters have a lower score than a token.
@@ -164,10 +161,10 @@ impl Queue {
             let is_first = order.newest.is_some() && !joins && self.is_newest_first(rank, now);
             return (last.is_none() || aged || joins, is_first.then_some(lower));
         };
-        let (flows, before, is_alone) = self.flows().add(rank, flow);
+        let (flows, before, begins) = self.flows().add(rank, flow);
         // At most as many of each flow as of its own, after all of lower ranks.
         let place = ahead.min(lower + (before + 1) * flows - 1);
-        (aged || before == 0 && (is_alone || self.places.len() == 1), Some(place))
+        (aged || begins || self.places.len() == 1, Some(place))
     }
 
     /// Marks a token as alive. Returns whether it waits.
@@ -197,17 +194,13 @@ impl Queue {
             return Some(until);
         }
         self.places.remove(&place);
-        let (rank, line, _) = place;
+        let (rank, ..) = place;
         self.counts[rank as usize] -= 1;
         if let (Some(now), Some(_)) = (served, order.aging) {
             self.flows().aged(rank, true, now);
         }
         if let Some(flow) = order.flow {
-            let next = self.line(rank, line).next();
-            let was_first = next.is_none_or(|(next, _)| *next > place);
-            let cost = |token| self.waiters.get(token).and_then(|next| Some(next.order.flow?.cost));
-            let next = next.and_then(|(_, token)| cost(token));
-            self.flows().remove(rank, flow, (was_first, next), served.is_some());
+            self.flows().remove(rank, flow, served.is_some());
         }
         Some(until)
     }

@@ -192,7 +192,11 @@ impl<H: Modelled> World<H> {
             form.extend([number(in_ticks(until - now).max(0)), number(place)]);
             let (passed, since) = server.seen.of(token);
             let waited = since.map_or(0, |since| in_ticks(now - since).min(self.rules.aging));
-            form.extend([number(passed), number(waited), number(state.queue.tag_ahead(name))]);
+            form.extend([number(passed), number(waited)]);
+        }
+        let seat = self.rules.of(token);
+        if seat.flow > 0 {
+            form.push(number(state.queue.tag_ahead(seat.rank, seat.flow)));
         }
     }
 
