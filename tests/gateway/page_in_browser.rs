@@ -241,7 +241,7 @@ async fn screenshots() {
             }
             seconds(browser, 43).await;
             let picture = BASE64_STANDARD.decode(browser.screenshot(width > 600).await).unwrap();
-            assert!(picture.len() < 350_000, "{name}: {} bytes", picture.len());
+            assert!(picture.len() < 400_000, "{name}: {} bytes", picture.len());
             std::fs::write(Path::new(&directory).join(format!("gateway-{name}.png")), picture).unwrap();
         }
     })
