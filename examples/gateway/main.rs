@@ -5,12 +5,13 @@
 //! REDIS_URL=redis://127.0.0.1/ PORT=3001 cargo run --example gateway # state in Redis, shared by all
 //! ```
 //!
-//! The API is in this file, `leases.rs`, `once.rs` and `policies.rs`; the page is in `page/`.
+//! The API is in this file, `leases.rs`, `once.rs`, `policies.rs` and `queues.rs`; the page is in `page/`.
 
 mod leases;
 mod once;
 mod page;
 mod policies;
+mod queues;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
@@ -64,6 +65,10 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
     println!("a report is made once for all who ask meanwhile; a webhook is handled once, unless it fails:");
     println!("  for i in 1 2 3; do curl -s {base}/report/7 & done; wait");
     println!("  for body in fail ok ok; do curl -i -H 'webhook-id: evt_1' -d $body {base}/webhook; done");
+    println!(
+        "4 calls at once, and a tenant that always has some waiting while the page is open; the second queue is fair:"
+    );
+    println!("  for queue in fifo fair; do curl -H 'x-tenant: me' {base}/queue/$queue; done");
     println!("one billing run at a time; a second one is refused:");
     println!("  for i in 1 2; do curl -s -X POST {base}/billing & done; wait");
 
@@ -77,7 +82,7 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
 
 /// The API of one gateway. The seat counts the requests for the page.
 fn app(store: &Store, seat: &Seat) -> Result<Router, Error> {
-    let limit = web::rate_limit(bucket(store)?, address());
+    let limit = web::rate_limit(bucket(store)?, address()).count_refused(&seat.refused);
     let health = format!("ok, state: {store}\n");
     let store_asked = store.clone();
     Ok(Router::new()
@@ -85,8 +90,9 @@ fn app(store: &Store, seat: &Seat) -> Result<Router, Error> {
         .merge(once::routes(store)?)
         .route_layer(from_fn_with_state(seat.clone(), page::board::follow))
         .route("/limited", get(limited).layer(limit))
-        .merge(policies::routes(store)?)
+        .merge(policies::routes(store, &seat.refused)?)
         .route_layer(from_fn_with_state(seat.clone(), page::board::count))
+        .merge(queues::routes(store, seat)?)
         .route("/healthz", get(move || std::future::ready(health.clone())))
         .route("/readyz", get(move || ready(store_asked.clone()))))
 }

@@ -4,18 +4,20 @@ use std::num::NonZeroU32;
 
 use axum::Router;
 use axum::routing::get;
+use tower_distributed::fleet::RefusedKeys;
 use tower_distributed::{Error, Quota, Store, StoreFailure, TokenBucket, web};
 
 /// The number of gateways.
 const REPLICAS: NonZeroU32 = NonZeroU32::new(2).unwrap();
 
-pub(crate) fn routes(store: &Store) -> Result<Router, Error> {
-    let limit = |name, choice| {
-        let bucket = TokenBucket::new(store, name, Quota::per_second(5).burst(10))?;
-        Ok::<_, Error>(
-            get(admitted).layer(web::rate_limit(bucket, crate::address()).on_store_failure(choice)),
-        )
-    };
+pub(crate) fn routes(store: &Store, refused: &RefusedKeys) -> Result<Router, Error> {
+    let limit =
+        |name, choice| {
+            let bucket = TokenBucket::new(store, name, Quota::per_second(5).burst(10))?;
+            Ok::<_, Error>(get(admitted).layer(
+                web::rate_limit(bucket, crate::address()).count_refused(refused).on_store_failure(choice),
+            ))
+        };
     Ok(Router::new()
         // The default: 503 for every request.
         .route("/policy/fail-closed", limit("gateway-closed", StoreFailure::FailClosed)?)

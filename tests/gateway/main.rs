@@ -5,6 +5,7 @@
 mod browser;
 mod page;
 mod page_in_browser;
+mod page_queues;
 mod process;
 
 use std::net::IpAddr;

@@ -20,7 +20,7 @@ impl Gateway {
     }
 
     /// Presses a button of the page.
-    async fn press(&self, path: &str) {
+    pub(crate) async fn press(&self, path: &str) {
         assert_eq!(self.post(path).await, StatusCode::OK, "{path}");
     }
 
@@ -39,7 +39,7 @@ impl Gateway {
         last
     }
 
-    async fn events(&self) -> Response {
+    pub(crate) async fn events(&self) -> Response {
         Client::new().get(format!("{}/events", self.base)).send().await.unwrap()
     }
 }

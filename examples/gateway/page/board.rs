@@ -13,6 +13,9 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower_distributed::LeaseHandle;
+use tower_distributed::fleet::RefusedKeys;
+
+use super::tenants::Queues;
 
 /// How many requests of a route are remembered, and for how long after their end.
 const REMEMBERED: usize = 60;
@@ -76,6 +79,9 @@ struct Visit {
 pub(crate) struct Seat {
     pub(crate) board: Board,
     pub(crate) gateway: &'static str,
+    pub(crate) queues: Queues,
+    /// What the rate limits of both gateways refuse, by address: the page shows addresses anyway.
+    pub(crate) refused: RefusedKeys,
 }
 
 impl Default for Board {

@@ -8,6 +8,8 @@ use axum::extract::{ConnectInfo, Request};
 use axum::http::HeaderValue;
 use axum::http::header::HOST;
 
+use crate::queues::TENANT;
+
 /// A request from an address of this machine.
 pub(super) struct Call {
     /// 0 for gateway A, 1 for B.
@@ -90,4 +92,11 @@ pub(super) fn policies(turn: usize, caller: u8) -> [Call; 3] {
 /// One request to `/limited`.
 pub(super) fn limited(turn: usize, caller: u8) -> Call {
     Call::new(turn, "GET /limited", caller, "")
+}
+
+/// One request of a tenant.
+pub(super) fn of_tenant(turn: usize, path: &str, tenant: &'static str) -> Call {
+    let mut call = Call::new(turn, path, 1, "");
+    call.request.headers_mut().insert(TENANT, HeaderValue::from_static(tenant));
+    call
 }

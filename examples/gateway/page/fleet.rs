@@ -12,11 +12,13 @@ use axum::response::Response;
 use futures::future::{join, join_all};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
+use tower_distributed::fleet::{RefusedKey, RefusedKeys};
 use tower_distributed::{BreakerState, Error, Store, TokenBucket, WaitGroup};
 
 use super::board::{Board, Seat};
 use super::bursts::{self, Call};
 use super::link::Link;
+use super::tenants::Queues;
 
 /// No server listens there.
 const NOWHERE: &str = "redis://127.0.0.1:1/";
@@ -32,6 +34,8 @@ pub(crate) struct Fleet {
     gateways: [Gateway; 2],
     link: Link,
     board: Board,
+    queues: Queues,
+    refused: RefusedKeys,
     traffic: AtomicBool,
 }
 
@@ -131,20 +135,25 @@ impl Fleet {
         board: &Board,
     ) -> Result<Arc<Self>, Box<dyn std::error::Error>> {
         let (link, url) = Link::to(url).await?;
-        let memory = Store::in_memory();
-        let gateway = |name| {
-            let seat = Seat { board: board.clone(), gateway: name };
-            let store = match &url {
-                Some(url) => Store::redis(url)?,
-                None => memory.clone(),
-            };
+        let stores = match &url {
+            Some(url) => [Store::redis(url)?, Store::redis(url)?],
+            None => {
+                let memory = Store::in_memory();
+                [memory.clone(), memory]
+            }
+        };
+        let queues = Queues::default();
+        let refused = RefusedKeys::with_plain_keys(&stores[0], "gateway")?;
+        let gateway = |name, store: &Store| {
+            let (queues, refused) = (queues.clone(), refused.clone());
+            let seat = Seat { board: board.clone(), gateway: name, queues, refused };
             let on_nothing = (!link.is_forwarded()).then(|| Side::new(Store::redis(NOWHERE)?, &seat));
-            let (on_store, on_nothing) = (Side::new(store, &seat)?, on_nothing.transpose()?);
+            let (on_store, on_nothing) = (Side::new(store.clone(), &seat)?, on_nothing.transpose()?);
             Ok::<_, Error>(Gateway { name, on_store, on_nothing, known: Mutex::default() })
         };
-        let gateways = [gateway("A")?, gateway("B")?];
+        let gateways = [gateway("A", &stores[0])?, gateway("B", &stores[1])?];
         let (board, traffic) = (board.clone(), AtomicBool::new(true));
-        let fleet = Arc::new(Self { gateways, link, board, traffic });
+        let fleet = Arc::new(Self { gateways, link, board, queues, refused, traffic });
         tokio::spawn(Arc::clone(&fleet).keep_asking());
         tokio::spawn(Arc::clone(&fleet).keep_calling());
         Ok(fleet)
@@ -186,8 +195,15 @@ impl Fleet {
             "traffic": self.traffic.load(Ordering::Relaxed), "gateways": gateways, "batches": { "operations": operations, "batches": batches },
             "limited": { "rate": 5, "burst": 10 }, "exports": { "limit": 2 },
             "counts": self.board.counts(), "routes": self.board.routes(),
-            "requests": self.board.requests(),
+            "requests": self.board.requests(), "queues": self.queues.state(), "refused": self.refused(),
         })
+    }
+
+    /// The keys that the rate limits refused most.
+    fn refused(&self) -> Value {
+        let key =
+            |one: RefusedKey| json!({ "key": one.key, "at_least": one.at_least, "at_most": one.at_most });
+        self.refused.top(SHOWN).into_iter().map(key).collect()
     }
 
     /// Asks the store of each gateway how it is.
@@ -221,8 +237,10 @@ impl Fleet {
                 continue;
             }
             let limited = bursts::limited(turn, TRAFFIC_FROM);
+            // Without the store nobody waits.
+            let queued = (!self.link.is_away()).then(|| self.queues.calls(turn)).into_iter().flatten();
             for Call { gateway, request, .. } in
-                bursts::policies(turn, TRAFFIC_FROM).into_iter().chain([limited])
+                bursts::policies(turn, TRAFFIC_FROM).into_iter().chain([limited]).chain(queued)
             {
                 let fleet = Arc::clone(&self);
                 tokio::spawn(async move { fleet.answer(gateway, request).await });

@@ -6,7 +6,7 @@
 //! | `GET /state` | all numbers of the page, as JSON |
 //! | `GET /events` | the same, several times a second |
 //! | `POST /burst/{what}` | sends some requests to both gateways |
-//! | `POST /traffic/{on or off}` | sends requests to the rate limits all the time, while somebody looks |
+//! | `POST /traffic/{on or off}` | sends requests to the rate limits and the queues all the time, while somebody looks |
 //! | `POST /store/{away or back}` | cuts the way to the store |
 //!
 //! All other requests are for gateway A.
@@ -15,6 +15,7 @@ pub(crate) mod board;
 mod bursts;
 mod fleet;
 mod link;
+pub(crate) mod tenants;
 
 use std::convert::Infallible;
 use std::sync::Arc;
