@@ -206,7 +206,7 @@ async fn a_proxy_that_checks_scripts_is_named() {
     ] {
         let proxy = FilterProxy::start(&[server.port()]).await;
         let proxy = proxy.refusing(&["EVAL", "EVALSHA"], Refusal::Error(text));
-        all_fail(&store(&proxy.url()), "switch its check of scripts off").await;
+        all_fail(&store(&proxy.url()), "check of scripts off").await;
     }
 }
 
