@@ -7,6 +7,7 @@
 //! | [`outbound`] | a client that keeps to the limit of another service |
 //! | [`jobs`] | scheduled jobs, lock or skip, fencing |
 //! | [`operations`] | running the Redis behind this crate: ACL, TLS, Cluster, Sentinel, sizing, monitoring |
+//! | [`servers`] | what a server, a proxy or a managed service must offer |
 //! | [`scale`] | what one Redis and a Cluster carry, and how to compute it |
 //! | [`coming_from`] | what the parts of other libraries are called here |
 //! | [`architecture`] | how this crate is built, and its invariants |
@@ -37,6 +38,9 @@ pub mod errors {}
 #[cfg(feature = "http")]
 #[doc = include_str!("docs/guide/operations.md")]
 pub mod operations {}
+
+#[doc = include_str!("docs/guide/servers.md")]
+pub mod servers {}
 
 #[cfg(feature = "http")]
 #[doc = include_str!("docs/guide/scale.md")]

@@ -140,19 +140,28 @@ fn crates_are_named_where_they_belong() {
     }
 }
 
-/// The last column of the threat model names tests.
-#[test]
-fn the_tests_of_the_threat_model_exist() {
+/// The last columns of the tables after a heading name tests: so many at least, and all of them exist.
+fn named_tests_exist(page: &str, heading: &str, at_least: usize) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(root.join("SECURITY.md")).unwrap();
-    let (_, model) = text.split_once("\n# Threat model\n").expect("a threat model");
+    let text = std::fs::read_to_string(root.join(page)).unwrap();
+    let (_, tables) = text.split_once(heading).unwrap_or_else(|| panic!("{page} has no {heading:?}"));
     let last = |row: &str| row.trim_end_matches('|').rsplit('|').next().unwrap_or_default().to_owned();
-    let cells: String = model.lines().filter(|line| line.starts_with('|')).map(last).collect();
+    let cells: String = tables.lines().filter(|line| line.starts_with('|')).map(last).collect();
     let names: BTreeSet<_> = cells.split('`').skip(1).step_by(2).collect();
-    assert!(names.len() > 50, "{names:?}");
+    assert!(names.len() > at_least, "{page}: {names:?}");
     let mut found = Vec::new();
     ["src", "tests"].iter().for_each(|folder| files(&root.join(folder), &mut found));
     let sources: String = found.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect();
     let is_missing = |name: &&&str| !sources.contains(&format!("fn {name}("));
-    assert_eq!(names.iter().filter(is_missing).collect::<Vec<_>>(), Vec::<&&str>::new());
+    assert_eq!(names.iter().filter(is_missing).collect::<Vec<_>>(), Vec::<&&str>::new(), "{page}");
+}
+
+#[test]
+fn the_tests_of_the_threat_model_exist() {
+    named_tests_exist("SECURITY.md", "\n# Threat model\n", 50);
+}
+
+#[test]
+fn the_tests_of_what_servers_lack_exist() {
+    named_tests_exist("src/docs/guide/servers.md", "\n# What is missing", 12);
 }

@@ -16,6 +16,7 @@ mod failover;
 mod fsync;
 mod network;
 mod not_serving;
+mod other_servers;
 mod pools;
 mod resent;
 mod several;

@@ -32,6 +32,7 @@ mod stores;
 #[path = "../lease_faults/taken.rs"]
 mod taken;
 mod turns;
+mod upgrades;
 mod wire_format;
 
 /// Runs each test on each store.

@@ -28,19 +28,19 @@ const HOUR: i64 = 3_600_000_000;
 const TOMBSTONE: i64 = 1 << 52;
 
 /// A server, and a store on it.
-struct Scene {
-    server: RedisServer,
-    store: Store,
+pub(crate) struct Scene {
+    pub(crate) server: RedisServer,
+    pub(crate) store: Store,
 }
 
 impl Scene {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let server = RedisServer::start().await;
         let store = Store::builder().timeout(Duration::from_secs(10)).redis(&server.url()).unwrap();
         Self { server, store }
     }
 
-    fn now(&self) -> i64 {
+    pub(crate) fn now(&self) -> i64 {
         let (seconds, micros): (i64, i64) = self.server.query(&["TIME"]).unwrap();
         seconds * 1_000_000 + micros
     }
@@ -48,7 +48,7 @@ impl Scene {
     /// Runs commands, one on each line, as redis-cli takes them: a word may be in quotes, with `\xNN` for a byte.
     /// `<NOW+9s>` is a time of the server, `<TOMBSTONE+9s>` the score of a tombstone that is kept until then, `<HOUR-1>` the
     /// hour before this one since 1970, `<HOUR%3>` this hour modulo 3.
-    fn run(&self, commands: &str) {
+    pub(crate) fn run(&self, commands: &str) {
         let now = self.now();
         let mut client = self.server.client().unwrap();
         for line in commands.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -74,14 +74,14 @@ impl Scene {
         self.server.query(&["ZRANGE", key, "0", "-1"]).unwrap()
     }
 
-    fn keys(&self, pattern: &str) -> Vec<String> {
+    pub(crate) fn keys(&self, pattern: &str) -> Vec<String> {
         let mut keys: Vec<String> = self.server.query(&["KEYS", pattern]).unwrap();
         keys.sort();
         keys
     }
 
     /// Subscribes as the process `fedcba9876543210`.
-    async fn other_process(&self) -> Heard {
+    pub(crate) async fn other_process(&self) -> Heard {
         let client = redis::Client::open(self.server.url()).unwrap();
         let mut connection = client.get_async_pubsub().await.unwrap();
         connection.subscribe("td:wake:fedcba9876543210").await.unwrap();
@@ -91,10 +91,10 @@ impl Scene {
 }
 
 /// The messages to another process.
-struct Heard(BoxStream<'static, String>);
+pub(crate) struct Heard(BoxStream<'static, String>);
 
 impl Heard {
-    async fn next(&mut self) -> String {
+    pub(crate) async fn next(&mut self) -> String {
         timeout(SOON, self.0.next()).await.expect("no message comes").unwrap()
     }
 }

@@ -22,6 +22,7 @@ pub mod client;
 pub mod clock_shim;
 pub mod cluster;
 pub mod example;
+pub mod filter_proxy;
 pub mod interval_bound;
 pub mod keys;
 pub mod ports;

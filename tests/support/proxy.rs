@@ -380,18 +380,18 @@ impl Drop for Late {
 }
 
 /// Splits a stream of bytes into requests or replies.
-struct Frames {
+pub(crate) struct Frames {
     source: OwnedReadHalf,
     buffer: Vec<u8>,
 }
 
 impl Frames {
-    fn new(source: OwnedReadHalf) -> Self {
+    pub(crate) fn new(source: OwnedReadHalf) -> Self {
         Self { source, buffer: Vec::new() }
     }
 
     /// Returns the next complete request or reply. `None` at the end of the stream.
-    async fn next(&mut self) -> std::io::Result<Option<Vec<u8>>> {
+    pub(crate) async fn next(&mut self) -> std::io::Result<Option<Vec<u8>>> {
         let mut chunk = [0; 16 * 1024];
         loop {
             if let Some(length) = resp::first_length(&self.buffer) {

@@ -51,7 +51,7 @@ fn after_values(bytes: &[u8], start: usize, count: usize) -> Option<usize> {
 }
 
 /// Returns the first element of an array of strings, or the first word of a line.
-fn first_word(value: &[u8]) -> String {
+pub fn first_word(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(&value[..value.len().min(64)]).into_owned();
     let line = if text.starts_with('*') { text.split("\r\n").nth(2) } else { text.split_whitespace().next() };
     line.unwrap_or_default().to_owned()

@@ -10,14 +10,16 @@ use support::client::Client;
 use support::redis_server::RedisServer;
 
 /// Replaces the clock and `redis.call` in scripts: the test sets the time, keys expire by that time, and published
-/// messages are recorded.
+/// messages are recorded. Keys that are not in `KEYS` are refused, as some servers do.
 pub(crate) const CLOCK: &str = "
 local server = redis
-local now = tonumber(server.call('GET', 'clock'))
+local now, declared = tonumber(server.call('GET', 'clock')), {}
+for _, key in ipairs(KEYS) do declared[key] = true end
 local function call(name, ...)
   local args, px = {...}, nil
   for _, arg in ipairs(args) do
     if type(arg) == 'string' and string.sub(arg, 1, 4) == 'td:{' then
+      assert(declared[arg], 'a key that is not declared')
       local ends = server.call('HGET', 'ends', arg)
       if ends and tonumber(ends) <= now then server.call('DEL', arg) end
       if ends and server.call('EXISTS', arg) == 0 then server.call('HDEL', 'ends', arg) end

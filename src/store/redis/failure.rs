@@ -4,7 +4,6 @@ mod connecting;
 mod denied;
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 
@@ -97,7 +96,7 @@ pub(super) fn outage(error: RedisError) -> Outage {
         (Some(code), Some(detail)) => denied::explained(code, detail),
         _ => error.to_string(),
     };
-    Outage { cause, text: text.into(), source: Some(Arc::new(error)) }
+    Outage { cause, text: text.into(), source: denied::source(error) }
 }
 
 fn is_not_serving(error: &RedisError) -> bool {

@@ -32,7 +32,14 @@ pub(super) async fn check(connection: &mut Connection) -> Result<Option<String>,
             let outage = failure::outage(error);
             // In a Cluster one node may be down while the others serve.
             let is_lost = outage.cause == Cause::Disconnected && !cluster;
-            return if is_lost { Err(outage) } else { Ok(None) };
+            let lost = |outage: Outage| {
+                let text = format!(
+                    "{} (at INFO: a proxy must answer it, and may refuse it by an error)",
+                    outage.text
+                );
+                Outage { text: text.into(), ..outage }
+            };
+            return if is_lost { Err(lost(outage)) } else { Ok(None) };
         }
     };
     match version(&told) {

@@ -15,12 +15,16 @@ use support::client::Client;
 use support::redis_server::RedisServer;
 
 /// Replaces `lua/lib/clock.lua`. It removes the expiry from every SET, and lists each written key, value and
-/// expiry.
+/// expiry. Keys that are not in `KEYS` are refused, as some servers do.
 pub(super) const CLOCK: &str = "
 local server = redis
-local now = tonumber(server.call('GET', 'clock'))
+local now, declared = tonumber(server.call('GET', 'clock')), {}
+for _, key in ipairs(KEYS) do declared[key] = true end
 local function stand_in(run)
   return function(name, ...)
+    for _, arg in ipairs({...}) do
+      assert(declared[arg] or string.sub(arg, 1, 4) ~= 'td:{', 'a key that is not declared')
+    end
     if name ~= 'SET' then return run(name, ...) end
     local key, value, px, at, get = ...
     local expiry, reply = 'never', nil

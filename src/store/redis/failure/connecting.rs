@@ -1,14 +1,14 @@
 //! Why there is no connection, with what to do.
 
 use std::fmt::Display;
-use std::sync::Arc;
 
 use redis::RedisError;
 
+use super::denied::{source, without_arguments};
 use crate::error::{Cause, Outage};
 
 /// Parts of the texts of rustls, OpenSSL and the operating system, and what to do. A Cluster hands on no more than a text.
-const REMEDIES: [(&[&str], &str); 6] = [
+const REMEDIES: [(&[&str], &str); 8] = [
     (
         &[
             "UnknownIssuer",
@@ -39,6 +39,11 @@ const REMEDIES: [(&[&str], &str); 6] = [
         &["InvalidContentType", "wrong version number", "corrupt message"],
         "the server does not speak TLS on this port: use redis:// or the port for TLS",
     ),
+    (
+        &["refused to switch database"],
+        "the server allows no SELECT: leave the database out of the URL, or allow the command",
+    ),
+    (&["HELLO"], "the server does not speak RESP3: leave `protocol` out of the URL"),
 ];
 
 /// Parts of the texts for a connection that the server has closed.
@@ -46,19 +51,20 @@ const CLOSED: [&str; 4] = ["reset by peer", "unexpected end of file", "early eof
 
 /// The outage of a server to which no connection can be made.
 pub(in crate::store::redis) fn no_connection(server: impl Display, error: RedisError) -> Outage {
-    let text = error.to_string();
+    let text = without_arguments(&error.to_string()).to_owned();
     let has_one = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
     let remedy = REMEDIES.iter().find(|(parts, _)| has_one(parts)).map(|(_, remedy)| *remedy);
     let closed = || {
         let text = text.to_lowercase();
         CLOSED.iter().any(|part| text.contains(part)).then_some(
             "the server closed the connection: if it speaks TLS on this port, use rediss:// as the URL; if it asks \
-             for client certificates, give one to StoreBuilder::client_certificate",
+             for client certificates, give one to StoreBuilder::client_certificate; a proxy must answer CLIENT, which it \
+             may refuse by an error",
         )
     };
     let text = match remedy.or_else(closed) {
         Some(remedy) => format!("no connection to {server}: {text} ({remedy})"),
         None => format!("no connection to {server}: {text}"),
     };
-    Outage { cause: Cause::Disconnected, text: text.into(), source: Some(Arc::new(error)) }
+    Outage { cause: Cause::Disconnected, text: text.into(), source: source(error) }
 }

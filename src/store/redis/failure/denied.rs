@@ -1,39 +1,69 @@
 //! What a server denies by its access control list (ACL), or because a command is renamed or disabled.
 
+use std::error::Error;
+use std::sync::Arc;
+
 use redis::RedisError;
 
 /// How errors in scripts begin: up to Redis 7.0, and since 7.2 and in Valkey.
 const IN_SCRIPTS: [&str; 2] = ["The user executing the script can't", "ACL failure in script"];
 
-/// Whether the server has no such command.
-const UNKNOWN: [&str; 4] = [
+/// Whether the server has no such command, as Redis says it, and then as ApsaraDB, Upstash and Envoy do.
+const UNKNOWN: [&str; 7] = [
     "unknown command",
     "unknown subcommand",
     "Unknown Redis command called from",
     "Unknown command called from",
+    "not support for",
+    "Command is not available",
+    "unsupported command",
 ];
 
+/// How a proxy of ApsaraDB refuses a script because of its text, and Dragonfly because of its keys.
+const CHECKED: [&str; 2] = ["bad lua script", "tried accessing undeclared key"];
+
+/// After this, a server repeats the arguments of a command that it does not know: keys, tokens and passwords.
+const ARGUMENTS: &str = ", with args beginning with";
+
 pub(super) fn is_denied(error: &RedisError) -> bool {
-    super::has_code(error, &["NOPERM"])
-        || error.detail().is_some_and(|text| has_one(text, &IN_SCRIPTS) || has_one(text, &UNKNOWN))
+    // If an error has no code, its first word is taken for one.
+    let text = format!("{} {}", error.code().unwrap_or_default(), error.detail().unwrap_or_default());
+    let is_one = |parts: &[&str]| has_one(&text, parts);
+    super::has_code(error, &["NOPERM"]) || is_one(&IN_SCRIPTS) || is_one(&UNKNOWN) || is_one(&CHECKED)
 }
 
-/// The text of an error, with what to do if the server denies a command, a key or a channel.
+/// The text without the arguments of a command.
+pub(super) fn without_arguments(text: &str) -> &str {
+    text.split_once(ARGUMENTS).map_or(text, |(text, _)| text)
+}
+
+/// The error as a source of another, unless it repeats the arguments of a command.
+pub(super) fn source(error: RedisError) -> Option<Arc<dyn Error + Send + Sync>> {
+    (!error.to_string().contains(ARGUMENTS)).then(|| Arc::new(error) as _)
+}
+
+/// The text of an error, with what to do if the server denies a command, a key or a channel, or does not write.
 pub(super) fn explained(code: &str, detail: &str) -> String {
-    // It repeats the arguments, which are keys and tokens.
-    let (detail, _) = detail.split_once(", with args beginning with").unwrap_or((detail, ""));
-    let remedy = match code == "NOPERM" || has_one(detail, &IN_SCRIPTS) {
+    let text = format!("{code} {}", without_arguments(detail));
+    let remedy = match code == "NOPERM" || has_one(&text, &IN_SCRIPTS) {
         true if detail.contains("channel") => "allow the channels `&<prefix>:wake:*`",
         true if detail.contains("can't access") || detail.contains("access one of the keys") => KEYS,
         true if detail.contains("permissions to access a key") => KEYS,
         true if detail.contains("'scan'") => "allow the commands of Operator::acl_rule",
         true => "allow the commands of Store::acl_rule; on the server, ACL LOG names the one that is missing",
-        false if has_one(detail, &UNKNOWN) => {
+        false if has_one(&text, &UNKNOWN) => {
             "the store needs this command: on the server it is renamed, disabled or missing; see Store::acl_rule"
         }
-        false => return format!("{code} {detail}"),
+        false if has_one(&text, &CHECKED) => {
+            "a proxy or the server refuses scripts because of their keys: switch its check of \
+             scripts off"
+        }
+        false if text.contains("READONLY ") => {
+            "this is a read-only replica: connect to the primary, not to an address that leads to replicas"
+        }
+        false => return text,
     };
-    format!("{code} {detail} ({remedy})")
+    format!("{text} ({remedy})")
 }
 
 const KEYS: &str =
@@ -87,6 +117,13 @@ mod tests {
             ("ERR", "unknown command 'EVALSHA', with args beginning with: 'secret' '1'"),
             ("ERR", "Unknown Redis command called from script script: 1, on @user_script:3."),
             ("ERR", "Unknown command called from script script: 1"),
+            ("ERR", "command 'evalsha' not support for your account"),
+            ("ERR", "Command is not available: 'EVALSHA'"),
+            ("unsupported", "command 'evalsha'"),
+        ];
+        let checked = [
+            ("ERR", "bad lua script for redis cluster, all the keys that the script uses should be passed"),
+            ("ERR", "script tried accessing undeclared key"),
         ];
         for (errors, remedy) in [
             (&commands[..], "allow the commands"),
@@ -94,6 +131,7 @@ mod tests {
             (&keys, "allow the keys"),
             (&channels, "allow the channels"),
             (&unknown, "renamed, disabled or missing"),
+            (&checked, "check of scripts off"),
         ] {
             for (code, text) in errors {
                 let outage = super::super::outage(make_extension_error((*code).into(), Some((*text).into())));
@@ -103,5 +141,12 @@ mod tests {
             }
         }
         assert_eq!(explained("ERR", "syntax error"), "ERR syntax error");
+        let replica =
+            super::super::outage(make_extension_error("READONLY".into(), Some("You can't write".into())));
+        assert!(
+            replica.cause == Cause::NotServing && replica.text.contains("the primary"),
+            "{}",
+            replica.text
+        );
     }
 }
