@@ -85,7 +85,7 @@ async fn old_permits_and_their_waiters_keep_to_the_limit() {
     let fair = WaitGroup::builder(LIMIT).fair().priorities(2).build(&again(&scene), "permits").unwrap();
     let worker = |number: u8| {
         let turn = fair.with_turn(Turn::of(u64::from(number % 3)).class(number % 2)).unwrap();
-        let group = if number % 3 == 0 { plain.clone() } else { turn };
+        let group = if number.is_multiple_of(3) { plain.clone() } else { turn };
         let inside = Arc::clone(&inside);
         tokio::spawn(async move {
             for _ in 0..10 {
