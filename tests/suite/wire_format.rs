@@ -296,8 +296,12 @@ async fn newest_first() {
     );
     let group = WaitGroup::new(&scene.store, "permits", 1).unwrap();
     let mut held = format!("{OLD}-1.3938700/1/1");
-    for next in [3, 2, 4] {
+    for (lost, next) in [(None, 3), (Some(3), 2), (Some(2), 4)] {
         assert!(group.done(&format!("permits:k:{held}").parse::<PermitId>().unwrap()).await.unwrap());
+        // Another process has released what the waiter held.
+        if let Some(lost) = lost {
+            assert_form(&heard.next().await, &format!("0 0 {lost}"));
+        }
         assert_form(&heard.next().await, &format!("# 0 {next}"));
         held = scene.members("td:{permits:k}:permits:holders").remove(0);
     }
