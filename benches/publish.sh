@@ -9,7 +9,7 @@ export CARGO_INCREMENTAL=0
 
 say() { printf '%s\n' "$*" >&2; }
 
-names=(stack layer_cost lone network decisions leases once real_redis peers scale soak)
+names=(stack layer_cost lone network decisions budgets leases fairness once real_redis peers scale soak)
 readme=benches/README.md
 [ -r /proc/stat ] || { say "this script needs Linux: it reads how busy the machine is from /proc/stat"; exit 1; }
 out=target/publish
@@ -41,6 +41,8 @@ settings() {
     decisions) echo "ROUNDS=5 SECONDS=0.3 IDLE=30" ;;
     leases) echo "ROUNDS=5 SECONDS=0.5 HOLD=30 IDLE=5" ;;
     real_redis) echo "ROUNDS=5 SECONDS=0.5 KILLS=3 AWAY=10" ;;
+    # The capacity of the service behind adaptive limits changes every 2 SECONDS.
+    fairness) echo "ROUNDS=3 SECONDS=1" ;;
     # Leases are renewed every 10 s.
     scale) echo "ROUNDS=3 IDLE=20" ;;
     soak) echo "SECONDS=30" ;;

@@ -1,6 +1,6 @@
 //! Processes of the oldest version that writes the promised forms, beside those of this one, under load: what they hold,
 //! wait for and write is forged in the forms of the page `wire_format`. Its tokens lack the endings that came later, such as
-//! flow, cost and aging. `tests/side_by_side.sh` runs real processes of an earlier commit.
+//! flow, cost and aging.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
