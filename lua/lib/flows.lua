@@ -260,12 +260,18 @@ function kind.more()
     return by.due(rank, aging)
   end
 
-  function kind.head()
-    local lowest = call('ZRANGE', queue, 0, 0, 'WITHSCORES')
-    if not lowest[1] then return end
-    if order(lowest[1]) == none and lowest[2] % ranks < plain then return lowest[1] end
-    if not by then new_order() end
-    return by.head(lowest)
+  -- `lowest`: the first waiter and its score, if known since the one that was returned before has left. Returns the same for
+  -- the next call.
+  function kind.head(lowest)
+    lowest = lowest or call('ZRANGE', queue, 0, 1, 'WITHSCORES')
+    local token, score = lowest[1], lowest[2]
+    if not token then return end
+    if order(token) ~= none or score % ranks >= plain then
+      if not by then new_order() end
+      local first = by.head(lowest)
+      if first ~= token then return first, {token, score} end
+    end
+    return token, lowest[4] and {lowest[3], lowest[4]}
   end
 
   -- Returns whether a waiter has to leave by `drop`.
