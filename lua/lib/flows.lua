@@ -6,7 +6,9 @@
 -- with its dot: in the order of arrival).
 -- Each flow has a tag: the virtual time at which it may be served next. The lowest tag of a rank is served first, and is its
 -- virtual time from then on. What was served raises the tag of its flow by its cost (start-time fair queueing, Goyal et al.
--- 1996). A flow that comes anew pays for its first permit in advance, so that new flows are not served before all others.
+-- 1996). A flow that comes anew pays for its first waiter in advance, so that new flows are not served before all others. Its
+-- tag is fresh until it is served: if that waiter goes away, it pays for the next one instead, or is forgotten. Virtual times
+-- count halves of a cost. A fresh tag is odd, all others are even.
 -- The score of a waiter with a flow is its rank times 2^49, plus 2^48, plus its flow times 2^26, plus a ticket.
 -- The mark is a ZSET:
 --   line    the flow and its rank as a number, the score of its waiters without the ticket / 2^26 -> rank * 2^49 + tag.
@@ -28,7 +30,7 @@ local function order(token)
   if flow then
     flow, cost, aging, newest = tonumber(flow, 16), tonumber(cost, 16), tonumber(aging, 16), tonumber(newest, 16)
     of = {flow = flow and cost and math.min(flow, 4194303), aging = aging and math.min(aging, most)}
-    of.cost = of.flow and math.max(math.min(cost, most), 1)
+    of.cost = of.flow and 2 * math.max(math.min(cost, most), 1)
     of.newest = not of.flow and newest and math.min(newest, most)
   end
   orders[ending] = of or none
@@ -55,23 +57,26 @@ local function new_order()
     return tonumber(call('ZSCORE', mark, 'v' .. rank) or nil)
   end
 
+  -- Forgets the flows without waiters whose tag the virtual time has passed.
+  local function pass(rank, reached)
+    call('ZREMRANGEBYSCORE', mark, whole(rank * ranks + plain), '(' .. whole(reached + plain))
+  end
+
   -- Returns the sum of a virtual time and a cost, and that time. All tags of the rank are lowered before one would leave its
   -- range.
   local function tag_of(rank, reached, cost)
     local from = rank * ranks
     if reached + cost < from + plain then return reached + cost, reached end
+    pass(rank, reached)
     local all = call('ZRANGE', mark, whole(from), '(' .. whole(from + ranks), 'BYSCORE', 'WITHSCORES')
-    for i = 1, #all, 2 do
-      local score = tonumber(all[i + 1])
-      local least = score < from + plain and from or from + plain
-      call('ZADD', mark, whole(math.max(score - reached + from, least)), all[i])
-    end
-    return from + cost, from
+    -- A fresh tag may be one less than the virtual time.
+    for i = 1, #all, 2 do call('ZADD', mark, whole(math.max(all[i + 1] - reached + from + 2, from)), all[i]) end
+    return from + 2 + cost, from + 2
   end
 
   -- Returns the tag for a flow of which nothing is known.
   local function anew(rank, reached, cost)
-    return (tag_of(rank, reached, math.max(cost - 1, 1)))
+    return (tag_of(rank, reached, cost - 1))
   end
 
   -- Records that a rank was served ('XX'), or got a waiter: its first ('CH') or another one ('NX').
@@ -140,11 +145,12 @@ local function new_order()
       end
       reached = reached or first
       local tag = (not begins and tonumber(call('ZSCORE', mark, whole(line)) or nil) or 0) - plain
+      if tag == reached then tag = tag + 1 end
       call('ZADD', mark, whole(tag < reached and anew(rank, reached, of.cost) or tag), whole(line))
       begins = begins or call('EXISTS', queue) == 0
     end
     local lower = rank > 0 and lease.ahead(rank - 1) or 0
-    return is_new or begins, score, math.min(lease.ahead(rank), lower + (before + 1) * flows - 1)
+    return is_new or begins, score, math.min(lease.ahead(rank), lower + (before + 1) * math.max(flows, 1) - 1)
   end
 
   -- Returns the rank above this one that is served before it now, if one has waited for too long.
@@ -184,7 +190,7 @@ local function new_order()
       local two = line and front(line, 2) or {}
       if two[1] then
         local tag = tonumber(tags[at + 1])
-        chosen = {token = two[1], rank = rank, line = line, tag = tag, reached = reached, next = two[2]}
+        chosen = {token = two[1], first = true, next = two[2], rank = rank, line = line, tag = tag, reached = reached}
         return chosen.token
       end
       call('ZREM', mark, tags[at]) -- the queue was evicted, and the flow did not come back; or it was forged
@@ -193,35 +199,36 @@ local function new_order()
 
   -- Removes a waiter from the queue. `granted`: it is granted a lease.
   function by.drop(of, token, granted)
-    local was = chosen
+    local was = chosen and chosen.token == token and chosen
     chosen = nil
-    if not of.flow and not (granted and of.aging) then return call('ZREM', queue, token) end
-    if not was or was.token ~= token then
+    if not (was or of.flow or granted and of.aging) then return call('ZREM', queue, token) end
+    if not was then
       local score = tonumber(call('ZSCORE', queue, token) or nil)
       if not score then return end
       was = {rank = floor(score / ranks), line = of.flow and floor(score / width)}
+      local two = was.line and front(was.line, 2) or {}
+      was.first, was.next = two[1] == token, two[two[1] == token and 2 or 1]
     end
     call('ZREM', queue, token)
-    local rank, line = was.rank, was.line and whole(was.line)
+    local rank, next, line = was.rank, was.next, was.line and whole(was.line)
     if granted and of.aging then aged(rank, 'XX') end
-    if not line then return end
-    local next = was.next or not was.tag and front(was.line, 1)[1]
-    if next and not granted then return end
+    if not line or next and not granted and not was.first then return end
     local tag, reached = was.tag or tonumber(call('ZSCORE', mark, line) or nil), was.reached or served(rank)
     if not tag then return end -- it was evicted
     reached = reached or rank * ranks
+    local is_fresh = tag % 2 == 1
     if granted then
-      tag, reached = tag_of(rank, math.max(reached, tag), of.cost)
+      -- One in another form, as a later version may write it, costs little.
+      tag, reached = tag_of(rank, math.max(reached, tag + tag % 2), of.cost or 2)
       call('ZADD', mark, whole(reached), 'v' .. rank, whole(tag + (next and 0 or plain)), line)
-      if not next then
-        call('ZREMRANGEBYSCORE', mark, whole(rank * ranks + plain), '(' .. whole(reached + plain))
-      end
-    elseif tag > reached + of.cost then
-      call('ZADD', mark, whole(tag + plain), line)
-    else
-      -- It was not served, and would hardly have another tag if it came anew.
+    elseif next and is_fresh then
+      call('ZADD', mark, whole(math.max(tag - of.cost + (order(next).cost or 2), reached + 1)), line)
+    elseif not next and is_fresh then
       call('ZREM', mark, line)
+    elseif not next then
+      call('ZADD', mark, whole(tag + plain), line)
     end
+    if not next then pass(rank, reached) end
   end
 
   -- Brings back the flows of waiters, if Redis has evicted them.
@@ -281,7 +288,7 @@ function kind.more()
 
   function kind.drop(token, granted)
     local of = order(token)
-    if of == none then return call('ZREM', queue, token) end
+    if of == none and not chosen then return call('ZREM', queue, token) end
     if not by then new_order() end
     return by.drop(of, token, granted)
   end

@@ -3,10 +3,13 @@
 //! Start-time fair queueing: P. Goyal, H. M. Vin and H. Cheng, "Start-time Fair Queueing", SIGCOMM 1996. Each flow has a
 //! tag: the virtual time at which it may be served next. The lowest tag is served first, and is the virtual time from then
 //! on. What was served raises the tag of its flow by its cost, also if nobody else of the flow waits: so a flow whose callers
-//! come one after the other loses nothing, as long as the next one comes before its turn. A flow that comes anew pays for
-//! its first lease in advance, which the source does not say: otherwise an endless row of new flows would be served before
-//! all others. A waiter has no tag, so one that goes away costs its flow nothing.
+//! come one after the other loses nothing, as long as the next one comes before its turn.
+//!
+//! A flow that comes anew pays for its first waiter in advance, which the source does not say: otherwise an endless row of
+//! new flows would be served before all others. Its tag is fresh until it is served: if that waiter goes away, the flow pays
+//! for the next one instead, or is forgotten. Virtual times count halves of a cost. A fresh tag is odd, all others are even.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use hashbrown::HashMap;
@@ -70,14 +73,16 @@ impl Flows {
             self.served[rank as usize] = None;
         }
         let time = self.served[rank as usize].unwrap_or(0);
-        let anew = Line { tag: time.saturating_add((flow.cost - 1).max(1)), waiters: 0 };
+        let anew = Line { tag: time.saturating_add(2 * flow.cost - 1), waiters: 0 };
         let line = self.lines.entry((rank, flow.number)).or_insert(anew);
         let before = line.waiters;
         if before == 0 {
             self.idle.remove(&(rank, line.tag, flow.number));
-            if line.tag < time {
-                *line = anew;
-            }
+            line.tag = match line.tag.cmp(&time) {
+                Ordering::Less => anew.tag,
+                Ordering::Equal => time + 1,
+                Ordering::Greater => line.tag,
+            };
             self.tags.insert((rank, line.tag, flow.number));
             self.counts[rank as usize] += 1;
         }
@@ -85,36 +90,44 @@ impl Flows {
         (self.counts[rank as usize], before, begins)
     }
 
-    /// Removes a waiter. `served`: whether it was granted a lease.
-    pub(super) fn remove(&mut self, rank: i64, flow: Flow, served: bool) {
-        let Some(line) = self.lines.get_mut(&(rank, flow.number)) else { return };
+    /// Removes a waiter that is granted a lease.
+    pub(super) fn serve(&mut self, rank: i64, flow: Flow) {
+        let Some(line) = self.lines.get(&(rank, flow.number)) else { return };
+        let time = self.served[rank as usize].unwrap_or(0).max(line.tag + line.tag % 2);
+        self.served[rank as usize] = Some(time);
+        self.remove(rank, flow.number, |_| Some(time.saturating_add(2 * flow.cost)));
+    }
+
+    /// Removes a waiter that is not granted a lease. `next`: what the waiter behind it costs, if it was the first of its
+    /// flow.
+    pub(super) fn leave(&mut self, rank: i64, flow: Flow, (was_first, next): (bool, Option<i64>)) {
+        let time = self.served[rank as usize].unwrap_or(0);
+        self.remove(rank, flow.number, |tag| match next {
+            _ if tag % 2 == 0 => Some(tag),
+            Some(next) if was_first => Some((tag + 2 * (next - flow.cost)).max(time + 1)),
+            Some(_) => Some(tag),
+            None => None,
+        });
+    }
+
+    /// Removes a waiter, and sets the tag of its flow. `None`: the flow is forgotten, if that was its last waiter.
+    fn remove(&mut self, rank: i64, number: i64, tag: impl FnOnce(i64) -> Option<i64>) {
+        let Some(line) = self.lines.get_mut(&(rank, number)) else { return };
         line.waiters -= 1;
         let is_idle = line.waiters == 0;
-        if !served && !is_idle {
-            return;
-        }
-        self.tags.remove(&(rank, line.tag, flow.number));
-        let time = &mut self.served[rank as usize];
-        if served {
-            let reached = time.unwrap_or(0).max(line.tag);
-            *time = Some(reached);
-            line.tag = reached.saturating_add(flow.cost);
-        }
-        let time = time.unwrap_or(0);
+        self.tags.remove(&(rank, line.tag, number));
+        let tag = tag(line.tag);
+        line.tag = tag.unwrap_or(line.tag);
         if !is_idle {
-            self.tags.insert((rank, line.tag, flow.number));
+            self.tags.insert((rank, line.tag, number));
             return;
         }
         self.counts[rank as usize] -= 1;
-        // One that was not served would hardly have another tag if it came anew.
-        if served || line.tag > time.saturating_add(flow.cost) {
-            self.idle.insert((rank, line.tag, flow.number));
-        } else {
-            self.lines.remove(&(rank, flow.number));
+        match tag {
+            Some(tag) => drop(self.idle.insert((rank, tag, number))),
+            None => drop(self.lines.remove(&(rank, number))),
         }
-        if served {
-            self.pass(rank, time);
-        }
+        self.pass(rank, self.served[rank as usize].unwrap_or(0));
     }
 
     /// Forgets the flows of a rank that have no waiters, and whose turn was before `time`.
@@ -175,6 +188,15 @@ impl Flows {
     #[cfg(test)]
     pub(super) fn tag_ahead(&self, rank: i64, number: i64) -> i64 {
         let time = self.served[rank as usize].unwrap_or(0);
-        self.lines.get(&(rank, number)).map_or(-1, |line| (line.tag - time).max(-1))
+        self.lines.get(&(rank, number)).map_or(-2, |line| (line.tag - time).max(-2))
+    }
+
+    /// Returns how many flows are known.
+    #[cfg(test)]
+    pub(super) fn known(&self) -> usize {
+        self.lines.len()
     }
 }
+
+#[cfg(test)]
+mod tests;

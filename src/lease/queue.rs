@@ -112,12 +112,17 @@ impl Queue {
         self.flows.as_ref()?.waits(rank)
     }
 
-    /// Returns how far the tag of a flow is ahead of the virtual time; -1: nothing is known of it, or its turn is over.
+    /// Returns how far the tag of a flow is ahead of the virtual time; -2: nothing is known of it, or its turn is over.
     #[cfg(test)]
     pub(crate) fn tag_ahead(&self, rank: i64, flow: i64) -> i64 {
         // Where no flow of the rank has a waiter, all is forgotten with the next one.
         let has_flows = self.range((rank, 0, 0), (rank + 1, NO_FLOW, 0)).next().is_some();
-        self.flows.as_ref().filter(|_| has_flows).map_or(-1, |flows| flows.tag_ahead(rank, flow))
+        self.flows.as_ref().filter(|_| has_flows).map_or(-2, |flows| flows.tag_ahead(rank, flow))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn known_flows(&self) -> usize {
+        self.flows.as_ref().map_or(0, |flows| flows.known())
     }
 
     /// Returns how many waiters have a lower score than a token.
@@ -194,13 +199,20 @@ impl Queue {
             return Some(until);
         }
         self.places.remove(&place);
-        let (rank, ..) = place;
+        let (rank, line, _) = place;
         self.counts[rank as usize] -= 1;
         if let (Some(now), Some(_)) = (served, order.aging) {
             self.flows().aged(rank, true, now);
         }
         if let Some(flow) = order.flow {
-            self.flows().remove(rank, flow, served.is_some());
+            let next = self.line(rank, line).next();
+            let was_first = next.is_none_or(|(next, _)| *next > place);
+            let cost = |token| self.waiters.get(token).and_then(|next| Some(next.order.flow?.cost));
+            let next = next.and_then(|(_, token)| cost(token));
+            match served {
+                Some(_) => self.flows().serve(rank, flow),
+                None => self.flows().leave(rank, flow, (was_first, next)),
+            }
         }
         Some(until)
     }

@@ -270,7 +270,7 @@ async fn turns() {
     // What flow 2 was served, it has yet to pass.
     assert_eq!(scene.members("td:{permits:k}:permits:flows"), ["v0", "4194306"]);
     let time: String = scene.server.query(&["ZSCORE", "td:{permits:k}:permits:flows", "v0"]).unwrap();
-    assert_eq!(time, "4096");
+    assert_eq!(time, "5120");
 }
 
 /// There have been waiters since the epoch, so the newest is before the first.

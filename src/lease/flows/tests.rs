@@ -1,0 +1,173 @@
+//! Who is served how often, whoever comes, waits and goes away.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::*;
+use crate::lease::queue::Queue;
+
+const LATER: i64 = 1_000_000;
+
+/// What one permit costs a flow with the usual share.
+const COST: i64 = 1024;
+
+/// A queue of one rank.
+#[derive(Default)]
+struct Line {
+    queue: Queue,
+    next: u64,
+    orders: HashMap<Arc<str>, Flow>,
+}
+
+impl Line {
+    fn comes(&mut self, number: i64, cost: i64) -> Arc<str> {
+        let token: Arc<str> = self.next.to_string().into();
+        self.next += 1;
+        let flow = Flow { number, cost };
+        self.orders.insert(Arc::clone(&token), flow);
+        let order = Order { flow: Some(flow), ..Order::default() };
+        self.queue.line_up(Arc::clone(&token), (0, order), LATER, 0);
+        token
+    }
+
+    fn leaves(&mut self, token: &str) {
+        self.orders.remove(token);
+        self.queue.leave(token);
+    }
+
+    fn serves(&mut self) -> Option<(Arc<str>, Flow)> {
+        let token = Arc::clone(self.queue.first(0)?);
+        self.queue.serve(&token, 0);
+        let flow = self.orders.remove(&token).unwrap();
+        Some((token, flow))
+    }
+
+    /// How many are served before a token.
+    fn turns_until(&mut self, token: &str) -> usize {
+        (0..).take_while(|_| *self.serves().unwrap().0 != *token).count()
+    }
+
+    fn waiters(&self, number: i64) -> usize {
+        self.orders.values().filter(|flow| flow.number == number).count()
+    }
+}
+
+#[test]
+fn who_goes_away_costs_its_flow_nothing() {
+    let mut line = Line::default();
+    (0..20).for_each(|_| drop(line.comes(0, COST)));
+    line.serves();
+    let (heavy, light) = (line.comes(1, 256 * COST), line.comes(1, COST));
+    line.leaves(&heavy);
+    assert!(line.turns_until(&light) <= 1);
+}
+
+/// Of 3000 turns, how many one flow gets beside new flows with a heavy waiter each. `light`: the cost of a waiter that comes
+/// before it, and goes away.
+fn turns_beside_new_flows(light: Option<i64>) -> usize {
+    let (mut line, mut turns) = (Line::default(), 0);
+    (0..3).for_each(|_| drop(line.comes(0, COST)));
+    for number in 1..=3000 {
+        let light = light.map(|cost| line.comes(number, cost));
+        line.comes(number, 256 * COST);
+        light.iter().for_each(|light| line.leaves(light));
+        if line.serves().unwrap().1.number == 0 {
+            line.comes(0, COST);
+            turns += 1;
+        }
+    }
+    turns
+}
+
+/// Light waiters that go away do not pay for heavy ones behind them.
+#[test]
+fn new_flows_gain_nothing_by_who_goes_away() {
+    let turns = turns_beside_new_flows(None);
+    assert_eq!([1, COST].map(|light| turns_beside_new_flows(Some(light))), [turns; 2]);
+}
+
+/// Nor does one that goes away after a heavy one was served make that undone.
+#[test]
+fn what_was_served_is_owed_whoever_goes_away() {
+    for weight in [2, 8, 256] {
+        let (mut line, mut served) = (Line::default(), [0_i64, 0]);
+        (0..3).for_each(|_| drop(line.comes(0, COST)));
+        for round in 0..20_000 {
+            if line.waiters(1) == 0 {
+                let cost = if round % 2 == 0 { weight * COST } else { COST };
+                line.comes(1, cost);
+            }
+            let (_, flow) = line.serves().unwrap();
+            served[flow.number as usize] += flow.cost;
+            if flow.number == 0 {
+                line.comes(0, COST);
+            } else {
+                let again = line.comes(1, flow.cost);
+                line.leaves(&again);
+            }
+        }
+        let ratio = served[1] as f64 / served[0] as f64;
+        assert!(ratio < 1.1, "{weight}: {served:?}");
+    }
+}
+
+#[test]
+fn flows_that_only_came_are_forgotten() {
+    let mut line = Line::default();
+    line.comes(0, COST);
+    for number in 1..1000 {
+        let tokens = [2 * COST, COST].map(|cost| line.comes(number, cost));
+        tokens.iter().for_each(|token| line.leaves(token));
+    }
+    assert_eq!(line.queue.known_flows(), 1);
+    // Each is served once while the first flow always waits, and goes away.
+    for number in 1..1000 {
+        let (first, second) = (line.comes(number, 2 * COST), line.comes(number, COST));
+        line.comes(0, COST);
+        while line.orders.contains_key(&first) {
+            line.serves();
+            line.comes(0, COST);
+        }
+        line.leaves(&second);
+    }
+    assert!(line.queue.known_flows() < 10, "{}", line.queue.known_flows());
+}
+
+/// While a waiter is the first of its flow, each other flow passes it at most twice, if all cost the same: the second time only
+/// if both have the same tag.
+#[test]
+fn each_flow_passes_a_waiter_twice_at_most() {
+    let seed = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
+    let mut rng = StdRng::seed_from_u64(seed);
+    for _ in 0..3000 {
+        let mut line = Line::default();
+        let mut tokens: [Vec<Arc<str>>; 4] = Default::default();
+        let mut passed: HashMap<(Arc<str>, i64), u32> = HashMap::new();
+        for _ in 0..60 {
+            let number = rng.random_range(0..4);
+            match rng.random_range(0..5) {
+                0 | 1 => tokens[number].push(line.comes(number as i64, COST)),
+                2 if !tokens[number].is_empty() => {
+                    let at = rng.random_range(0..tokens[number].len());
+                    line.leaves(&tokens[number].remove(at));
+                }
+                _ => {
+                    let Some((token, flow)) = line.serves() else { continue };
+                    assert_eq!(tokens[flow.number as usize].remove(0), token, "SEED={seed}");
+                    for (other, waiting) in tokens.iter().enumerate() {
+                        let Some(first) = waiting.first().filter(|_| other as i64 != flow.number) else {
+                            continue;
+                        };
+                        let times = passed.entry((Arc::clone(first), flow.number)).or_default();
+                        *times += 1;
+                        assert!(*times <= 2, "SEED={seed}: {first} of {other} by {}", flow.number);
+                    }
+                }
+            }
+        }
+    }
+}
