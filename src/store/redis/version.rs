@@ -34,7 +34,7 @@ pub(super) async fn check(connection: &mut Connection) -> Result<Option<String>,
             let is_lost = outage.cause == Cause::Disconnected && !cluster;
             let lost = |outage: Outage| {
                 let text = format!(
-                    "{} (at INFO: a proxy must answer it, and may refuse it by an error)",
+                    "{} (at INFO, which a proxy must answer: it may refuse it by an error)",
                     outage.text
                 );
                 Outage { text: text.into(), ..outage }

@@ -8,7 +8,7 @@ use super::denied::{source, without_arguments};
 use crate::error::{Cause, Outage};
 
 /// Parts of the texts of rustls, OpenSSL and the operating system, and what to do. A Cluster hands on no more than a text.
-const REMEDIES: [(&[&str], &str); 8] = [
+const REMEDIES: [(&[&str], &str); 6] = [
     (
         &[
             "UnknownIssuer",
@@ -39,12 +39,11 @@ const REMEDIES: [(&[&str], &str); 8] = [
         &["InvalidContentType", "wrong version number", "corrupt message"],
         "the server does not speak TLS on this port: use redis:// or the port for TLS",
     ),
-    (
-        &["refused to switch database"],
-        "the server allows no SELECT: leave the database out of the URL, or allow the command",
-    ),
-    (&["HELLO"], "the server does not speak RESP3: leave `protocol` out of the URL"),
 ];
+
+/// Parts of the texts for a command that a server does not have, or does not allow.
+const REFUSED: [&str; 5] =
+    ["unknown command", "no permissions", "not support", "unsupported", "not available"];
 
 /// Parts of the texts for a connection that the server has closed.
 const CLOSED: [&str; 4] = ["reset by peer", "unexpected end of file", "early eof", "broken pipe"];
@@ -54,6 +53,16 @@ pub(in crate::store::redis) fn no_connection(server: impl Display, error: RedisE
     let text = without_arguments(&error.to_string()).to_owned();
     let has_one = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
     let remedy = REMEDIES.iter().find(|(parts, _)| has_one(parts)).map(|(_, remedy)| *remedy);
+    let is_refused = has_one(&REFUSED);
+    let remedy = remedy.or_else(|| match () {
+        () if is_refused && text.contains("refused to switch database") => {
+            Some("the server allows no SELECT: leave the database out of the URL, or allow the command")
+        }
+        () if is_refused && text.contains("HELLO") => {
+            Some("the server does not speak RESP3: leave `protocol` out of the URL")
+        }
+        () => None,
+    });
     let closed = || {
         let text = text.to_lowercase();
         CLOSED.iter().any(|part| text.contains(part)).then_some(
@@ -67,4 +76,24 @@ pub(in crate::store::redis) fn no_connection(server: impl Display, error: RedisE
         None => format!("no connection to {server}: {text}"),
     };
     Outage { cause: Cause::Disconnected, text: text.into(), source: source(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::make_extension_error;
+
+    use super::*;
+
+    /// Only what the server does not have, or does not allow, is to be left out.
+    #[test]
+    fn other_refusals_of_the_first_commands_have_no_remedy() {
+        for text in [
+            "HELLO must be called with the client already authenticated",
+            "Redis server refused to switch database: DB index is out of range",
+            "Redis server refused to switch database: Authentication required.",
+        ] {
+            let outage = no_connection("it", make_extension_error("ERR".into(), Some(text.into())));
+            assert!(!outage.text.contains("leave"), "{}", outage.text);
+        }
+    }
 }

@@ -59,7 +59,8 @@ pub(super) fn explained(code: &str, detail: &str) -> String {
              scripts off"
         }
         false if text.contains("READONLY ") => {
-            "this is a read-only replica: connect to the primary, not to an address that leads to replicas"
+            "this is a read-only replica: connect to the primary, not to an address that leads to replicas; after a \
+             failover this passes by itself"
         }
         false => return text,
     };
