@@ -154,7 +154,7 @@ local function new_order()
   end
 
   -- Returns the rank above this one that is served before it now, if one has waited for too long.
-  local function due(rank, aging)
+  function by.due(rank, aging)
     local all = aging and call('ZRANGE', mark, lift, '+inf', 'BYSCORE', 'WITHSCORES') or {}
     for i = 1, #all, 2 do
       local from, other = all[i + 1] - lift, tonumber(string.match(all[i], '^t([1-7])$'))
@@ -163,13 +163,11 @@ local function new_order()
     end
   end
 
-  by.due = due
-
   function by.head(lowest)
     local token, score = lowest[1], tonumber(lowest[2])
     chosen = nil
     local rank = floor(score / ranks)
-    local other = due(rank, order(token).aging)
+    local other = by.due(rank, order(token).aging)
     if other then
       lowest, rank = lease.edge(other), other
       token, score = lowest[1], tonumber(lowest[2])

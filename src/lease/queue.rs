@@ -205,14 +205,15 @@ impl Queue {
             self.flows().aged(rank, true, now);
         }
         if let Some(flow) = order.flow {
+            if served.is_some() {
+                self.flows().serve(rank, flow);
+                return Some(until);
+            }
             let next = self.line(rank, line).next();
             let was_first = next.is_none_or(|(next, _)| *next > place);
             let cost = |token| self.waiters.get(token).and_then(|next| Some(next.order.flow?.cost));
             let next = next.and_then(|(_, token)| cost(token));
-            match served {
-                Some(_) => self.flows().serve(rank, flow),
-                None => self.flows().leave(rank, flow, (was_first, next)),
-            }
+            self.flows().leave(rank, flow, (was_first, next));
         }
         Some(until)
     }

@@ -41,6 +41,15 @@ const REMEDIES: [(&[&str], &str); 6] = [
     ),
 ];
 
+/// Parts of the texts for the first commands of a connection, and what to do if the server refuses them.
+const REFUSALS: [(&str, &str); 2] = [
+    (
+        "refused to switch database",
+        "the server allows no SELECT: leave the database out of the URL, or allow the command",
+    ),
+    ("HELLO", "the server does not speak RESP3: leave `protocol` out of the URL"),
+];
+
 /// Parts of the texts for a command that a server does not have, or does not allow.
 const REFUSED: [&str; 5] =
     ["unknown command", "no permissions", "not support", "unsupported", "not available"];
@@ -53,16 +62,10 @@ pub(in crate::store::redis) fn no_connection(server: impl Display, error: RedisE
     let text = without_arguments(&error.to_string()).to_owned();
     let has_one = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
     let remedy = REMEDIES.iter().find(|(parts, _)| has_one(parts)).map(|(_, remedy)| *remedy);
-    let is_refused = has_one(&REFUSED);
-    let remedy = remedy.or_else(|| match () {
-        () if is_refused && text.contains("refused to switch database") => {
-            Some("the server allows no SELECT: leave the database out of the URL, or allow the command")
-        }
-        () if is_refused && text.contains("HELLO") => {
-            Some("the server does not speak RESP3: leave `protocol` out of the URL")
-        }
-        () => None,
-    });
+    let refused = || {
+        let refusal = REFUSALS.iter().find(|(part, _)| text.contains(part));
+        refusal.filter(|_| has_one(&REFUSED)).map(|(_, remedy)| *remedy)
+    };
     let closed = || {
         let text = text.to_lowercase();
         CLOSED.iter().any(|part| text.contains(part)).then_some(
@@ -71,7 +74,7 @@ pub(in crate::store::redis) fn no_connection(server: impl Display, error: RedisE
              may refuse by an error",
         )
     };
-    let text = match remedy.or_else(closed) {
+    let text = match remedy.or_else(refused).or_else(closed) {
         Some(remedy) => format!("no connection to {server}: {text} ({remedy})"),
         None => format!("no connection to {server}: {text}"),
     };
