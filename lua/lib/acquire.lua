@@ -1,9 +1,10 @@
 -- acquire: takes a lease, or a place in the queue for one.
 -- ARGV[5] is the ttl of the lease (µs), ARGV[6] the most waiters in the queue (max_waiters; 0: do not wait),
--- ARGV[7] the rank: waiters of lower ranks are served first.
+-- ARGV[7] the rank: waiters of lower ranks are served first. Plus 16 if the place in the queue has to be told as
+-- exactly as its kind can; else it is that in the order of arrival.
 local expiry = now + ARGV[5]
 local waiting -- whether the current key has waiters or tombstones
-local waiters, max_waiters, rank, counted -- set if any key is `waiting`, or not free. Waiters up to rank `counted` count
+local waiters, max_waiters, rank, placed, counted -- set if any key is `waiting`, or not free. Waiters up to `counted` count
 -- Of the current key, since free leases were granted (nil before that): how many waiters there are, how many of
 -- them are ahead of this rank, and when the next lease ends, if known.
 local length, before, ends
@@ -15,10 +16,10 @@ local function settle()
 end
 
 local function queued(token, entered)
-  local place = waiters.line_up(token, rank, entered)
+  local place = waiters.line_up(token, rank, placed, entered)
   waiting, ends = true, ends or kind.soonest()
   length, before = length + (rank <= counted and 1 or 0), before + 1
-  local at_end, ahead = ends, place or before - 1
+  local at_end, ahead = ends, placed and place or before - 1
   -- It may come before one that does not fit, of another flow or of a lower class.
   if kind.drop and kind.fits(token) then
     settle()
@@ -35,6 +36,7 @@ local function acquire(token, bypass, at)
   if not (waiting or done) and kind.free(token) then return 1, expiry, kind.hold(token, expiry), 0 end
   if not max_waiters then
     waiters, max_waiters, rank = waiters or new_waiters(), tonumber(ARGV[6]), tonumber(ARGV[7])
+    rank, placed = rank % 16, rank >= 16
     counted = kind.classes and math.min(rank, kind.counts) or kind.counts
   end
   if kind.sweep then kind.sweep() end

@@ -18,7 +18,8 @@
 --   nR      for rank R -> 2^52 + since when it has waiters without a flow (µs). Only valid while one of these may be served
 --           newest first
 local width, most = 67108864, 4398046511104 -- 2^26; 2^42: the highest cost, and the longest aging and `newest`
-local chosen -- the waiter that `head` found last: its token, rank, line, tag, virtual time, and the token behind it
+local chosen -- the waiter that `head` found last: its token, rank, line, and the token behind it
+local tops -- the first line of a rank and its tag, and the second one and its tag, if these are known
 
 local none = {} -- the order of a token without one
 local orders = {} -- by the end of a token
@@ -55,6 +56,18 @@ local function new_order()
   -- The virtual time of a rank, as a score; nil: it begins.
   local function served(rank)
     return tonumber(call('ZSCORE', mark, 'v' .. rank) or nil)
+  end
+
+  -- Returns the first line of a rank and its tag, and the second one and its tag, unless only the first is known.
+  local function top(rank)
+    if tops and tops.rank == rank and tops.mark == mark then return tops end
+    local from, to = whole(rank * ranks), '(' .. whole(rank * ranks + plain)
+    local tags = call('ZRANGE', mark, from, to, 'BYSCORE', 'LIMIT', 0, 3, 'WITHSCORES')
+    tops = {mark = mark, rank = rank}
+    for i = 1, #tags, 2 do
+      if tags[i] ~= 'v' .. rank then tops[#tops + 1], tops[#tops + 2] = tags[i], tonumber(tags[i + 1]) end
+    end
+    return tops
   end
 
   -- Forgets the flows without waiters whose tag the virtual time has passed.
@@ -119,9 +132,9 @@ local function new_order()
   end
 
   -- Returns whether the keys have to be kept for longer; for a token with a flow, its score; and how many waiters may be
-  -- served before it, if that is not the order of arrival.
-  function by.line_up(of, rank)
-    chosen = nil -- the token behind it may be another one now
+  -- served before it, if that is not the order of arrival. `placed`: whether the last is asked for.
+  function by.line_up(of, rank, placed)
+    chosen, tops = nil, nil -- the token behind it may be another one now
     local starts = of.aging and not lease.edge(rank)[1]
     local is_new = of.aging and aged(rank, starts and 'CH' or 'NX') or starts
     if of.newest then
@@ -133,6 +146,7 @@ local function new_order()
     local from, to = whole(line * width), '(' .. whole((line + 1) * width)
     local last = call('ZRANGE', queue, to, from, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
     local score = last and behind(line, tonumber(last)) or line * width
+    if last and not placed then return is_new, score end
     local first, reached, before, begins = rank * ranks, served(rank), 0, false
     local flows = call('ZCOUNT', mark, whole(first), '(' .. whole(first + plain)) - (reached and 1 or 0)
     if last then
@@ -149,6 +163,7 @@ local function new_order()
       call('ZADD', mark, whole(tag < reached and anew(rank, reached, of.cost) or tag), whole(line))
       begins = begins or call('EXISTS', queue) == 0
     end
+    if not placed then return is_new or begins, score end
     local lower = rank > 0 and lease.ahead(rank - 1) or 0
     return is_new or begins, score, math.min(lease.ahead(rank), lower + (before + 1) * math.max(flows, 1) - 1)
   end
@@ -178,20 +193,17 @@ local function new_order()
       local beat = tonumber(call('ZSCORE', beats, token) or 0)
       return beat > now and beat < lift and lease.edge(rank, true)[1] or token
     end
-    local from, to = whole(rank * ranks), '(' .. whole(rank * ranks + plain)
     while true do
-      local tags = call('ZRANGE', mark, from, to, 'BYSCORE', 'LIMIT', 0, 2, 'WITHSCORES')
-      local at, reached = 1, nil
-      if tags[1] == 'v' .. rank then at, reached = 3, tonumber(tags[2]) end
-      if not tags[at] then return token end -- the flows were evicted: heartbeats bring them back
-      local line = tonumber(string.match(tags[at], '^%d+$') or '')
+      local first = top(rank)
+      if not first[1] then return token end -- the flows were evicted: heartbeats bring them back
+      local line = tonumber(string.match(first[1], '^%d+$') or '')
       local two = line and front(line, 2) or {}
       if two[1] then
-        local tag = tonumber(tags[at + 1])
-        chosen = {token = two[1], first = true, next = two[2], rank = rank, line = line, tag = tag, reached = reached}
+        chosen = {token = two[1], first = true, next = two[2], rank = rank, line = line, tag = first[2]}
         return chosen.token
       end
-      call('ZREM', mark, tags[at]) -- the queue was evicted, and the flow did not come back; or it was forged
+      call('ZREM', mark, first[1]) -- the queue was evicted, and the flow did not come back; or it was forged
+      tops = nil
     end
   end
 
@@ -208,23 +220,36 @@ local function new_order()
       was.first, was.next = two[1] == token, two[two[1] == token and 2 or 1]
     end
     call('ZREM', queue, token)
-    local rank, next, line = was.rank, was.next, was.line and whole(was.line)
+    local rank, next, line, others = was.rank, was.next, was.line and whole(was.line), was.tag and tops
+    tops = nil
     if granted and of.aging then aged(rank, 'XX') end
     if not line or next and not granted and not was.first then return end
-    local tag, reached = was.tag or tonumber(call('ZSCORE', mark, line) or nil), was.reached or served(rank)
+    local tag = was.tag or tonumber(call('ZSCORE', mark, line) or nil)
     if not tag then return end -- it was evicted
-    reached = reached or rank * ranks
-    local is_fresh = tag % 2 == 1
+    local is_fresh, reached = tag % 2 == 1, nil
     if granted then
-      -- One in another form, as a later version may write it, costs little.
-      tag, reached = tag_of(rank, math.max(reached, tag + tag % 2), of.cost or 2)
+      -- No tag is below the virtual time, but for a fresh one. One in another form, as a later version may write it, costs
+      -- little.
+      local served_at = tag + tag % 2
+      tag, reached = tag_of(rank, served_at, of.cost or 2)
       call('ZADD', mark, whole(reached), 'v' .. rank, whole(tag + (next and 0 or plain)), line)
-    elseif next and is_fresh then
-      call('ZADD', mark, whole(math.max(tag - of.cost + (order(next).cost or 2), reached + 1)), line)
-    elseif not next and is_fresh then
-      call('ZREM', mark, line)
-    elseif not next then
-      call('ZADD', mark, whole(tag + plain), line)
+      if others and others[3] and reached == served_at then
+        local other = tonumber(others[3])
+        if next and (tag < others[4] or tag == others[4] and was.line < other) then
+          tops = {mark = mark, rank = rank, line, tag}
+        else
+          tops = {mark = mark, rank = rank, others[3], others[4]}
+        end
+      end
+    else
+      reached = served(rank) or rank * ranks
+      if next and is_fresh then
+        call('ZADD', mark, whole(math.max(tag - of.cost + (order(next).cost or 2), reached + 1)), line)
+      elseif not next and is_fresh then
+        call('ZREM', mark, line)
+      elseif not next then
+        call('ZADD', mark, whole(tag + plain), line)
+      end
     end
     if not next then pass(rank, reached) end
   end
@@ -251,11 +276,11 @@ local permits_more = kind.more
 function kind.more()
   permits_more()
 
-  function kind.line_up(token, rank)
+  function kind.line_up(token, rank, placed)
     local of = order(token)
     if of == none then return end
     if not by then new_order() end
-    return by.line_up(of, rank)
+    return by.line_up(of, rank, placed)
   end
 
   function kind.due(token, rank)

@@ -52,8 +52,8 @@ local heard, found -- the messages to the asker's process, and what `look` found
 --   head(turn)    returns the token that is served first, and whether the second rank has its turn now. Without this
 --                 rule, that is the token with the lowest score
 -- For kinds whose waiters may have another order:
---   line_up(token, rank)    returns whether the keys have to be kept for longer; and if the token has another order, its
---                 score, and how many waiters may be served before it
+--   line_up(token, rank, placed)   returns whether the keys have to be kept for longer; and if the token has another order,
+--                 its score, and how many waiters may be served before it, if that is asked for
 --   due(token, rank)        returns whether waiters of a higher rank are served before it now
 --   is_ordered(token)       returns whether the token has another order
 --   drop(token, granted)    removes a waiter from the queue; `granted`: it is granted a lease

@@ -55,12 +55,12 @@ local function new_waiters()
 
   -- Appends a token to its rank. Waiters may leave before their first heartbeat, so this renews the ttl of a queue
   -- that is never empty, at half of it: that is longer than a waiter counts as alive. All runs of a call have one rank.
-  -- Returns how many waiters may be served before it, if its kind says so.
-  function waiters.line_up(token, rank, entered)
+  -- Returns how many waiters may be served before it, if its kind says so, and that is asked for (`placed`).
+  function waiters.line_up(token, rank, placed, entered)
     kept = kept or call('PTTL', beats)
     if not entered then call('ZADD', beats, alive_until, token) end
     local is_new, score, place
-    if kind.line_up then is_new, score, place = kind.line_up(token, rank) end
+    if kind.line_up then is_new, score, place = kind.line_up(token, rank, placed) end
     if not score then
       local highest = tail or tonumber(lease.edge(rank, true)[2])
       score = highest and highest + 1 or rank * ranks

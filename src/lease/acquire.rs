@@ -48,7 +48,7 @@ impl<Q> Ask<Q> {
 
     fn terms(&self, holding: &Holding) -> Terms {
         let max_waiters = self.wait.map_or(0, |wait| wait.max_waiters.into());
-        Terms { ttl: micros(holding.options.ttl), max_waiters, rank: self.rank }
+        Terms { ttl: micros(holding.options.ttl), max_waiters, rank: self.rank, placed: self.early.is_some() }
     }
 }
 

@@ -342,7 +342,8 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
             let now = time.now;
             // Calls with other terms would leave apart, and may overtake.
             let max_waiters = *[0, 2, 1000, 1000, 1000, 1000, 1000, 1000].choose(&mut rng).unwrap();
-            let terms = Terms { ttl, max_waiters, rank: *K::RANKS.choose(&mut rng).unwrap() };
+            let rank = *K::RANKS.choose(&mut rng).unwrap();
+            let terms = Terms { ttl, max_waiters, rank, placed: rng.random_bool(0.5) };
             let step =
                 |(at, tokens): (usize, &Vec<_>)| random_step(&mut rng, (first + at, now), tokens, terms);
             let steps: Vec<_> = tokens.iter().enumerate().map(step).collect();

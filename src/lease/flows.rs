@@ -93,7 +93,9 @@ impl Flows {
     /// Removes a waiter that is granted a lease.
     pub(super) fn serve(&mut self, rank: i64, flow: Flow) {
         let Some(line) = self.lines.get(&(rank, flow.number)) else { return };
-        let time = self.served[rank as usize].unwrap_or(0).max(line.tag + line.tag % 2);
+        // No tag is below the virtual time, but for a fresh one.
+        let time = line.tag + line.tag % 2;
+        debug_assert!(self.served[rank as usize].is_none_or(|served| served <= time), "virtual time ran back");
         self.served[rank as usize] = Some(time);
         self.remove(rank, flow.number, |_| Some(time.saturating_add(2 * flow.cost)));
     }

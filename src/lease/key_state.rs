@@ -34,20 +34,26 @@ pub(crate) struct Terms {
     pub(crate) max_waiters: i64,
     /// Waiters of lower ranks are served first.
     pub(crate) rank: i64,
+    /// Whether the place in the queue has to be told as exactly as its kind can. Else it is that in the order of arrival.
+    pub(crate) placed: bool,
 }
 
 impl Terms {
     /// A number that only equal terms have.
     pub(super) fn number(self) -> u128 {
-        let Self { ttl, max_waiters, rank } = self;
         let [ttl, max_waiters, rank] =
-            [ttl, max_waiters, rank].map(|number| u128::from(number.unsigned_abs()));
+            [self.ttl, self.max_waiters, self.written_rank()].map(|number| u128::from(number.unsigned_abs()));
         ttl << 48 | max_waiters << 8 | rank
+    }
+
+    /// The rank as scripts get it.
+    pub(super) fn written_rank(self) -> i64 {
+        self.rank + if self.placed { 16 } else { 0 }
     }
 
     /// The terms that most acquires use.
     pub(crate) fn usual(ttl: i64) -> Self {
-        Self { ttl, max_waiters: u32::MAX.into(), rank: 0 }
+        Self { ttl, max_waiters: u32::MAX.into(), rank: 0, placed: false }
     }
 }
 
@@ -101,7 +107,7 @@ impl<H: Holders> KeyState<H> {
     pub(crate) fn acquire(
         &mut self,
         token: &Arc<str>,
-        Terms { ttl, max_waiters, rank }: Terms,
+        Terms { ttl, max_waiters, rank, placed }: Terms,
         done: Option<bool>,
         now: i64,
         spans: Spans,
@@ -161,7 +167,7 @@ impl<H: Holders> KeyState<H> {
                 return Standing::Held { expiry, fence };
             }
         }
-        Standing::Queued { soonest, before: place.unwrap_or(before) }
+        Standing::Queued { soonest, before: place.filter(|_| placed).unwrap_or(before) }
     }
 
     /// Releases the lease of a token, or its place in the queue. `withdrawn`: an acquire of the token that runs

@@ -199,8 +199,8 @@ impl<K: Kind> Operation for AcquireRelease<K> {
 
     fn shared(&self, call: &mut Arguments<'_>) {
         self.scene.write(call);
-        let Terms { ttl, max_waiters, rank } = self.terms;
-        [ttl, max_waiters, rank].into_iter().for_each(|number| call.integer(number));
+        let Terms { ttl, max_waiters, .. } = self.terms;
+        [ttl, max_waiters, self.terms.written_rank()].into_iter().for_each(|number| call.integer(number));
         K::Outcome::write_scope(&self.scene.scope, call);
     }
 

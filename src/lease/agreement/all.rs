@@ -66,7 +66,7 @@ async fn leases_of_several_keys_agree() {
             let now = time.now;
             if rng.random_bool(0.6) {
                 let key = rng.random_range(0..KEYS);
-                let terms = Terms { ttl, max_waiters: 1000, rank: 0 };
+                let terms = Terms { ttl, max_waiters: 1000, rank: 0, placed: false };
                 let step = random_step::<Exclusive>(&mut rng, (sequence, now), &tokens[key], terms);
                 history.push(format!("{now}: {key} {step:?}"));
                 let answers = (

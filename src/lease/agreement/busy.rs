@@ -74,7 +74,7 @@ impl<K: Tried> Pair<K> {
     }
 
     async fn call(&mut self, token: &Arc<str>, verb: VerbOf<K>, rank: i64) -> String {
-        let terms = Terms { ttl: self.ttl, max_waiters: 1000, rank };
+        let terms = Terms { ttl: self.ttl, max_waiters: 1000, rank, placed: true };
         self.take(Step::Calls(terms, vec![(Arc::clone(token), verb)])).await
     }
 
