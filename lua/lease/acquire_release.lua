@@ -34,7 +34,7 @@ end
 for run = 1 + (key - 1) / keys, #KEYS / keys do
   local first, verb, token = keys * (run - 1), ARGV[arg], ARGV[arg + 1]
   if KEYS[first + 1] ~= holders then
-    owed, length, before, ends, kept, tail = false, nil, nil, nil, alone, nil
+    owed, length, before, ends, settled, kept, tail = false, nil, nil, nil, false, alone, nil
     waiting = any and (alone or call('EXISTS', KEYS[first + 4]) == 1)
     if waiting then waiters = waiters or new_waiters() end
   end

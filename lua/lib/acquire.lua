@@ -8,11 +8,12 @@ local waiters, max_waiters, rank, placed, counted -- set if any key is `waiting`
 -- Of the current key, since free leases were granted (nil before that): how many waiters there are, how many of
 -- them are ahead of this rank, and when the next lease ends, if known.
 local length, before, ends
+local settled -- whether free leases of the current key were granted, and none has become free since
 
 -- Grants free leases, if there are waiters.
 local function settle()
   if waiting then waiters.grant() end
-  length, before, ends = nil, nil, nil
+  length, before, ends, settled = nil, nil, nil, true
 end
 
 local function queued(token, entered)
@@ -50,7 +51,7 @@ local function acquire(token, bypass, at)
   else
     local waits, withdrawn = waiters.look_up(token)
     if withdrawn then return -2, 0, 0, 0 end
-    settle()
+    if not settled then settle() end
     held = waits and kind.expires(token)
     if held then return 1, held, kind.fence(), 0 end
     local place = waits and waiters.place(token)

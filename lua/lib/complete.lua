@@ -11,6 +11,6 @@ local function complete(token, _, at)
   local status = holding and 1 or kind.free() and 0 or 2
   if holding then kind.forget(token) end
   if entered and waiting then waiters.dismiss(entered) end
-  length, before, ends = nil, nil, nil
+  length, before, ends, settled = nil, nil, nil, false
   return status, level or 0, 0, 0
 end

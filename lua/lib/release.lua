@@ -15,7 +15,7 @@ local function release(token, withdrawn, _, more)
     waiters.leave(token) -- a waiter may carry the value of the holder
     waiters.bury(token)
   end
-  owed = more
+  owed, settled = more, false
   if not more then settle() end
   return was, 0, 0, 0
 end
