@@ -205,7 +205,11 @@ debug!(LearnedQuotas);
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::super::Policy;
     use super::*;
+    use crate::Quota;
 
     #[test]
     fn the_number_of_known_keys_is_bounded() {
@@ -231,6 +235,21 @@ mod tests {
             learned.0.read(&key, Ok(Remembered { quotas: "10/fortnight".into(), corrects: false })),
             None
         );
+    }
+
+    /// Requests that are decided before the store answers would go by the configured quotas, and wait by these.
+    #[tokio::test]
+    async fn what_is_learned_first_holds_before_the_store_answers() {
+        let away = Store::redis("redis://127.0.0.1:1").unwrap();
+        let learned = LearnedQuotas::new(&away, "upstreams");
+        let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", Quota::per_second(100)).unwrap();
+        let decision = bucket.allow("k").await.unwrap();
+        let policy = Policy { limit: Some(20), window: Some(Duration::from_secs(1)), ..Policy::named("") };
+        let told = Learned { policies: vec![policy], ..Learned::default() };
+        let key = Key::from("k");
+        learned.learn(&bucket, &key, &decision, &told);
+        let quotas = learned.known(&key).map(|quotas| quotas.to_string());
+        assert_eq!(quotas.as_deref(), Some("1164/min, burst 1"));
     }
 
     /// One call per key is in flight at a time.
