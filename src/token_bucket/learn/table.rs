@@ -123,6 +123,8 @@ impl LearnedQuotas {
             if changes {
                 known.changed_at = now;
             }
+            // Requests that are decided before the answer is here would wait by the configured quotas.
+            known.quotas.get_or_insert_with(|| quotas.clone());
         }
         let learn = Learn { order, quotas: quotas.to_string().into(), corrects };
         let (bucket, corrected) = (bucket.clone(), key.clone());
