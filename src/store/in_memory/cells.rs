@@ -1,8 +1,7 @@
 //! The cells of one namespace: the state of each key, and steps on it.
 
 use std::hash::BuildHasher as _;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
 use hashbrown::DefaultHashBuilder;
 
@@ -10,7 +9,8 @@ use super::Shared;
 use super::shard::Shard;
 use super::sweeper::{By, Sweep, Visit};
 use crate::store::operation::Cell;
-use crate::sync::{lock, try_lock};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, lock, try_lock};
 use crate::{Error, Key};
 
 /// The cells of one namespace, in shards.

@@ -3,15 +3,14 @@
 //! Half-open is a point in time, not a task: the first call after it is the probe. So a runtime that is blocked, or
 //! a caller that goes away during its probe, does not block other callers.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::error::{Cause, Outage};
 use crate::store::BreakerState;
-use crate::sync::lock;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, lock};
 use crate::telemetry::Server;
 use crate::{Error, random};
 

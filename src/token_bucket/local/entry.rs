@@ -1,13 +1,12 @@
 //! The local state of one key under one set of quotas.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-
 use tokio::sync::Notify;
 
 use super::last_state::LastState;
 use super::slots::{Slots, Taken};
 use crate::Key;
 use crate::store::Padded;
+use crate::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use crate::token_bucket::quota::Quotas;
 
 pub(crate) struct Entry {

@@ -6,12 +6,12 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::entry::Entry;
 use super::thread_local_entry::ThreadLocalEntry;
 use super::{BucketState, Decision, Local};
 use crate::Key;
+use crate::sync::atomic::Ordering;
 use crate::token_bucket::state::Ask;
 
 /// How long a stored state is used, µs.

@@ -3,10 +3,9 @@
 //! A read during a write may mix two states. Each number of either state is still a valid bound: levels only rise,
 //! unless tokens are given back, and every time stamp bounds the server's clock.
 
-use std::sync::atomic::{AtomicI64, Ordering};
-
 use smallvec::SmallVec;
 
+use crate::sync::atomic::{AtomicI64, Ordering};
 use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::quota::Quotas;
 use crate::token_bucket::state::{Bucket, Level, Moment};

@@ -5,6 +5,8 @@
 mod entry;
 mod gate;
 mod hot_keys;
+#[cfg(interleavings)]
+pub(crate) mod interleavings;
 mod last_state;
 mod prefetch_task;
 mod slots;
@@ -16,8 +18,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 
 use hashbrown::HashTable;
 
@@ -30,6 +31,8 @@ use super::bucket_state::BucketState;
 use super::calls::Clients;
 use super::decision::Decision;
 use super::state::Ask;
+use crate::sync::RwLock;
+use crate::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use crate::token_bucket::quota::Quotas;
 use crate::{Key, clock};
 
@@ -207,7 +210,7 @@ impl Table {
 impl Default for Table {
     fn default() -> Self {
         let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
-        static TABLES: AtomicU64 = AtomicU64::new(0);
+        static TABLES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let (id, outdated) = (TABLES.fetch_add(1, Ordering::Relaxed), AtomicI64::new(i64::MIN));
         Self { id, hasher: RandomState::new(), outdated, count: AtomicUsize::new(0), shards }
     }

@@ -2,7 +2,6 @@
 //! runs while the key is hot.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Table;
@@ -10,6 +9,7 @@ use super::entry::Entry;
 use super::slots::{MOST, SLOTS};
 use crate::clock;
 use crate::store::timer::sleep;
+use crate::sync::atomic::Ordering;
 use crate::token_bucket::ahead::{Prefetch, Prefetched};
 use crate::token_bucket::calls::Clients;
 use crate::token_bucket::cancel::Cancel;

@@ -1,0 +1,20 @@
+//! Tests of concurrent code in all interleavings, by loom: `cargo run -p tower-distributed-interleavings`. They are beside
+//! the code that they test, and listed here.
+
+/// Lists the tests of modules with their names.
+macro_rules! tests {
+    ($($module:path: $($name:ident)*;)*) => {
+        /// All tests.
+        pub const TESTS: &[(&str, fn())] = &[$($({ use $module as tests; (stringify!($name), tests::$name) },)*)*];
+    };
+}
+
+tests! {
+    crate::token_bucket::local::interleavings:
+        a_prefetched_token_is_used_once
+        tokens_keep_the_deadline_of_their_batch
+        as_many_requests_ask_as_there_are_tokens
+        tokens_of_a_forgotten_entry_are_not_used
+        a_return_under_way_is_seen
+    ;
+}
