@@ -14,6 +14,11 @@ tests! {
         a_prefetched_token_is_used_once
         tokens_keep_the_deadline_of_their_batch
         as_many_requests_ask_as_there_are_tokens
+        an_answered_request_counts_once
+        a_refusal_does_not_outlive_the_return_of_tokens
+        a_refusal_does_not_outlive_a_reset
+        of_two_answers_the_later_is_kept
+        a_full_window_is_not_taken_for_the_next
         tokens_of_a_forgotten_entry_are_not_used
         a_return_under_way_is_seen
     ;

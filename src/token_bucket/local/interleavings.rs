@@ -8,8 +8,10 @@ use std::sync::Arc;
 use loom::thread::spawn;
 
 use super::entry::Entry;
+use super::last_state::LastState;
 use super::slots::Slots;
 use super::{Asked, BucketState, Local, Table};
+use crate::sync::atomic::Ordering;
 use crate::sync::check;
 use crate::token_bucket::quota::Quotas;
 use crate::token_bucket::returning::Returning;
@@ -85,7 +87,9 @@ impl Cache {
         Arc::new(Self { local, key: "k".into(), quotas: quotas() })
     }
 
+    /// A request that asks the store, and is in flight of an entry.
     fn asked(&self, in_flight_of: Option<Arc<Entry>>) -> Asked {
+        in_flight_of.iter().for_each(|entry| drop(entry.in_flight.fetch_add(1, Ordering::Relaxed)));
         let learns = Some((self.local.clone(), self.key.clone()));
         Asked { learns, in_flight_of, cost: 1, sent: clock::micros() }
     }
@@ -109,6 +113,86 @@ pub(crate) fn as_many_requests_ask_as_there_are_tokens() {
         let other = spawn(move || other.ask().is_some());
         let asks = usize::from(cache.ask().is_some()) + usize::from(other.join().unwrap());
         assert_eq!(asks, 1);
+    });
+}
+
+/// A request that was answered is not counted both in the answer and as in flight.
+pub(crate) fn an_answered_request_counts_once() {
+    check(|| {
+        let (cache, entry) = Cache::of(2);
+        let asked = cache.asked(Some(entry));
+        let answer = {
+            let left = with(&cache.quotas, 1);
+            spawn(move || asked.answered(true, &left))
+        };
+        assert!(cache.ask().is_some(), "one of two tokens is left");
+        answer.join().unwrap();
+    });
+}
+
+/// An answer that arrives while the refusal is removed is not kept: it was given before the tokens came back.
+pub(crate) fn a_refusal_does_not_outlive_the_return_of_tokens() {
+    check(|| {
+        let (cache, entry) = Cache::of(0);
+        let asked = cache.asked(Some(entry));
+        let answer = {
+            let none = with(&cache.quotas, 0);
+            spawn(move || asked.answered(false, &none))
+        };
+        cache.local.forget_refusal(&cache.key, &cache.quotas);
+        answer.join().unwrap();
+        assert!(cache.ask().is_some(), "it is refused as if the tokens were gone");
+    });
+}
+
+/// Likewise if the bucket was reset, and its entry removed.
+pub(crate) fn a_refusal_does_not_outlive_a_reset() {
+    check(|| {
+        let cache = Cache::empty();
+        let asked = cache.asked(None);
+        let answer = {
+            let none = with(&cache.quotas, 0);
+            spawn(move || asked.answered(false, &none))
+        };
+        cache.local.forget(&cache.key);
+        answer.join().unwrap();
+        assert!(cache.ask().is_some(), "it is refused as if it had not been reset");
+    });
+}
+
+/// Of two answers that arrive together the later one is kept, whole.
+pub(crate) fn of_two_answers_the_later_is_kept() {
+    check(|| {
+        let (cache, entry) = Cache::of(10);
+        let learns = |later, left| {
+            let (mut asked, answer) = (cache.asked(Some(entry.clone())), with(&cache.quotas, left));
+            asked.sent += later;
+            move || asked.answered(true, &answer)
+        };
+        let earlier = spawn(learns(1, 9));
+        learns(1_000_000, 3)();
+        earlier.join().unwrap();
+        let now = with(&cache.quotas, 0).now;
+        assert_eq!(entry.last_state.bucket(&cache.quotas).free(&cache.quotas, now, 0), 3);
+    });
+}
+
+/// The use in a window of the calendar is not read as the use in the next.
+pub(crate) fn a_full_window_is_not_taken_for_the_next() {
+    const DAY: i64 = 86_400_000_000;
+    check(|| {
+        let quotas = Quotas::try_from(Quota::per_calendar_day(2)).unwrap();
+        let state = Arc::new(LastState::new(&quotas));
+        let used = |day, used| {
+            let (now, mut bucket) = (day * DAY + 1, Bucket::default().fit(&quotas, day * DAY + 1).0);
+            bucket.charge(&quotas, now, used);
+            BucketState { quotas: quotas.clone(), now, bucket }
+        };
+        state.learn(1, &used(20_000, 2));
+        let (next, reads) = (used(20_001, 1), state.clone());
+        let learns = spawn(move || state.learn(DAY, &next));
+        assert!(reads.bucket(&quotas).has(&quotas, 20_001 * DAY + 1, ONE), "one of two is left");
+        learns.join().unwrap();
     });
 }
 
