@@ -16,7 +16,7 @@ tests! {
         as_many_requests_ask_as_there_are_tokens
         an_answered_request_counts_once
         a_refusal_does_not_outlive_the_return_of_tokens
-        a_refusal_does_not_outlive_a_reset
+        a_first_refusal_does_not_outlive_a_return_or_reset
         of_two_answers_the_later_is_kept
         a_full_window_is_not_taken_for_the_next
         tokens_of_a_forgotten_entry_are_not_used

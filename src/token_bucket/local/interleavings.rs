@@ -89,7 +89,9 @@ impl Cache {
 
     /// A request that asks the store, and is in flight of an entry.
     fn asked(&self, in_flight_of: Option<Arc<Entry>>) -> Asked {
-        in_flight_of.iter().for_each(|entry| drop(entry.in_flight.fetch_add(1, Ordering::Relaxed)));
+        if let Some(entry) = &in_flight_of {
+            entry.in_flight.fetch_add(1, Ordering::Relaxed);
+        }
         let learns = Some((self.local.clone(), self.key.clone()));
         Asked { learns, in_flight_of, cost: 1, sent: clock::micros() }
     }
@@ -145,19 +147,25 @@ pub(crate) fn a_refusal_does_not_outlive_the_return_of_tokens() {
     });
 }
 
-/// Likewise if the bucket was reset, and its entry removed.
-pub(crate) fn a_refusal_does_not_outlive_a_reset() {
-    check(|| {
-        let cache = Cache::empty();
-        let asked = cache.asked(None);
-        let answer = {
-            let none = with(&cache.quotas, 0);
-            spawn(move || asked.answered(false, &none))
-        };
-        cache.local.forget(&cache.key);
-        answer.join().unwrap();
-        assert!(cache.ask().is_some(), "it is refused as if it had not been reset");
-    });
+/// Likewise if there was no entry yet, and if the bucket was reset.
+pub(crate) fn a_first_refusal_does_not_outlive_a_return_or_reset() {
+    let forgets: [fn(&Cache); 2] = [
+        |cache| cache.local.forget_refusal(&cache.key, &cache.quotas),
+        |cache| cache.local.forget(&cache.key),
+    ];
+    for forget in forgets {
+        check(move || {
+            let cache = Cache::empty();
+            let asked = cache.asked(None);
+            let answer = {
+                let none = with(&cache.quotas, 0);
+                spawn(move || asked.answered(false, &none))
+            };
+            forget(&cache);
+            answer.join().unwrap();
+            assert!(cache.ask().is_some(), "it is refused as if the tokens were gone");
+        });
+    }
 }
 
 /// Of two answers that arrive together the later one is kept, whole.

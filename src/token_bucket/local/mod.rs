@@ -32,7 +32,7 @@ use super::calls::Clients;
 use super::decision::Decision;
 use super::state::Ask;
 use crate::sync::RwLock;
-use crate::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicI64, AtomicUsize, Ordering, fence};
 use crate::token_bucket::quota::Quotas;
 use crate::{Key, clock};
 
@@ -139,6 +139,8 @@ impl Table {
     /// From now on, answers to requests sent before now are ignored.
     fn outdate(&self) {
         self.outdated.fetch_max(clock::micros(), Ordering::AcqRel);
+        // Either the caller sees an entry that was added meanwhile, or its first answer is seen to be outdated.
+        fence(Ordering::SeqCst);
     }
 
     /// Whether the answer to a request sent at this time may be outdated.
@@ -188,6 +190,8 @@ impl Table {
         let entry = Arc::new(Entry::new(self.id, hash, key, quotas));
         shard.entries.insert_unique(hash, Arc::clone(&entry), |entry| entry.hash);
         self.count.fetch_add(1, Ordering::Relaxed);
+        // See `outdate`.
+        fence(Ordering::SeqCst);
         Some(entry)
     }
 

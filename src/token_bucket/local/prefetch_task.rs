@@ -90,7 +90,7 @@ impl PrefetchTask {
         let entry = &self.entry;
         let prefetch = Prefetch { quotas: entry.quotas.clone(), most };
         let Ok(prefetched) = self.clients.prefetch.run(entry.key.clone(), prefetch).await else { return 0 };
-        entry.last_state.learn(now, &prefetched.state);
+        entry.learn(&self.table, now, &prefetched.state, None);
         let count = prefetched.count;
         if count > 0 && (self.table.is_outdated(now) || entry.is_gone()) {
             // The bucket was blocked or reset meanwhile.
