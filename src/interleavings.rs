@@ -10,6 +10,14 @@ macro_rules! tests {
 }
 
 tests! {
+    crate::store::redis::interleavings:
+        one_call_is_the_probe
+        a_budget_is_not_exceeded
+        a_reply_wakes_the_task_that_polled_last
+        a_reply_without_a_caller_is_taken_back_once
+        an_operation_on_a_runtime_that_ends_fails
+        a_connection_on_a_runtime_that_ends_fails
+    ;
     crate::token_bucket::local::interleavings:
         a_prefetched_token_is_used_once
         tokens_keep_the_deadline_of_their_batch

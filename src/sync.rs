@@ -9,7 +9,7 @@ mod modelled;
 use std::sync::{PoisonError, TryLockError};
 
 #[cfg(interleavings)]
-pub(crate) use self::modelled::{check, lock, thread_local};
+pub(crate) use self::modelled::{block_on, check, lock, spawn, thread_local};
 #[cfg(interleavings)]
 pub(crate) use loom::sync::{Mutex, MutexGuard, RwLock, atomic};
 #[cfg(not(interleavings))]

@@ -1,7 +1,11 @@
 //! What the types of loom need besides: locks of both kinds, since not all of the library is run in interleavings.
 
 use std::ops::{Deref, DerefMut};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use loom::thread::JoinHandle;
 
 macro_rules! per_thread {
     (static $name:ident: $type:ty = const { $value:expr };) => {
@@ -60,5 +64,43 @@ pub(crate) fn check(test: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.max_branches = 10_000;
-    builder.check(test);
+    let test = Arc::new(test);
+    // On a stack of some size.
+    builder.check(move || {
+        let test = test.clone();
+        spawn(move || test()).join().unwrap();
+    });
+}
+
+/// Runs a future, and fails if nothing wakes it any more. Unlike the one of loom, it may be woken several times.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    let (woken, mut future) = (Arc::<Woken>::default(), pin!(future));
+    let waker = Waker::from(woken.clone());
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        let mut is_woken = lock(&woken.is_woken);
+        while !std::mem::take(&mut *is_woken) {
+            is_woken = woken.condvar.wait(is_woken).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Woken {
+    is_woken: loom::sync::Mutex<bool>,
+    condvar: loom::sync::Condvar,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        *lock(&self.is_woken) = true;
+        self.condvar.notify_one();
+    }
+}
+
+/// Begins a thread with a stack that a runtime of tokio fits on.
+pub(crate) fn spawn<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    loom::thread::Builder::new().stack_size(1 << 17).spawn(run).unwrap()
 }

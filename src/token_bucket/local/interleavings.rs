@@ -5,14 +5,12 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use loom::thread::spawn;
-
 use super::entry::Entry;
 use super::last_state::LastState;
 use super::slots::Slots;
 use super::{Asked, BucketState, Local, Table};
 use crate::sync::atomic::Ordering;
-use crate::sync::check;
+use crate::sync::{check, spawn};
 use crate::token_bucket::quota::Quotas;
 use crate::token_bucket::returning::Returning;
 use crate::token_bucket::state::{Ask, Bucket};
