@@ -11,6 +11,7 @@ macro_rules! tests {
 
 tests! {
     crate::store::redis::interleavings:
+        a_breaker_is_open_if_it_says_so
         one_call_is_the_probe
         a_budget_is_not_exceeded
         a_reply_wakes_the_task_that_polled_last

@@ -23,7 +23,7 @@ use super::plan::Plan;
 use super::reply::Reply;
 use crate::error::{Cause, Outage};
 use crate::store::operation::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, script};
-use crate::store::{Client, Namespace};
+use crate::store::{BreakerState, Client, Namespace};
 use crate::sync::{block_on, check, spawn};
 use crate::telemetry::Server;
 use crate::{Error, Store};
@@ -34,6 +34,22 @@ fn outage() -> Outage {
 
 fn breaker() -> Arc<Breaker> {
     Arc::new(Breaker::new(Duration::from_secs(2), Server::new("test")))
+}
+
+/// A call fails while an earlier one succeeds: the breaker is then closed or open, but not both.
+pub(crate) fn a_breaker_is_open_if_it_says_so() {
+    check(|| {
+        let breaker = breaker();
+        breaker.failed(Instant::now(), &outage(), false);
+        let fails = {
+            let breaker = breaker.clone();
+            spawn(move || breaker.failed(Instant::now(), &outage(), true))
+        };
+        breaker.succeeded();
+        fails.join().unwrap();
+        let is_open = breaker.state() != BreakerState::Closed;
+        assert_eq!(breaker.succeeded(), is_open, "a success closes it");
+    });
 }
 
 /// Of two calls that find the breaker half-open, one is the probe.
