@@ -94,8 +94,12 @@ impl Breaker {
         if !self.failing.load(Ordering::Relaxed) {
             return false;
         }
-        let was = std::mem::take(&mut *lock(&self.state));
-        self.failing.store(false, Ordering::Release);
+        let was = {
+            let mut state = lock(&self.state);
+            // Under the lock, or a failure that comes next would not be seen.
+            self.failing.store(false, Ordering::Release);
+            std::mem::take(&mut *state)
+        };
         if was.open.is_some() {
             self.telemetry.breaker_closed();
         }
