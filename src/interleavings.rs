@@ -31,4 +31,14 @@ tests! {
         tokens_of_a_forgotten_entry_are_not_used
         a_return_under_way_is_seen
     ;
+    crate::store::in_memory::sweeper::interleavings:
+        a_namespace_with_a_cell_is_listed
+        a_namespace_is_listed_once
+        a_full_store_takes_no_other_key
+        an_ended_cell_is_given_back_once
+    ;
+    crate::store::interleavings:
+        the_end_of_what_is_owed_is_told
+        pushes_that_were_missed_are_known_when_they_arrive_again
+    ;
 }

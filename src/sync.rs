@@ -9,13 +9,15 @@ mod modelled;
 use std::sync::{PoisonError, TryLockError};
 
 #[cfg(interleavings)]
-pub(crate) use self::modelled::{block_on, check, lock, spawn, thread_local};
+pub(crate) use self::modelled::{Notify, block_on, check, lock, spawn, thread_local};
 #[cfg(interleavings)]
 pub(crate) use loom::sync::{Mutex, MutexGuard, RwLock, atomic};
 #[cfg(not(interleavings))]
 pub(crate) use std::sync::{Mutex, MutexGuard, RwLock, atomic};
 #[cfg(not(interleavings))]
 pub(crate) use std::thread_local;
+#[cfg(not(interleavings))]
+pub(crate) use tokio::sync::Notify;
 
 /// Locks a mutex and ignores poisoning: a step that panics leaves what it guards consistent.
 #[cfg(not(interleavings))]

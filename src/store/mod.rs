@@ -7,6 +7,8 @@ mod credentials;
 mod durability;
 pub(crate) mod failure;
 pub(crate) mod in_memory;
+#[cfg(interleavings)]
+pub(crate) mod interleavings;
 mod key;
 mod listing;
 mod names;

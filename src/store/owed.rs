@@ -1,8 +1,7 @@
 //! Operations that a store still has to run, although no caller waits for them: releases, confirmations and undo
 //! operations.
 
-use tokio::sync::Notify;
-
+use crate::sync::Notify;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// Counts the owed operations.

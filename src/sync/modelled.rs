@@ -5,7 +5,9 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
+use loom::sync::atomic::{Ordering, fence};
 use loom::thread::JoinHandle;
+use tokio::sync::futures::Notified;
 
 macro_rules! per_thread {
     (static $name:ident: $type:ty = const { $value:expr };) => {
@@ -97,6 +99,23 @@ impl Wake for Woken {
     fn wake(self: Arc<Self>) {
         *lock(&self.is_woken) = true;
         self.condvar.notify_one();
+    }
+}
+
+/// The one of tokio, with the order of memory that it gives, which loom does not see.
+#[derive(Debug, Default)]
+pub(crate) struct Notify(tokio::sync::Notify);
+
+impl Notify {
+    pub(crate) fn notified(&self) -> Notified<'_> {
+        let notified = self.0.notified();
+        fence(Ordering::SeqCst);
+        notified
+    }
+
+    pub(crate) fn notify_waiters(&self) {
+        fence(Ordering::SeqCst);
+        self.0.notify_waiters();
     }
 }
 

@@ -97,7 +97,7 @@ impl Bound {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, interleavings))]
     pub(super) fn cells(&self) -> usize {
         self.cells.load(Ordering::Relaxed)
     }

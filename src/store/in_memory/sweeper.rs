@@ -5,6 +5,9 @@
 //! duration of a round, and longer while nothing changes. It ends when nothing is stored; the next cell starts it
 //! again.
 
+#[cfg(interleavings)]
+pub(crate) mod interleavings;
+
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 

@@ -4,6 +4,7 @@
 //! that, when a runtime ends, is here.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -219,16 +220,17 @@ pub(crate) fn an_operation_on_a_runtime_that_ends_fails() {
     });
 }
 
-/// A caller that waits for a connection on a runtime that ends gets an error, and the next one does not wait for that attempt.
-/// (Two callers at once would wait in an order that tokio chooses at random.)
+/// A caller that waits for a connection on a runtime that ends gets an error, and the next one begins another attempt.
+/// (Two callers at once would be woken in an order that tokio chooses at random.)
 pub(crate) fn a_connection_on_a_runtime_that_ends_fails() {
     check(|| {
-        let (client, (runtime, handle)) = (client(), runtime());
+        let (client, (ended, handle), (_runs, other)) = (client(), runtime(), runtime());
         let RedisStore { source, process, telemetry, .. } = &*client.store;
         let link = Arc::new(Link::new(source.clone(), Duration::from_secs(1), *process, telemetry.clone()));
-        let ends = spawn(move || drop(runtime));
-        assert!(block_on(link.hold(&handle)).is_err());
+        let ends = spawn(move || drop(ended));
         assert!(block_on(link.hold(&handle)).is_err());
         ends.join().unwrap();
+        let attempt = pin!(link.hold(&other)).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(attempt.is_pending(), "it does not wait for the attempt that failed");
     });
 }
