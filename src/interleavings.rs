@@ -10,6 +10,11 @@ macro_rules! tests {
 }
 
 tests! {
+    crate::single_flight::interleavings:
+        a_follower_gets_the_outcome
+        the_follower_that_stays_leads
+        a_run_that_others_wait_for_becomes_a_task
+    ;
     crate::store::redis::interleavings:
         a_breaker_is_open_if_it_says_so
         one_call_is_the_probe
