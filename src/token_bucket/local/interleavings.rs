@@ -207,11 +207,12 @@ pub(crate) fn tokens_of_a_forgotten_entry_are_not_used() {
     check(|| {
         let (cache, entry) = Cache::of(8);
         let now = clock::micros();
-        entry.slots.0.put(0, 8, now + 1_000_000);
+        entry.slots.0.put(0, 640, now + 1_000_000);
         let takes = |cache: &Cache| {
             cache.local.table.with(&cache.key, &cache.quotas, |copy| copy.take(now, ONE).is_some())
         };
-        assert_eq!(takes(&cache), Some(true));
+        // The second time, it takes a share of ten.
+        assert_eq!((takes(&cache), takes(&cache)), (Some(true), Some(true)));
         let forgets = {
             let cache = cache.clone();
             spawn(move || cache.local.forget(&cache.key))
