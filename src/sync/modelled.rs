@@ -60,11 +60,11 @@ pub(crate) fn lock<L: Lock>(mutex: &L) -> L::Guard<'_> {
     mutex.guard()
 }
 
-/// Runs a test in all interleavings in which the threads are preempted at most twice, and with all values that weak
+/// Runs a test in all interleavings in which the threads are preempted at most three times, and with all values that weak
 /// memory lets them read.
 pub(crate) fn check(test: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
+    builder.preemption_bound = Some(3);
     builder.max_branches = 10_000;
     let test = Arc::new(test);
     // On a stack of some size.

@@ -211,6 +211,9 @@ pub(crate) fn tokens_of_a_forgotten_entry_are_not_used() {
         let takes = |cache: &Cache| {
             cache.local.table.with(&cache.key, &cache.quotas, |copy| copy.take(now, ONE).is_some())
         };
+        // A table without entries is not looked into.
+        let (table, another) = (&cache.local.table, Key::from("another"));
+        table.entry(table.hash(&another), &another, &cache.quotas).unwrap();
         // The second time, it takes a share of ten.
         assert_eq!((takes(&cache), takes(&cache)), (Some(true), Some(true)));
         let forgets = {
