@@ -3,6 +3,9 @@
 //!
 //! The store would give the same answer, unless other processes gave tokens back, reset the bucket, or charged it
 //! under raised quotas. The cache learns these changes after at most one second.
+//!
+//! The state in an answer may contain requests whose own answers are not read yet. Until then these count twice, so a
+//! request may be refused for the last tokens.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
