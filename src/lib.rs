@@ -135,6 +135,8 @@ pub mod guarantees {}
 mod http;
 #[cfg(all(feature = "http", feature = "dedupe"))]
 mod idempotency;
+#[cfg(interleavings)]
+pub mod interleavings;
 pub mod lease;
 mod middleware;
 #[cfg(feature = "mutex")]

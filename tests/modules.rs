@@ -16,7 +16,7 @@ const LEVELS: &[&[&str]] = &[
     &["idempotency", "operator"],
     &["web"],
     &["grpc"],
-    &["docs", "guide", "lib", "protocol", "wire_format"],
+    &["docs", "guide", "interleavings", "lib", "protocol", "wire_format"],
 ];
 
 /// Features that are made of others: a filter remembers items, and an item may have an answer.

@@ -7,6 +7,8 @@ mod core;
 mod early;
 #[cfg(feature = "http")]
 pub(crate) mod http;
+#[cfg(interleavings)]
+pub(crate) mod interleavings;
 pub(crate) mod kept;
 pub(crate) mod layer;
 mod lead;

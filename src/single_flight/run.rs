@@ -6,8 +6,7 @@
 
 use std::future::poll_fn;
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
@@ -19,7 +18,8 @@ use tokio::task::{JoinHandle, yield_now};
 
 use crate::Error;
 use crate::error::Cause;
-use crate::sync::lock;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, lock};
 
 /// A run stays in its caller's task for once to twice this time.
 pub(super) const ALONE: Duration = Duration::from_millis(50);

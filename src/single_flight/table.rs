@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry::{Occupied, Vacant};
@@ -15,7 +14,8 @@ use super::run::{ALONE, Run};
 use crate::store::Listener;
 use crate::store::background::Background;
 use crate::store::timer::sleep;
-use crate::sync::lock;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, lock};
 use crate::{Error, Key, clock};
 
 const SHARDS: usize = 16;

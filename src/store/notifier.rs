@@ -5,13 +5,13 @@
 //! identifies its recipient. So a push finds its recipient even if the future of the waiter is not polled.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::sync::lock;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, lock};
 use crate::{clock, random};
 
 /// Times and fences are below this: larger integers are not exact in Lua.

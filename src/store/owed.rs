@@ -1,9 +1,8 @@
 //! Operations that a store still has to run, although no caller waits for them: releases, confirmations and undo
 //! operations.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use tokio::sync::Notify;
+use crate::sync::Notify;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// Counts the owed operations.
 #[derive(Debug, Default)]

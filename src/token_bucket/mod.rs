@@ -17,7 +17,7 @@ pub(crate) mod http;
 pub(crate) mod layer;
 pub(crate) mod learn;
 mod limiter;
-mod local;
+pub(crate) mod local;
 pub(crate) mod operations;
 pub(crate) mod peek;
 pub(crate) mod quota;

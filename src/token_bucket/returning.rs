@@ -3,15 +3,15 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use crate::Key;
 use crate::store::timer::within;
-use crate::sync::lock;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Mutex, lock};
 
 /// The longest wait. The task that gives tokens back may be in a runtime that does not run.
 const LONGEST: Duration = Duration::from_secs(1);

@@ -1,11 +1,9 @@
 //! The maximum number of keys for which an in-memory store keeps state.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use super::sweeper::{By, Cursor, Sweeper};
 use crate::Error;
-use crate::sync::try_lock;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Mutex, try_lock};
 use crate::telemetry::Server;
 
 /// Counts the cells of all namespaces of a store.
@@ -99,7 +97,7 @@ impl Bound {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, interleavings))]
     pub(super) fn cells(&self) -> usize {
         self.cells.load(Ordering::Relaxed)
     }

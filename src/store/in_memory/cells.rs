@@ -1,8 +1,7 @@
 //! The cells of one namespace: the state of each key, and steps on it.
 
 use std::hash::BuildHasher as _;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
 use hashbrown::DefaultHashBuilder;
 
@@ -10,7 +9,8 @@ use super::Shared;
 use super::shard::Shard;
 use super::sweeper::{By, Sweep, Visit};
 use crate::store::operation::Cell;
-use crate::sync::{lock, try_lock};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, lock, try_lock};
 use crate::{Error, Key};
 
 /// The cells of one namespace, in shards.
@@ -25,7 +25,7 @@ pub(crate) struct Cells<C> {
 
 /// So many that a step or the sweeper, which look through a shard or move its cells, lock few cells at a time: 4000 of a
 /// million.
-const SHARDS: usize = 256;
+const SHARDS: usize = if cfg!(interleavings) { 1 } else { 256 };
 
 /// A visit of the sweeper ends after so many shards, or so many cells.
 const PER_VISIT: usize = 64;
@@ -159,7 +159,7 @@ impl<C: Cell> Cells<C> {
     }
 
     /// The number of cells, and the number of cells for which memory is allocated.
-    #[cfg(test)]
+    #[cfg(any(test, interleavings))]
     pub(super) fn size(&self) -> (usize, usize) {
         let shards = self.shards.iter().map(|shard| lock(shard));
         shards.fold((0, 0), |sum, shard| (sum.0 + shard.len(), sum.1 + shard.capacity()))

@@ -1,10 +1,11 @@
 //! The clock of an in-memory store.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
+
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// A clock in microseconds since the Unix epoch that never runs backwards.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ mod cells;
 mod clock;
 mod several;
 mod shard;
-mod sweeper;
+pub(crate) mod sweeper;
 #[cfg(test)]
 mod tests;
 

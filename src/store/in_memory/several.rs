@@ -1,13 +1,12 @@
 //! One step on the cells of several keys of a namespace.
 
 use std::collections::BTreeMap;
-use std::sync::MutexGuard;
 
 use super::cells::Cells;
 use crate::Error;
 use crate::store::notifier::Push;
 use crate::store::operation::Cell;
-use crate::sync::lock;
+use crate::sync::{MutexGuard, lock};
 
 impl<C: Cell> Cells<C> {
     /// Like [`step`](Self::step), on the cells of several keys, which differ. Meanwhile all their shards are locked.

@@ -5,15 +5,18 @@
 //! duration of a round, and longer while nothing changes. It ends when nothing is stored; the next cell starts it
 //! again.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+#[cfg(interleavings)]
+pub(crate) mod interleavings;
+
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use crate::store::background::Background;
-use crate::sync::lock;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, lock};
 
 /// The shortest rest of the sweeper, unless the store is full.
 const SHORTEST_REST: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! A batch: operations that leave together. Each reply arrives in the batch once; each caller decodes its own part
 //! in its own task.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
@@ -16,7 +16,7 @@ use crate::error::Cause;
 use crate::store::key::Key;
 use crate::store::notifier::Push;
 use crate::store::operation::{Garbled, Operation};
-use crate::sync::lock;
+use crate::sync::{Mutex, MutexGuard, lock};
 
 type Replies = Box<[OnceLock<Result<Reply, Error>>]>;
 

@@ -3,15 +3,14 @@
 //! Half-open is a point in time, not a task: the first call after it is the probe. So a runtime that is blocked, or
 //! a caller that goes away during its probe, does not block other callers.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::error::{Cause, Outage};
 use crate::store::BreakerState;
-use crate::sync::lock;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, lock};
 use crate::telemetry::Server;
 use crate::{Error, random};
 
@@ -95,8 +94,12 @@ impl Breaker {
         if !self.failing.load(Ordering::Relaxed) {
             return false;
         }
-        let was = std::mem::take(&mut *lock(&self.state));
-        self.failing.store(false, Ordering::Release);
+        let was = {
+            let mut state = lock(&self.state);
+            // Under the lock, or a failure that comes next would not be seen.
+            self.failing.store(false, Ordering::Release);
+            std::mem::take(&mut *state)
+        };
         if was.open.is_some() {
             self.telemetry.breaker_closed();
         }

@@ -1,6 +1,6 @@
 //! The number of operations and bytes that may wait in all the queues of a runtime.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// The operations that wait, in the upper bits, and their bytes in the lower bits. Both are in one number, so that
 /// they change together.

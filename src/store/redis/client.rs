@@ -6,7 +6,7 @@
 //! sends batches until none is left. So no caller depends on another caller's future being polled, or on another
 //! runtime.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
 use tokio::runtime::Handle;
@@ -18,7 +18,7 @@ use super::send_queue::{Padded, RuntimeQueues, SendQueue};
 use super::{Loaded, RedisStore, budget, ended};
 use crate::store::key::{Key, KeySpace};
 use crate::store::operation::Operation;
-use crate::sync::lock;
+use crate::sync::{Mutex, MutexGuard, lock};
 
 type Undo<O> = Box<dyn Fn(Key, <O as Operation>::Undo) + Send + Sync>;
 

@@ -1,8 +1,7 @@
 //! A link: the place of one connection, shared by all calls on a runtime. A failed connection is replaced.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -14,7 +13,8 @@ use super::failure::disconnected;
 use super::source::{Connection, Source};
 use super::version;
 use crate::error::Outage;
-use crate::sync::lock;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, lock};
 use crate::telemetry::Server;
 
 #[derive(Debug)]

@@ -13,6 +13,8 @@ pub(in crate::store) mod endpoint;
 mod failure;
 mod flusher;
 pub(crate) mod future;
+#[cfg(interleavings)]
+pub(crate) mod interleavings;
 mod link;
 mod plan;
 pub(crate) mod pool;

@@ -1,13 +1,13 @@
 //! The local state of one key under one set of quotas.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-
 use tokio::sync::Notify;
 
 use super::last_state::LastState;
 use super::slots::{Slots, Taken};
 use crate::Key;
 use crate::store::Padded;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use crate::token_bucket::quota::Quotas;
 
 pub(crate) struct Entry {
@@ -17,6 +17,8 @@ pub(crate) struct Entry {
     pub(super) key: Key,
     pub(super) quotas: Quotas,
     pub(super) last_state: LastState,
+    /// Locked by whoever stores a state, or removes it.
+    pub(super) learning: Mutex<()>,
     /// Whether the entry was removed from the table.
     is_gone: AtomicBool,
     /// Until when (µs) the stored state bounds the requests to the store; 0: it does not.
@@ -46,6 +48,7 @@ impl Entry {
             key: key.clone(),
             quotas: quotas.clone(),
             last_state: LastState::new(quotas),
+            learning: Mutex::default(),
             is_gone: AtomicBool::new(false),
             known_until: AtomicI64::new(0),
             in_flight: AtomicI64::new(0),

@@ -3,15 +3,19 @@
 //!
 //! The store would give the same answer, unless other processes gave tokens back, reset the bucket, or charged it
 //! under raised quotas. The cache learns these changes after at most one second.
+//!
+//! The state in an answer may contain requests whose own answers are not read yet. Until then these count twice, so a
+//! request may be refused for the last tokens.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::entry::Entry;
 use super::thread_local_entry::ThreadLocalEntry;
-use super::{BucketState, Decision, Local};
+use super::{BucketState, Decision, Local, Table};
 use crate::Key;
+use crate::sync::atomic::Ordering;
+use crate::sync::lock;
 use crate::token_bucket::state::Ask;
 
 /// How long a stored state is used, µs.
@@ -43,6 +47,12 @@ impl ThreadLocalEntry {
         let mut in_flight = entry.in_flight.load(Ordering::Relaxed);
         loop {
             if let Some(refusal) = self.refused(now, ask, in_flight) {
+                let current = entry.in_flight.load(Ordering::Relaxed);
+                if current < in_flight {
+                    // Some of them were answered meanwhile, and may count in the state already.
+                    in_flight = current;
+                    continue;
+                }
                 let refusal = if is_alone { Some(refusal) } else { self.refused(now, ask, 0) };
                 return refusal.map_or(ControlFlow::Continue(None), ControlFlow::Break);
             }
@@ -68,25 +78,36 @@ impl ThreadLocalEntry {
 }
 
 impl Entry {
-    /// Removes the cached refusal.
+    /// Stores the state in the answer to a request sent at `sent`, unless the answer is outdated, or a later one is stored.
+    /// The state bounds the requests to the store until `known_until`.
+    pub(super) fn learn(&self, table: &Table, sent: i64, state: &BucketState, known_until: Option<i64>) {
+        let _learning = lock(&self.learning);
+        if !table.is_outdated(sent)
+            && self.last_state.learn(sent, state)
+            && let Some(until) = known_until
+        {
+            self.known_until.store(until, Ordering::Release);
+        }
+    }
+
+    /// Removes the cached refusal. The [table](Table::outdate) is outdated first.
     pub(super) fn open(&self) {
+        let _learning = lock(&self.learning);
         self.known_until.store(0, Ordering::Release);
     }
 }
 
 impl Asked {
     /// Stores the answer of the store: whether it admitted the request, and the state after that.
-    pub(crate) fn answered(self, admitted: bool, state: &BucketState) {
+    pub(crate) fn answered(mut self, admitted: bool, state: &BucketState) {
+        // Before its tokens count in the state.
+        let in_flight_of = self.lands();
         let Some((local, key)) = &self.learns else { return };
         if local.table.is_outdated(self.sent) {
             return;
         }
-        let learn = |entry: &Entry| {
-            if entry.last_state.learn(self.sent, state) {
-                entry.known_until.store(self.sent + LONGEST, Ordering::Release);
-            }
-        };
-        match &self.in_flight_of {
+        let learn = |entry: &Entry| entry.learn(&local.table, self.sent, state, Some(self.sent + LONGEST));
+        match &in_flight_of {
             Some(entry) => learn(entry),
             None if !admitted => {
                 // If there is no room for an entry, the answer is not stored.
@@ -96,12 +117,17 @@ impl Asked {
             None => {}
         }
     }
+
+    /// The request is not in flight any more. Returns the entry that counted it.
+    fn lands(&mut self) -> Option<Arc<Entry>> {
+        let entry = self.in_flight_of.take()?;
+        entry.in_flight.fetch_sub(self.cost, Ordering::Relaxed);
+        Some(entry)
+    }
 }
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        if let Some(entry) = &self.in_flight_of {
-            entry.in_flight.fetch_sub(self.cost, Ordering::Relaxed);
-        }
+        self.lands();
     }
 }

@@ -1,6 +1,6 @@
 //! Detects hot keys. A fixed table counts the requested tokens; the hash of a key selects its place.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A key is hot if this many tokens are requested within the time that tokens are held.
 const HOT: u64 = 16;

@@ -1,12 +1,12 @@
 //! The latest state that the server returned. All threads read it without a lock.
 //!
 //! A read during a write may mix two states. Each number of either state is still a valid bound: levels only rise,
-//! unless tokens are given back, and every time stamp bounds the server's clock.
-
-use std::sync::atomic::{AtomicI64, Ordering};
+//! unless tokens are given back, and every time stamp bounds the server's clock. Only the tokens used in a window of the
+//! calendar become fewer, in the next window: whoever reads that window reads its tokens, or later ones.
 
 use smallvec::SmallVec;
 
+use crate::sync::atomic::{AtomicI64, Ordering};
 use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::quota::Quotas;
 use crate::token_bucket::state::{Bucket, Level, Moment};
@@ -38,7 +38,7 @@ impl LastState {
     /// Stores the answer to a request sent at `sent`. The server answered after that, so the difference of the
     /// clocks was at most the difference stored here.
     ///
-    /// Returns whether the answer was stored. Answers to requests sent before the stored one are ignored. (Their
+    /// One thread at a time. Returns whether the answer was stored. Answers to requests sent before the stored one are ignored. (Their
     /// order by the server's clock is not reliable, because that clock may be set back.)
     pub(super) fn learn(&self, sent: i64, state: &BucketState) -> bool {
         if sent < self.sent.fetch_max(sent, Ordering::Relaxed) {
@@ -48,10 +48,11 @@ impl LastState {
         self.offset.store(state.now - sent, Ordering::Relaxed);
         self.blocked_until.store(state.bucket.blocked_until, Ordering::Relaxed);
         for (stored, level) in self.levels.iter().zip(&state.bucket.levels) {
-            stored[0].store(level.tat.whole, Ordering::Relaxed);
+            // A reader of a level also sees what the caller did before, such as to count a request no longer as in flight.
+            stored[0].store(level.tat.whole, Ordering::Release);
             let counts_used = level.quota.num == 0;
             let part = if counts_used { level.last.whole } else { level.tat.part };
-            stored[1].store(part, Ordering::Relaxed);
+            stored[1].store(part, Ordering::Release);
         }
         true
     }
@@ -72,7 +73,8 @@ impl LastState {
         let blocked_until = self.blocked_until.load(Ordering::Relaxed);
         let mut levels = SmallVec::new();
         for (stored, limit) in self.levels.iter().zip(quotas.limits()) {
-            let (whole, part) = (stored[0].load(Ordering::Relaxed), stored[1].load(Ordering::Relaxed));
+            let part = stored[1].load(Ordering::Acquire);
+            let whole = stored[0].load(Ordering::Acquire);
             let tat = if limit.num == 0 { Moment::used(whole) } else { Moment { whole, part } };
             let last = if limit.num == 0 { Moment { whole: part, part: 0 } } else { tat };
             levels.push(Level { tat, last, quota: limit.tokens, ..Level::default() });

@@ -5,6 +5,8 @@
 mod entry;
 mod gate;
 mod hot_keys;
+#[cfg(interleavings)]
+pub(crate) mod interleavings;
 mod last_state;
 mod prefetch_task;
 mod slots;
@@ -16,8 +18,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 
 use hashbrown::HashTable;
 
@@ -30,6 +31,8 @@ use super::bucket_state::BucketState;
 use super::calls::Clients;
 use super::decision::Decision;
 use super::state::Ask;
+use crate::sync::RwLock;
+use crate::sync::atomic::{AtomicI64, AtomicUsize, Ordering, fence};
 use crate::token_bucket::quota::Quotas;
 use crate::{Key, clock};
 
@@ -136,6 +139,8 @@ impl Table {
     /// From now on, answers to requests sent before now are ignored.
     fn outdate(&self) {
         self.outdated.fetch_max(clock::micros(), Ordering::AcqRel);
+        // Either the caller sees an entry that was added meanwhile, or its first answer is seen to be outdated.
+        fence(Ordering::SeqCst);
     }
 
     /// Whether the answer to a request sent at this time may be outdated.
@@ -185,6 +190,8 @@ impl Table {
         let entry = Arc::new(Entry::new(self.id, hash, key, quotas));
         shard.entries.insert_unique(hash, Arc::clone(&entry), |entry| entry.hash);
         self.count.fetch_add(1, Ordering::Relaxed);
+        // See `outdate`.
+        fence(Ordering::SeqCst);
         Some(entry)
     }
 
@@ -207,7 +214,7 @@ impl Table {
 impl Default for Table {
     fn default() -> Self {
         let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
-        static TABLES: AtomicU64 = AtomicU64::new(0);
+        static TABLES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let (id, outdated) = (TABLES.fetch_add(1, Ordering::Relaxed), AtomicI64::new(i64::MIN));
         Self { id, hasher: RandomState::new(), outdated, count: AtomicUsize::new(0), shards }
     }

@@ -2,7 +2,6 @@
 //! runs while the key is hot.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Table;
@@ -10,6 +9,7 @@ use super::entry::Entry;
 use super::slots::{MOST, SLOTS};
 use crate::clock;
 use crate::store::timer::sleep;
+use crate::sync::atomic::Ordering;
 use crate::token_bucket::ahead::{Prefetch, Prefetched};
 use crate::token_bucket::calls::Clients;
 use crate::token_bucket::cancel::Cancel;
@@ -90,7 +90,7 @@ impl PrefetchTask {
         let entry = &self.entry;
         let prefetch = Prefetch { quotas: entry.quotas.clone(), most };
         let Ok(prefetched) = self.clients.prefetch.run(entry.key.clone(), prefetch).await else { return 0 };
-        entry.last_state.learn(now, &prefetched.state);
+        entry.learn(&self.table, now, &prefetched.state, None);
         let count = prefetched.count;
         if count > 0 && (self.table.is_outdated(now) || entry.is_gone()) {
             // The bucket was blocked or reset meanwhile.

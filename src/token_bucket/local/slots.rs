@@ -1,6 +1,6 @@
 //! Prefetched tokens in memory: two batches, each with the time until which its tokens may be used.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A batch is one number: the number of tokens in the low bits, and above them the deadline in units of 256 µs, for
 /// 142 years from the start of the host.

@@ -114,7 +114,10 @@ async fn the_gate_lets_through_what_can_be_admitted() {
         let admitted = decisions.iter().filter(|decision| decision.is_admitted()).count();
         (admitted, decisions.iter().filter(|decision| decision.is_local).count())
     };
-    assert_eq!(ask().await.0, 10);
+    let began = std::time::Instant::now();
+    let first = ask().await.0;
+    let refilled = began.elapsed().as_millis() as usize / 20;
+    assert!((10..=11 + refilled).contains(&first), "{first} of 10 and {refilled} refilled");
     let (mut admitted, mut asked, mut rounds) = (0, 0, 0);
     while admitted < 25 {
         let (now, from_cache) = ask().await;

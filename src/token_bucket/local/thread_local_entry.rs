@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::entry::Entry;
 use crate::Key;
+use crate::sync::thread_local;
 use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::decision::Decision;
 use crate::token_bucket::quota::Quotas;

@@ -1,0 +1,42 @@
+//! Parts that all stores share: nobody who waits for them is forgotten.
+//!
+//! Not here: the recipients of the notifier, a call that nobody awaits, and the scheduler are each behind one lock.
+
+use std::sync::Arc;
+
+use super::notifier::{Link, Notifier};
+use super::owed::Owed;
+use crate::clock;
+use crate::sync::{block_on, check, spawn};
+
+/// Whoever waits until nothing is owed is woken by the last operation.
+pub(crate) fn the_end_of_what_is_owed_is_told() {
+    check(|| {
+        let owed = Arc::new(Owed::default());
+        owed.add(2);
+        let done = || {
+            let owed = owed.clone();
+            spawn(move || owed.done(1))
+        };
+        let (one, other) = (done(), done());
+        block_on(owed.none());
+        assert_eq!(owed.count(), 0);
+        one.join().unwrap();
+        other.join().unwrap();
+    });
+}
+
+/// Whoever finds that pushes arrive also finds that they did not before.
+pub(crate) fn pushes_that_were_missed_are_known_when_they_arrive_again() {
+    check(|| {
+        let (notifier, before) = (Arc::new(Notifier::new(Link::Down)), clock::now());
+        let mut link = notifier.link();
+        let relinks = {
+            let notifier = notifier.clone();
+            spawn(move || notifier.relink())
+        };
+        block_on(link.changed()).unwrap();
+        assert!(notifier.may_have_missed(before));
+        relinks.join().unwrap();
+    });
+}

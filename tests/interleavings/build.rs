@@ -1,0 +1,4 @@
+fn main() {
+    println!("cargo::rustc-cfg=interleavings");
+    println!("cargo::rerun-if-changed=build.rs");
+}
