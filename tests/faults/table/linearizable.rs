@@ -10,7 +10,7 @@ use super::history::{Event, Hold, Operation, Primitive};
 use super::worker::{ALONE, BURST, MAX_WAIT, PERMITS};
 
 /// Later than all that happens: for what may happen at any time, or never.
-const NEVER: u64 = u64::MAX;
+pub(crate) const NEVER: u64 = u64::MAX;
 
 /// An acquisition that took longer has waited for its turn, ns.
 const WAITED: u64 = MAX_WAIT.as_nanos() as u64 / 2;
@@ -107,9 +107,9 @@ impl Specification for Bucket {
 }
 
 /// Steps with the time before and the time after them.
-type Steps<T> = Vec<(u64, u64, T)>;
+pub(crate) type Steps<T> = Vec<(u64, u64, T)>;
 
-fn is_linearizable<S: Specification<Operation: Clone>>(steps: Steps<S::Operation>) -> bool {
+pub(crate) fn is_linearizable<S: Specification<Operation: Clone>>(steps: Steps<S::Operation>) -> bool {
     let mut actions = Vec::new();
     for (process, (call, end, step)) in steps.into_iter().enumerate() {
         actions.push((call, process, Action::Call(step.clone())));
@@ -149,7 +149,7 @@ fn lock_steps(primitive: Primitive, operations: &[&Operation], holds: &[&Hold]) 
     for (hold, lease) in holds.iter().enumerate() {
         let Hold { share, fence, .. } = **lease;
         steps.push((lease.call, lease.granted, LockStep::Grant { hold, share, fence, limit }));
-        steps.push((lease.held, lease.released.unwrap_or(NEVER), LockStep::End { hold }));
+        steps.push((lease.held, lease.released().unwrap_or(NEVER), LockStep::End { hold }));
     }
     // Such a call may have been granted without anybody knowing, and be the reason for each later refusal.
     let is_unheard = |operation: &Operation| match &operation.answer {
@@ -171,7 +171,7 @@ fn lock_steps(primitive: Primitive, operations: &[&Operation], holds: &[&Hold]) 
     steps
 }
 
-fn has_waited(operation: &Operation, end: u64) -> bool {
+pub(crate) fn has_waited(operation: &Operation, end: u64) -> bool {
     end - operation.call > WAITED
 }
 

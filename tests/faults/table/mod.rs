@@ -3,9 +3,12 @@
 //!
 //! `FAULTS=long` strikes more often. `target/faults/` then has a table (`*.md`) and the histories (`*/*.jsonl`).
 
+mod answers;
+mod budgets;
+mod calls;
+mod claims;
 mod fault;
 mod history;
-
 mod judge;
 mod linearizable;
 mod site;
@@ -102,6 +105,7 @@ fn check(fault: Fault, loses: Loses, row: &Row) {
     assert_eq!(row.leaked, 0, "{what}");
     assert!(row.longest < LONGEST_CALL, "{what}");
     assert!(row.operations > row.failed, "{what}");
+    assert_eq!(row.invented, 0, "answers that no run has made; {what}");
     assert_eq!(row.overdue, 0, "refusals and answers of a state that should be over; {what}");
     assert!(row.denied == 0 || loses == Loses::State, "{} releases deny their leases; {what}", row.denied);
     match loses {

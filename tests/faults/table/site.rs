@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tower_distributed::{Store, StoreBuilder};
 
-use super::history::{Event, History, Primitive, Record, Tail, now};
-use super::worker::{Primitives, ROLE, TTL, namespace};
+use super::calls;
+use super::history::{Event, History, HoldOutcome, HoldStep, Operation, Primitive, Record, Tail, now};
+use super::worker::{LASTING, Primitives, ROLE, TTL, namespace};
 use support::clock_shim::ServerClock;
 use support::cluster::RedisCluster;
 use support::eventually;
@@ -198,7 +199,35 @@ impl Scene {
         }
         let files: Vec<_> =
             (0..self.workers.len()).map(|number| self.dir.path().join(format!("{number}.jsonl"))).collect();
-        (History::read(files.clone()), files)
+        let mut history = History::read(files.clone());
+        self.look_at_budgets(&mut history).await;
+        (history, files)
+    }
+
+    /// Looks at the balance of each budget once all of its holds have ended.
+    async fn look_at_budgets(&self, history: &mut History) {
+        let budget = Primitives::of(&store_at(&self.servers.address())).budget;
+        let keys: Vec<_> = history.keys(Primitive::Budget).into_keys().map(str::to_owned).collect();
+        for key in keys.into_iter().filter(|key| key != LASTING) {
+            let mut look = None;
+            eventually("the holds of a budget to end", SOON, async || {
+                let call = now();
+                let state = budget.peek(key.as_str()).await;
+                look = state.ok().filter(|state| state.held() == 0).map(|state| (call, state));
+                look.is_some()
+            })
+            .await;
+            let Some((call, state)) = look else { continue };
+            let answer = Some((now(), calls::balance(HoldOutcome::Done, &state)));
+            history.operations.push(Operation {
+                process: self.workers.len(),
+                primitive: Primitive::Budget,
+                key,
+                asked: Event::Hold(0, HoldStep::Look),
+                call,
+                answer,
+            });
+        }
     }
 
     /// How much of a primitive stays in Redis for longer than it should: leases that cannot be had, and keys without a ttl.
@@ -228,10 +257,14 @@ impl Scene {
 
 /// How long after `since` a primitive first served a worker: what it said came from the store.
 fn first_success(records: &[Record], primitive: Primitive, since: u64) -> Option<Duration> {
-    let refusals_count =
-        matches!(primitive, Primitive::TokenBucket | Primitive::Dedupe | Primitive::BloomFilter);
+    let refusals_count = matches!(
+        primitive,
+        Primitive::TokenBucket | Primitive::Dedupe | Primitive::FilterDedupe | Primitive::BloomFilter
+    );
     let is_success = |event: &Event| match event {
-        Event::Admitted(_) | Event::Granted(_) => true,
+        Event::Admitted(_) | Event::Granted(_) | Event::Got(_) | Event::Balance { .. } | Event::Duplicate => {
+            true
+        }
         Event::Refused => refusals_count,
         _ => false,
     };
