@@ -185,7 +185,10 @@ pub(crate) fn check(key: &str, operations: &[&Operation]) -> bool {
             }
             (_, Some(HoldOutcome::Ended(late))) => {
                 let end = answer.map_or(call, |(end, _)| end);
-                steps.push((of.since, end, Step::End { id, is_charged }));
+                // An extension may have found it before.
+                if !of.is_over {
+                    steps.push((of.since, end, Step::End { id, is_charged }));
+                }
                 steps.push((call, end, Step::Charge(late.into())));
                 of.is_over = true;
             }

@@ -9,12 +9,11 @@ use tower_distributed::token_bucket::{BucketState, Hold};
 use tower_distributed::{Dedupe, Error, SingleFlight, TokenBucket};
 
 use super::history::{Event, HoldOutcome, HoldStep, now};
-use super::worker::{ALONE, ITEM, LASTING, Scribe, heard, hold_ms, told};
+use super::worker::{ALONE, ITEM, LASTING, MAX_WAIT, Scribe, heard, hold_ms, told};
 
 /// The time for which an item is claimed, confirmed and forgotten again and again, ns.
 const REGISTER: u64 = 250_000_000;
-/// For a claim.
-const SHORT_WAIT: Duration = Duration::from_millis(100);
+
 /// Each run of a flight is written down as a task of its own.
 static RUNS: AtomicU32 = AtomicU32::new(1000);
 static HOLDS: AtomicU64 = AtomicU64::new(0);
@@ -43,7 +42,7 @@ pub(super) async fn claim(scribe: &Scribe, dedupe: &Dedupe, step: u64) {
         (way, _) => {
             scribe.write(&item, Event::Acquire(ALONE));
             let claimed = match way {
-                1 => dedupe.claim(&item, SHORT_WAIT).await,
+                1 => dedupe.claim(&item, MAX_WAIT).await,
                 _ => dedupe.try_claim(&item).await,
             };
             confirm(scribe, &item, claimed, step, rand::random_range(0..4)).await;

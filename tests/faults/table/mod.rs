@@ -88,7 +88,7 @@ async fn run(fault: Fault, loses: Loses, rounds: u32) {
 fn report(fault: Fault, rows: &[Row], files: &[PathBuf]) {
     let lines: String = rows.iter().map(|row| format!("| {fault:?} | {row}\n")).collect();
     print!("{HEADER}{lines}");
-    if is_long() {
+    if is_long() || rows.iter().any(Row::is_remarkable) {
         let dir = results().join(format!("{fault:?}"));
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(results().join(format!("{fault:?}.md")), lines).unwrap();
@@ -109,8 +109,12 @@ fn check(fault: Fault, loses: Loses, row: &Row) {
     assert_eq!(row.overdue, 0, "refusals and answers of a state that should be over; {what}");
     assert!(row.denied == 0 || loses == Loses::State, "{} releases deny their leases; {what}", row.denied);
     match loses {
-        Loses::Leaders if row.primitive == Primitive::SingleFlight => {}
-        Loses::Refill if row.primitive == Primitive::TokenBucket => assert_eq!(row.double, 0, "{what}"),
+        Loses::Leaders if row.primitive.is_flight() => {
+            assert_eq!(row.unordered.clone().unwrap_or_default(), [""; 0], "{what}");
+        }
+        Loses::Refill if matches!(row.primitive, Primitive::TokenBucket | Primitive::Budget) => {
+            assert_eq!(row.double, 0, "{what}")
+        }
         Loses::Nothing | Loses::Refill | Loses::Leaders => {
             assert_eq!(row.double, 0, "{what}");
             assert_eq!(row.unordered.clone().unwrap_or_default(), [""; 0], "{what}");

@@ -113,6 +113,12 @@ impl Row {
         row
     }
 
+    /// Whether its histories are worth a look.
+    pub(crate) fn is_remarkable(&self) -> bool {
+        let unordered = self.unordered.as_ref().map_or(0, Vec::len);
+        self.double + self.invented + self.overdue + self.denied + self.leaked + unordered > 0
+    }
+
     fn count(&mut self, operation: &Operation) {
         self.operations += 1;
         let Some((end, answer)) = &operation.answer else { return };
