@@ -18,6 +18,8 @@ use super::worker::{BUDGET, EVERY, EVERY_BURST, TTL, is_charged_at_end};
 use support::interval_bound::{Bound, Span};
 use todc_utils::specifications::Specification;
 
+const TTL_NS: u64 = TTL.as_nanos() as u64;
+
 /// A worker, and its number of the hold.
 type Id = (usize, u64);
 
@@ -135,8 +137,8 @@ impl Specification for Budget {
 #[derive(Default)]
 struct Known {
     tokens: i64,
-    /// The end of the last step on it.
-    since: u64,
+    /// The beginning and the end of the last step that found it held.
+    found: (u64, u64),
     /// Its holder has ended it.
     is_over: bool,
 }
@@ -168,7 +170,7 @@ pub(crate) fn check(key: &str, operations: &[&Operation]) -> bool {
             (HoldStep::Authorize(tokens) | HoldStep::Extend(tokens), Some(HoldOutcome::Done)) => {
                 let end = answer.map_or(call, |(end, _)| end);
                 steps.push((call, end, Step::Take(id, tokens.into())));
-                (of.tokens, of.since) = (tokens.into(), end);
+                (of.tokens, of.found) = (tokens.into(), (call, end));
             }
             (HoldStep::Authorize(tokens) | HoldStep::Extend(tokens), Some(HoldOutcome::Refused)) => {
                 let end = answer.map_or(call, |(end, _)| end);
@@ -187,19 +189,21 @@ pub(crate) fn check(key: &str, operations: &[&Operation]) -> bool {
                 let end = answer.map_or(call, |(end, _)| end);
                 // An extension may have found it before.
                 if !of.is_over {
-                    steps.push((of.since, end, Step::End { id, is_charged }));
+                    steps.push((of.found.1, end, Step::End { id, is_charged }));
                 }
                 steps.push((call, end, Step::Charge(late.into())));
                 of.is_over = true;
             }
             (HoldStep::Capture(tokens) | HoldStep::Drop(tokens), _) => {
-                steps.push((call, call, Step::Loosen(id, at_end(of.tokens).max(tokens.into()))));
+                // It cannot have ended by itself before if its ttl has not passed.
+                let at = if call < of.found.0 + TTL_NS { call } else { of.found.1 };
+                steps.push((at, at, Step::Loosen(id, at_end(of.tokens).max(tokens.into()))));
                 of.is_over = true;
             }
         }
     }
     for (id, of) in known.into_iter().filter(|(_, of)| of.tokens > 0 && !of.is_over) {
-        steps.push((of.since, of.since, Step::Loosen(id, if is_charged { of.tokens } else { 0 })));
+        steps.push((of.found.1, of.found.1, Step::Loosen(id, if is_charged { of.tokens } else { 0 })));
     }
     is_linearizable::<Budget>(steps)
 }
@@ -243,7 +247,6 @@ pub(crate) fn above_rate(operations: &[&Operation]) -> usize {
 
 /// How many holds are said to have ended although they cannot have expired.
 pub(crate) fn denied(operations: &[&Operation]) -> usize {
-    let lasts = u64::try_from(TTL.as_nanos() / 2).unwrap();
     let mut began = HashMap::new();
     for operation in operations {
         if let Event::Hold(number, HoldStep::Authorize(_)) = operation.asked {
@@ -253,7 +256,7 @@ pub(crate) fn denied(operations: &[&Operation]) -> usize {
     let is_denied = |operation: &&&Operation| match (&operation.asked, &operation.answer) {
         (Event::Hold(number, _), Some((end, answer))) => {
             matches!(outcome(Some(answer)), Some(HoldOutcome::Ended(_)))
-                && began.get(&(operation.process, *number)).is_some_and(|began| *end < began + lasts)
+                && began.get(&(operation.process, *number)).is_some_and(|began| *end < began + TTL_NS / 2)
         }
         _ => false,
     };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tower_distributed::{Store, StoreBuilder};
 
 use super::calls;
+use super::fault::Fault;
 use super::history::{Event, History, HoldOutcome, HoldStep, Operation, Primitive, Record, Tail, now};
 use super::worker::{LASTING, Primitives, ROLE, TTL, namespace};
 use support::clock_shim::ServerClock;
@@ -23,7 +24,7 @@ const WORKERS: usize = 2;
 /// For each part of a call: waiting to be sent, connecting, and waiting for the reply.
 const PART: Duration = Duration::from_millis(500);
 /// What is bound to happen.
-const SOON: Duration = Duration::from_secs(40);
+pub(crate) const SOON: Duration = Duration::from_secs(40);
 
 pub(crate) enum Servers {
     One(RedisServer),
@@ -65,10 +66,45 @@ impl Servers {
     }
 }
 
-/// The way from a worker to the only server.
+/// A part of the way from a worker to the only server.
 pub(crate) enum Link {
     Faults(FaultProxy),
     Slow(SlowProxy),
+}
+
+/// The links of each fault that has some, one for each worker. The first ones lead to the server, the next ones to the first.
+pub(crate) type Links = Vec<(Fault, Vec<Link>)>;
+
+impl Link {
+    pub(crate) async fn start(fault: Fault, target: u16) -> Self {
+        match fault {
+            Fault::Slow => Self::Slow(SlowProxy::start(target, Duration::ZERO).await),
+            _ => Self::Faults(FaultProxy::start(target).await),
+        }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        match self {
+            Self::Faults(proxy) => proxy.port(),
+            Self::Slow(proxy) => proxy.port(),
+        }
+    }
+}
+
+/// Starts the links of these faults.
+pub(crate) async fn links(server: &RedisServer, faults: impl Iterator<Item = Fault>) -> Links {
+    let mut targets = [server.port(); WORKERS];
+    let mut all = Links::new();
+    for fault in faults {
+        let mut links = Vec::new();
+        for target in &mut targets {
+            let link = Link::start(fault, *target).await;
+            *target = link.port();
+            links.push(link);
+        }
+        all.push((fault, links));
+    }
+    all
 }
 
 fn builder() -> StoreBuilder {
@@ -102,41 +138,27 @@ pub(crate) struct Worker {
 pub(crate) struct Scene {
     pub(crate) servers: Servers,
     pub(crate) clock: Option<ServerClock>,
-    pub(crate) links: Vec<Link>,
+    links: Links,
     pub(crate) workers: Vec<Worker>,
     dir: ScratchDir,
 }
 
 impl Scene {
     /// Starts the workers on links of their own, if there are any.
-    pub(crate) async fn start(servers: Servers, clock: Option<ServerClock>, links: Vec<Link>) -> Self {
+    pub(crate) async fn start(servers: Servers, clock: Option<ServerClock>, links: Links) -> Self {
         let mut scene = Self { servers, clock, links, workers: Vec::new(), dir: ScratchDir::new() };
         for number in 0..WORKERS {
-            let address = match scene.links.get(number) {
-                Some(Link::Faults(proxy)) => proxy.url(),
-                Some(Link::Slow(proxy)) => proxy.url(),
-                None => scene.servers.address(),
-            };
-            scene.spawn(address).await;
+            let link = scene.links.last().map(|(_, links)| links[number].port());
+            let address = link.map(|port| format!("redis://127.0.0.1:{port}"));
+            scene.spawn(address.unwrap_or_else(|| scene.servers.address())).await;
         }
         scene
     }
 
-    /// Links for [`start`](Self::start).
-    pub(crate) async fn links(server: &RedisServer) -> Vec<Link> {
-        let mut links = Vec::new();
-        for _ in 0..WORKERS {
-            links.push(Link::Faults(FaultProxy::start(server.port()).await));
-        }
-        links
-    }
-
-    pub(crate) async fn slow_links(server: &RedisServer) -> Vec<Link> {
-        let mut links = Vec::new();
-        for _ in 0..WORKERS {
-            links.push(Link::Slow(SlowProxy::start(server.port(), Duration::ZERO).await));
-        }
-        links
+    /// The links of a fault.
+    pub(crate) fn links(&self, fault: Fault) -> &[Link] {
+        let links = self.links.iter().find(|(of, _)| *of == fault);
+        &links.unwrap_or_else(|| panic!("{fault:?} has no links")).1
     }
 
     async fn spawn(&mut self, address: String) {
@@ -149,9 +171,15 @@ impl Scene {
         self.workers.push(Worker { child, address, tail: Tail::of(&history), is_dead: false });
     }
 
-    /// Kills the oldest worker and starts another one in its place.
+    /// The oldest worker.
+    pub(crate) fn oldest(&self) -> &Worker {
+        self.workers.iter().find(|worker| !worker.is_dead).unwrap()
+    }
+
+    /// Starts another worker in the place of the oldest one, which was killed.
     pub(crate) async fn replace_worker(&mut self) {
         let worker = self.workers.iter_mut().find(|worker| !worker.is_dead).unwrap();
+        // Waits until it is gone.
         worker.child.kill9();
         worker.is_dead = true;
         let address = worker.address.clone();
