@@ -3,6 +3,9 @@
 //! * A run leads from its begin on. A later run takes the lead, and then the earlier one publishes nothing: its lease was lost.
 //! * A caller in another process than that of the run gets the answer that is stored at some time of its call. So there is a time
 //!   at which the run was done and still led, and published it; no later answer has replaced it since then, and no `forget`.
+//! * Callers of one process that call at one time share a call of the store, which may have begun before some of them called. So
+//!   what they get was stored at some time since the first of them called. But once `forget` has returned in their process, later
+//!   callers join no call that began before; other processes learn of it by a message, which may come later.
 //! * A caller in the process of the run may have joined the run, which needs no store. Its answers are judged by their age alone,
 //!   and so are those of a process that serves a stale answer while its own run is under way.
 //! * Nobody gets an answer that no run of the key has made before: that is judged under each fault.
@@ -75,6 +78,17 @@ fn got(operation: &Operation) -> Option<(u64, u64)> {
     Some((*end, *answer))
 }
 
+/// When the first call began that a caller may have joined.
+fn joined(caller: &Operation, operations: &[&Operation]) -> u64 {
+    let own = || operations.iter().filter(|other| other.process == caller.process);
+    let end = |other: &Operation| other.answer.as_ref().map_or(NEVER, |(end, _)| *end);
+    let joined = own()
+        .filter(|other| other.asked == Event::Ask && other.call <= caller.call && end(other) >= caller.call);
+    let forgotten = own().filter(|other| other.asked == Event::Forget && end(other) < caller.call);
+    let first = joined.map(|other| other.call).min().unwrap_or(caller.call);
+    forgotten.map(|forget| forget.call).max().unwrap_or(0).max(first)
+}
+
 fn steps(primitive: Primitive, operations: &[&Operation], runs: &[&Hold]) -> Steps<Step> {
     let by_answer: HashMap<u64, usize> =
         runs.iter().enumerate().filter_map(|(number, run)| Some((run.made?.0, number))).collect();
@@ -95,7 +109,7 @@ fn steps(primitive: Primitive, operations: &[&Operation], runs: &[&Hold]) -> Ste
         let is_stored = runs[run].process != operation.process
             && (primitive == Primitive::SingleFlight || !runs_at(operation, end));
         if is_stored {
-            steps.push((operation.call, end, Step::Get(answer)));
+            steps.push((joined(operation, operations), end, Step::Get(answer)));
             let first = first_got.entry(run).or_insert(end);
             *first = end.min(*first);
         }
