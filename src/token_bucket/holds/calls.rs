@@ -69,7 +69,7 @@ impl TokenBucket {
                 if error.is_away() {
                     // It may have run.
                     let release = step(Verb::Capture { amount: 0, late: 0 }, id);
-                    holds.settle(key, release, &Validity::new(sent, ttl), true);
+                    holds.settle(key, release, &Validity::new(sent, ttl), 0);
                 }
                 return Err(error);
             }
