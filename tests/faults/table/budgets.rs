@@ -197,7 +197,11 @@ pub(crate) fn check(key: &str, operations: &[&Operation]) -> bool {
             (HoldStep::Capture(tokens) | HoldStep::Drop(tokens), _) => {
                 // It cannot have ended by itself before if its ttl has not passed.
                 let at = if call < of.found.0 + TTL_NS { call } else { of.found.1 };
-                steps.push((at, at, Step::Loosen(id, at_end(of.tokens).max(tokens.into()))));
+                let charged = at_end(of.tokens).max(tokens.into());
+                steps.push(match of.is_over {
+                    false => (at, at, Step::Loosen(id, charged)),
+                    true => (call, call, Step::Unheard { held: 0, charged: tokens.into() }),
+                });
                 of.is_over = true;
             }
         }
