@@ -82,11 +82,10 @@ fn got(operation: &Operation) -> Option<(u64, u64)> {
 fn joined(caller: &Operation, operations: &[&Operation]) -> u64 {
     let own = || operations.iter().filter(|other| other.process == caller.process);
     let end = |other: &Operation| other.answer.as_ref().map_or(NEVER, |(end, _)| *end);
-    let joined = own()
-        .filter(|other| other.asked == Event::Ask && other.call <= caller.call && end(other) >= caller.call);
-    let forgotten = own().filter(|other| other.asked == Event::Forget && end(other) < caller.call);
-    let first = joined.map(|other| other.call).min().unwrap_or(caller.call);
-    forgotten.map(|forget| forget.call).max().unwrap_or(0).max(first)
+    let forgets = own().filter(|other| other.asked == Event::Forget && end(other) < caller.call);
+    let since = forgets.map(|forget| forget.call).max().unwrap_or(0);
+    let calls = own().filter(|other| other.asked == Event::Ask && end(other) >= caller.call);
+    calls.map(|other| other.call).filter(|call| *call >= since).min().unwrap_or(caller.call).min(caller.call)
 }
 
 fn steps(primitive: Primitive, operations: &[&Operation], runs: &[&Hold]) -> Steps<Step> {

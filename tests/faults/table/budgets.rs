@@ -2,7 +2,7 @@
 //!
 //! * A hold or an extension needs so many tokens that are neither charged nor held. A refusal needs that they are not available.
 //! * A capture ends its hold, and charges its tokens once. If it says that the hold had ended before, the hold ended by itself
-//!   between the last step on it and that answer: its tokens were charged then, or released, as its key says.
+//!   between its ttl after the last step on it and that answer: its tokens were charged then, or released, as its key says.
 //! * Answers tell the balance at a time between their call and their end, after their own step. Each token is then charged, or
 //!   held, or available: what was charged is known from then on.
 //! * A capture whose answer was lost charges its tokens once, or those of the hold if that ended by itself before, at any time
@@ -36,11 +36,11 @@ enum Step {
         is_charged: bool,
     },
     Charge(i64),
-    /// After a step on a hold, which then is held or is not.
+    /// After a step on a hold, which then has so many tokens.
     Balance {
         remaining: i64,
         held: i64,
-        after: Option<(Id, bool)>,
+        after: Option<(Id, i64)>,
     },
     /// The hold may end at any time, with up to so many tokens charged.
     Loosen(Id, i64),
@@ -105,7 +105,7 @@ impl Specification for Budget {
             }
             Step::Balance { remaining, held, after } => {
                 let unheard = held - budget.held();
-                let is_after = after.is_none_or(|(id, is_held)| budget.holds.contains_key(&id) == is_held);
+                let is_after = after.is_none_or(|(id, tokens)| budget.of(id) == tokens);
                 let charged = i64::from(BUDGET) - held - remaining;
                 let most = budget.charged + budget.may_be_charged;
                 if remaining > 0 {
@@ -143,6 +143,13 @@ struct Known {
     is_over: bool,
 }
 
+impl Known {
+    /// Until when it cannot end by itself: for its ttl from the last step on.
+    fn lasts(&self) -> u64 {
+        self.found.1.max(self.found.0 + TTL_NS)
+    }
+}
+
 pub(crate) fn check(key: &str, operations: &[&Operation]) -> bool {
     let is_charged = is_charged_at_end(key);
     let mut operations = operations.to_vec();
@@ -157,8 +164,8 @@ pub(crate) fn check(key: &str, operations: &[&Operation]) -> bool {
         if let Some((end, Event::Balance { remaining, held, .. })) = answer {
             let after = match asked {
                 HoldStep::Look => None,
-                HoldStep::Capture(_) | HoldStep::Drop(_) => Some((id, false)),
-                HoldStep::Authorize(_) | HoldStep::Extend(_) => Some((id, true)),
+                HoldStep::Capture(_) | HoldStep::Drop(_) => Some((id, 0)),
+                HoldStep::Authorize(tokens) | HoldStep::Extend(tokens) => Some((id, tokens.into())),
             };
             let after = after.filter(|_| !is_ended(answer));
             let (remaining, held) = ((*remaining).into(), (*held).into());
@@ -189,14 +196,13 @@ pub(crate) fn check(key: &str, operations: &[&Operation]) -> bool {
                 let end = answer.map_or(call, |(end, _)| end);
                 // An extension may have found it before.
                 if !of.is_over {
-                    steps.push((of.found.1, end, Step::End { id, is_charged }));
+                    steps.push((of.lasts().min(end), end, Step::End { id, is_charged }));
                 }
                 steps.push((call, end, Step::Charge(late.into())));
                 of.is_over = true;
             }
             (HoldStep::Capture(tokens) | HoldStep::Drop(tokens), _) => {
-                // It cannot have ended by itself before if its ttl has not passed.
-                let at = if call < of.found.0 + TTL_NS { call } else { of.found.1 };
+                let at = call.min(of.lasts());
                 let charged = at_end(of.tokens).max(tokens.into());
                 steps.push(match of.is_over {
                     false => (at, at, Step::Loosen(id, charged)),
@@ -207,7 +213,7 @@ pub(crate) fn check(key: &str, operations: &[&Operation]) -> bool {
         }
     }
     for (id, of) in known.into_iter().filter(|(_, of)| of.tokens > 0 && !of.is_over) {
-        steps.push((of.found.1, of.found.1, Step::Loosen(id, if is_charged { of.tokens } else { 0 })));
+        steps.push((of.lasts(), of.lasts(), Step::Loosen(id, if is_charged { of.tokens } else { 0 })));
     }
     is_linearizable::<Budget>(steps)
 }

@@ -11,6 +11,7 @@ mod calls;
 mod claims;
 mod combined;
 mod fault;
+mod forged;
 mod history;
 mod judge;
 mod linearizable;
