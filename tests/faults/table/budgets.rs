@@ -146,7 +146,14 @@ struct Known {
 impl Known {
     /// Until when it cannot end by itself: for its ttl from the last step on.
     fn lasts(&self) -> u64 {
-        self.found.1.max(self.found.0 + TTL_NS)
+        self.found.0 + TTL_NS
+    }
+
+    /// From `at` on, or from its end by itself on if that is earlier, nobody knows how it ends.
+    fn loosen(&self, at: u64, id: Id, charged: i64) -> (u64, u64, Step) {
+        let at = at.min(self.lasts());
+        // The answer to the last step may have come later.
+        (at, at.max(self.found.1), Step::Loosen(id, charged))
     }
 }
 
@@ -202,10 +209,9 @@ pub(crate) fn check(key: &str, operations: &[&Operation]) -> bool {
                 of.is_over = true;
             }
             (HoldStep::Capture(tokens) | HoldStep::Drop(tokens), _) => {
-                let at = call.min(of.lasts());
                 let charged = at_end(of.tokens).max(tokens.into());
                 steps.push(match of.is_over {
-                    false => (at, at, Step::Loosen(id, charged)),
+                    false => of.loosen(call, id, charged),
                     true => (call, call, Step::Unheard { held: 0, charged: tokens.into() }),
                 });
                 of.is_over = true;
@@ -213,7 +219,7 @@ pub(crate) fn check(key: &str, operations: &[&Operation]) -> bool {
         }
     }
     for (id, of) in known.into_iter().filter(|(_, of)| of.tokens > 0 && !of.is_over) {
-        steps.push((of.lasts(), of.lasts(), Step::Loosen(id, if is_charged { of.tokens } else { 0 })));
+        steps.push(of.loosen(u64::MAX, id, if is_charged { of.tokens } else { 0 }));
     }
     is_linearizable::<Budget>(steps)
 }
