@@ -334,4 +334,22 @@ mod tests {
         guard.finish(Ok(&2));
         assert!(matches!(waits.try_recv(), Ok(Wakeup::Outcome(Ok(2)))));
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stale_answer_that_was_forgotten_is_not_served() {
+        let (table, key, second) = (Table::new("x", false), Key::from("k"), Duration::from_secs(1));
+        let Role::Leader(mut guard, _caller) = table.join(&key) else { panic!("no caller leads") };
+        let Role::Follower(mut early, _early) = table.join(&key) else { panic!("two callers lead") };
+        // The leader has found it before.
+        table.hear(&super::super::local_cache::message("x", &key));
+        let Role::Follower(mut late, _late) = table.join(&key) else { panic!("two callers lead") };
+        guard.serve(1, clock::now().checked_add(second));
+        assert!(matches!(early.try_recv(), Ok(Wakeup::Outcome(Ok(1)))));
+        assert!(late.try_recv().is_err());
+        let Role::Follower(mut later, _later) = table.join(&key) else { panic!("it was forgotten") };
+        guard.finish(Ok(&2));
+        for waits in [&mut late, &mut later] {
+            assert!(matches!(waits.try_recv(), Ok(Wakeup::Outcome(Ok(2)))));
+        }
+    }
 }
