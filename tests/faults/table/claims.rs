@@ -2,7 +2,7 @@
 //!
 //! * A claim is granted if nobody holds one and the item is not known; `claim_anyway` also if it is known.
 //! * "Duplicate" needs a known item, "in flight" a holder. "In flight" is judged as a refusal of a lock is: not after a wait, and
-//!   not once the answer to another claim was lost, which may hold it.
+//!   not once the answer to another claim was lost, and not beside a claim that takes long: those may hold it.
 //! * A confirmation makes the item known, also if its claim was lost. If it answers `true`, the claim was held until then, and
 //!   nobody else got it in between.
 //! * `forget` says whether the item was known, and makes it new.
@@ -13,7 +13,7 @@
 //! * A filter may know an item from the beginning on that nobody confirmed. The table bounds how many.
 
 use super::history::{Event, Hold, Operation};
-use super::linearizable::{NEVER, Steps, has_waited, is_linearizable};
+use super::linearizable::{NEVER, Steps, has_waited, is_beside_slow, is_linearizable};
 use todc_utils::specifications::Specification;
 
 #[derive(Clone, Copy, Debug)]
@@ -157,7 +157,11 @@ fn steps(operations: &[&Operation], holds: &[&Hold]) -> Steps<Step> {
             (Event::Confirm, Some((_, Event::Released(_)))) => None,
             (Event::Confirm, _) => Some((call, call, Step::UnheardConfirm)),
             (_, Some((end, Event::Duplicate))) => Some((call, *end, Step::Duplicate)),
-            (asked, Some((end, Event::Refused))) if !has_waited(operation, *end) && *end < first_unheard => {
+            (asked, Some((end, Event::Refused)))
+                if !has_waited(operation, *end)
+                    && !is_beside_slow(operation, operations)
+                    && *end < first_unheard =>
+            {
                 Some((call, *end, Step::InFlight { anyway: *asked == Event::AcquireAnyway }))
             }
             _ => None,

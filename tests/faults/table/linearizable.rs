@@ -15,6 +15,9 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// An acquisition that took longer has waited for its turn, ns.
 const WAITED: u64 = MAX_WAIT.as_nanos() as u64 / 2;
 
+/// A caller that is not polled for so long may lose what it was granted, ns.
+const SLOW: u64 = 100_000_000;
+
 /// A lock of which `limit` parts can be held.
 #[derive(Clone, Copy, Debug)]
 enum LockStep {
@@ -163,12 +166,26 @@ fn lock_steps(primitive: Primitive, operations: &[&Operation], holds: &[&Hold]) 
     for operation in operations {
         if let (Event::Acquire(share), Some((end, Event::Refused))) = (&operation.asked, &operation.answer)
             && !has_waited(operation, *end)
+            && !is_beside_slow(operation, operations)
             && *end < first_unheard
         {
             steps.push((operation.call, *end, LockStep::Refuse { share: *share, limit }));
         }
     }
     steps
+}
+
+/// Whether another call is under way that takes long. What is granted to a caller that is not polled in time is released, and the
+/// caller asks anew: so it may hold the lock in between, and be granted it later.
+pub(crate) fn is_beside_slow(operation: &Operation, operations: &[&Operation]) -> bool {
+    let end = |operation: &Operation| operation.answer.as_ref().map_or(NEVER, |(end, _)| *end);
+    operations.iter().any(|other| {
+        matches!(other.asked, Event::Acquire(_) | Event::AcquireAnyway)
+            && !std::ptr::eq(operation, *other)
+            && end(other) - other.call > SLOW
+            && other.call <= end(operation)
+            && operation.call <= end(other)
+    })
 }
 
 pub(crate) fn has_waited(operation: &Operation, end: u64) -> bool {
