@@ -89,7 +89,7 @@ fn number(name: &str) -> Option<u64> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_at_once() {
     let first = number("FAULTS_SEED").unwrap_or_else(|| rand::random_range(0..1 << 32));
-    let lasts = Duration::from_secs(number("FAULTS_SECONDS").unwrap_or(8));
+    let lasts = Duration::from_secs(number("FAULTS_SECONDS").unwrap_or(5));
     let began = Instant::now();
     for seed in first.. {
         let (faults, rounds) = draw(&mut StdRng::seed_from_u64(seed));

@@ -29,11 +29,12 @@ pub(super) async fn while_faulty(links: &[Link], lasts: Duration, fault: impl Fn
     proxies().for_each(FaultProxy::heal);
 }
 
-/// Has each master carry out a command, as soon as another fault lets it.
+/// Has each master carry out a command, as soon as another fault lets them. That may change who they are.
 pub(super) async fn to_masters(scene: &Scene, command: &[&str]) {
-    for server in scene.servers.masters() {
-        eventually("a server to take a command", SOON, async || server.query::<Value>(command).is_ok()).await;
-    }
+    eventually("each master to take a command", SOON, async || {
+        scene.servers.masters().into_iter().all(|server| server.query::<Value>(command).is_ok())
+    })
+    .await;
 }
 
 pub(super) fn answers(node: &RedisServer) -> bool {

@@ -8,7 +8,7 @@ use tower_distributed::{Store, StoreBuilder};
 use super::calls;
 use super::fault::Fault;
 use super::history::{Event, History, HoldOutcome, HoldStep, Operation, Primitive, Record, Tail, now};
-use super::worker::{LASTING, Primitives, ROLE, TTL, namespace};
+use super::worker::{LASTING, PERMITS, Primitives, ROLE, TTL, namespace};
 use support::clock_shim::ServerClock;
 use support::cluster::RedisCluster;
 use support::eventually;
@@ -268,7 +268,8 @@ impl Scene {
         let mut leaked = 0;
         for key in history.keys(primitive).into_keys() {
             let is_free = async || match primitive {
-                Primitive::WaitGroup => all.permits.count(key).await.is_ok_and(|count| count == 0),
+                // Whoever is refused ends what a clock that was set back has prolonged.
+                Primitive::WaitGroup => all.permits.try_add_n(key, PERMITS).await.is_ok(),
                 Primitive::Mutex => all.mutex.try_lock(key).await.is_ok(),
                 Primitive::RwLock => all.rw_lock.try_write(key).await.is_ok(),
                 _ => true,
