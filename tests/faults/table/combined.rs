@@ -41,7 +41,8 @@ fn place(fault: Fault) -> Place {
 /// What two faults cannot both have.
 fn parts(fault: Fault) -> &'static [&'static str] {
     match fault {
-        Fault::OutOfMemory | Fault::EvictAll | Fault::EvictVolatile => &["maxmemory"],
+        // No slot moves to a server that is out of memory.
+        Fault::OutOfMemory | Fault::EvictAll | Fault::EvictVolatile | Fault::SlotMigration => &["maxmemory"],
         // A server that does not run cannot be stopped.
         Fault::Restart => &["server"],
         // The clock that can be set has a server without persistence.
