@@ -17,7 +17,7 @@ const DAYS: i64 = 3;
 
 pub fn run(bench: &Bench) {
     bench.runtime.block_on(async {
-        let Some((clock, server)) = ServerClock::start().await else {
+        let Some((clock, server)) = ServerClock::start(&[]).await else {
             return note("no long-permits-most: it needs a C compiler (cc) to set the clock of the server");
         };
         let store = Store::builder().redis(&server.url()).unwrap();

@@ -111,8 +111,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 outcome => {
                     lease.into_iter().for_each(Lease::decline);
                     self.keep(epoch, guard.key(), &outcome, (found.length(), found.fresh(), asked));
-                    guard.finish(Ok(&outcome));
-                    return send_later(caller, self.follow(guard.key(), outcome, call)).await;
+                    let key = guard.key().clone();
+                    guard.found(&outcome);
+                    return send_later(caller, self.follow(&key, outcome, call)).await;
                 }
             }
         }

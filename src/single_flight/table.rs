@@ -42,7 +42,11 @@ struct Flight<V> {
 
 struct Entry<V> {
     flight: Arc<Flight<V>>,
-    waiters: VecDeque<oneshot::Sender<Wakeup<V>>>,
+    waiters: Waiters<V>,
+    /// Those that came after the answer was forgotten: what the leader has found before is not for them.
+    later: Waiters<V>,
+    /// Whether the answer was forgotten since the leader has begun to look for one.
+    is_forgotten: bool,
     /// The number of callers: the waiters, and the caller whose work runs.
     callers: usize,
     /// The number of the current run. A flight has one run at a time.
@@ -52,6 +56,8 @@ struct Entry<V> {
     /// The answer that callers get while a fresh one is made, and when it expires.
     stale: Option<(V, Instant)>,
 }
+
+type Waiters<V> = VecDeque<oneshot::Sender<Wakeup<V>>>;
 
 /// The message to a waiter.
 pub(super) enum Wakeup<V> {
@@ -90,7 +96,10 @@ impl<V: Clone> Table<V> {
                 }
                 let (sender, receiver) = oneshot::channel();
                 entry.callers += 1;
-                entry.waiters.push_back(sender);
+                match entry.is_forgotten {
+                    true => entry.later.push_back(sender),
+                    false => entry.waiters.push_back(sender),
+                }
                 let (caller, current) = (Caller(Arc::clone(&entry.flight)), entry.current.clone());
                 drop(entries);
                 // The caller that waits does not depend on another's future.
@@ -99,9 +108,9 @@ impl<V: Clone> Table<V> {
             }
             Vacant(place) => {
                 let flight = Arc::new(Flight { table: Arc::clone(self), key: key.clone(), hash });
-                let (waiters, caller) = (VecDeque::new(), Caller(Arc::clone(&flight)));
+                let caller = Caller(Arc::clone(&flight));
                 let guard = LeaderGuard { flight: Arc::clone(&flight), run: 0, leads: true };
-                place.insert(Entry { flight, waiters, callers: 1, run: 0, current: None, stale: None });
+                place.insert(Entry::new(flight));
                 Role::Leader(guard, caller)
             }
         }
@@ -186,6 +195,19 @@ impl<V> Flight<V> {
         entries.find_entry(self.hash, |entry| self.is(entry)).ok().map(|entry| entry.remove().0)
     }
 
+    /// Returns the waiters that get what was found. Ends the flight if there are no others, else returns `true`.
+    fn found(&self) -> Option<(Waiters<V>, bool)> {
+        let mut entries = lock(self.shard());
+        let mut found = entries.find_entry(self.hash, |entry| self.is(entry)).ok()?;
+        let entry = found.get_mut();
+        if entry.later.is_empty() {
+            return Some((found.remove().0.waiters, false));
+        }
+        let waiters = std::mem::take(&mut entry.waiters);
+        entry.looks_anew();
+        Some((waiters, true))
+    }
+
     /// Ends a run and returns the waiter that leads next. If no caller waits, ends the flight.
     fn next_run(&self) -> Option<(u64, oneshot::Sender<Wakeup<V>>)> {
         let mut entries = lock(self.shard());
@@ -193,6 +215,7 @@ impl<V> Flight<V> {
         let entry = found.get_mut();
         entry.stale = None;
         let run = entry.next_run();
+        entry.looks_anew();
         let next = std::iter::from_fn(|| entry.waiters.pop_front()).find(|waiter| !waiter.is_closed());
         if next.is_none() {
             found.remove();
@@ -202,6 +225,17 @@ impl<V> Flight<V> {
 }
 
 impl<V> Entry<V> {
+    fn new(flight: Arc<Flight<V>>) -> Self {
+        let (waiters, later) = (Waiters::new(), Waiters::new());
+        Self { flight, waiters, later, is_forgotten: false, callers: 1, run: 0, current: None, stale: None }
+    }
+
+    /// What a leader finds from now on is for all waiters.
+    fn looks_anew(&mut self) {
+        self.is_forgotten = false;
+        self.waiters.append(&mut self.later);
+    }
+
     /// Begins the next run. The previous run can no longer be aborted.
     fn next_run(&mut self) -> u64 {
         self.current = None;
@@ -237,22 +271,34 @@ impl<V: Clone> LeaderGuard<V> {
     pub(super) fn finish(&mut self, outcome: Result<&V, &Error>) {
         self.leads = false;
         let Some(entry) = self.flight.end() else { return };
-        for waiter in entry.waiters {
+        for waiter in entry.waiters.into_iter().chain(entry.later) {
             // A waiter that was dropped needs no outcome.
             let _ = waiter.send(Wakeup::Outcome(outcome.cloned().map_err(Error::clone)));
         }
     }
 
+    /// Ends the flight with an outcome that was found. Waiters that came after it was forgotten do not get it: one of them leads.
+    pub(super) fn found(mut self, outcome: &V) {
+        let (waiters, leads) = self.flight.found().unwrap_or_default();
+        self.leads = leads;
+        send_all(waiters, outcome);
+    }
+
     /// Sends an existing answer to all waiters. Callers that come before `until`, by the [clock] that includes suspend,
-    /// and before the flight ends, get it too.
+    /// and before the flight ends, get it too, unless it was forgotten.
     pub(super) fn serve(&self, stale: V, until: Option<Instant>) {
         let waiters = self.flight.with(|entry| {
-            entry.stale = until.map(|until| (stale.clone(), until));
+            entry.stale = until.filter(|_| !entry.is_forgotten).map(|until| (stale.clone(), until));
             std::mem::take(&mut entry.waiters)
         });
-        for waiter in waiters.into_iter().flatten() {
-            let _ = waiter.send(Wakeup::Outcome(Ok(stale.clone())));
-        }
+        send_all(waiters.unwrap_or_default(), &stale);
+    }
+}
+
+fn send_all<V: Clone>(waiters: Waiters<V>, outcome: &V) {
+    for waiter in waiters {
+        // A waiter that was dropped needs no outcome.
+        let _ = waiter.send(Wakeup::Outcome(Ok(outcome.clone())));
     }
 }
 
@@ -281,7 +327,7 @@ impl<V> Caller<V> {
             if entry.run == number {
                 entry.current = Some(Arc::clone(run));
             }
-            !entry.waiters.is_empty()
+            !entry.waiters.is_empty() || !entry.later.is_empty()
         });
         if others == Some(true) {
             run.spawn();
@@ -304,12 +350,13 @@ impl<V> Drop for Caller<V> {
 }
 
 impl<V: Send> Listener for Table<V> {
-    /// Stops serving a stale answer that was forgotten: callers wait for the current run.
+    /// Stops serving a stale answer that was forgotten: callers wait for the current run. If that finds an answer, it has found
+    /// the forgotten one.
     fn hear(&self, message: &[u8]) {
         let Some(key) = forgotten(message, &self.namespace) else { return };
         let hash = self.hasher.hash_one(&key);
         if let Some(entry) = lock(self.shard(hash)).find_mut(hash, |entry| entry.flight.key == key) {
-            entry.stale = None;
+            (entry.stale, entry.is_forgotten) = (None, true);
         }
     }
 }
@@ -333,5 +380,23 @@ mod tests {
         let Role::Follower(mut waits, _waiter) = table.join(&key) else { panic!("the answer has expired") };
         guard.finish(Ok(&2));
         assert!(matches!(waits.try_recv(), Ok(Wakeup::Outcome(Ok(2)))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stale_answer_that_was_forgotten_is_not_served() {
+        let (table, key, second) = (Table::new("x", false), Key::from("k"), Duration::from_secs(1));
+        let Role::Leader(mut guard, _caller) = table.join(&key) else { panic!("no caller leads") };
+        let Role::Follower(mut early, _early) = table.join(&key) else { panic!("two callers lead") };
+        // The leader has found it before.
+        table.hear(&super::super::local_cache::message("x", &key));
+        let Role::Follower(mut late, _late) = table.join(&key) else { panic!("two callers lead") };
+        guard.serve(1, clock::now().checked_add(second));
+        assert!(matches!(early.try_recv(), Ok(Wakeup::Outcome(Ok(1)))));
+        assert!(late.try_recv().is_err());
+        let Role::Follower(mut later, _later) = table.join(&key) else { panic!("it was forgotten") };
+        guard.finish(Ok(&2));
+        for waits in [&mut late, &mut later] {
+            assert!(matches!(waits.try_recv(), Ok(Wakeup::Outcome(Ok(2)))));
+        }
     }
 }

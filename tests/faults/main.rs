@@ -14,6 +14,7 @@ mod durable_cluster;
 #[cfg(feature = "sentinel")]
 mod failover;
 mod fsync;
+mod late_captures;
 mod network;
 mod not_serving;
 mod other_servers;

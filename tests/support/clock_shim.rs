@@ -13,8 +13,8 @@ pub struct ServerClock {
 }
 
 impl ServerClock {
-    /// Starts a server whose clock can be set. `None`, with a word on the standard error, without a C compiler.
-    pub async fn start() -> Option<(Self, RedisServer)> {
+    /// Starts a server whose clock can be set, with these arguments. `None`, with a word on the standard error, without a C compiler.
+    pub async fn start(arguments: &[&str]) -> Option<(Self, RedisServer)> {
         let dir = ScratchDir::new();
         let source = dir.path().join("clock_shim.c");
         std::fs::write(&source, include_str!("clock_shim.c")).unwrap();
@@ -30,7 +30,7 @@ impl ServerClock {
         let clock = Self { dir };
         clock.set(0);
         let env = [("LD_PRELOAD", library), ("CLOCK_OFFSET_FILE", clock.file())];
-        let server = RedisServer::with_env(&env).await;
+        let server = RedisServer::with_env(arguments, &env).await;
         Some((clock, server))
     }
 

@@ -103,6 +103,11 @@ impl Child {
         self.process.kill9();
     }
 
+    /// Sends SIGKILL, and does not wait.
+    pub fn kill(&self) {
+        self.process.kill();
+    }
+
     /// Sends SIGSTOP.
     pub fn pause(&self) {
         self.process.pause();

@@ -42,9 +42,9 @@ impl RedisServer {
         Self::launch(String::new, arguments).await
     }
 
-    /// Like [`start`](Self::start), with variables of the environment.
-    pub async fn with_env(env: &[(&'static str, PathBuf)]) -> Self {
-        Self::launch_with(String::new, &[], env).await
+    /// Like [`with_args`](Self::with_args), with variables of the environment.
+    pub async fn with_env(arguments: &[&str], env: &[(&'static str, PathBuf)]) -> Self {
+        Self::launch_with(String::new, arguments, env).await
     }
 
     /// Like [`with_args`](Self::with_args), with further lines of configuration. `config` is called once for each

@@ -79,6 +79,11 @@ impl Supervised {
         self.status = self.child.wait().ok();
     }
 
+    /// Sends SIGKILL, and does not wait.
+    pub fn kill(&self) {
+        self.signal("KILL");
+    }
+
     /// Sends SIGSTOP. Returns when the process has stopped.
     pub fn pause(&self) {
         self.signal("STOP");

@@ -46,8 +46,8 @@ impl TokenBucket {
     /// * [`is_invalid`](Error::is_invalid) if `n` is 0; [`is_exceeds_limit`](Error::is_exceeds_limit) if it is above the
     ///   burst.
     /// * [`is_overloaded`](Error::is_overloaded), also if the key has too many holds.
-    /// * [`is_unavailable`](Error::is_unavailable): if the tokens were held, they are released, at the latest after the
-    ///   [ttl](Self::with_hold_ttl).
+    /// * [`is_unavailable`](Error::is_unavailable): if the tokens were held, they are released in the background. If the store
+    ///   stays away for the [ttl](Self::with_hold_ttl), the hold ends by itself, as [`OnEnd`] says.
     ///
     /// # Cancel safety
     ///
@@ -69,7 +69,7 @@ impl TokenBucket {
                 if error.is_away() {
                     // It may have run.
                     let release = step(Verb::Capture { amount: 0, late: 0 }, id);
-                    holds.settle(key, release, &Validity::new(sent, ttl), true);
+                    holds.settle(key, release, &Validity::new(sent, ttl), 0);
                 }
                 return Err(error);
             }

@@ -129,7 +129,7 @@ impl Hold {
     /// # Errors
     ///
     /// [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded): the capture is sent again in
-    /// the background. The tokens are charged once.
+    /// the background. The tokens are charged once; if the hold had ended, those that were not charged at its end may not be.
     ///
     /// # Cancel safety
     ///
@@ -232,9 +232,12 @@ impl Hold {
 
     /// Captures `n` tokens, also if the future is dropped before it was polled.
     fn end(mut self, n: u32, late: u32) -> impl Future<Output = Result<Captured, Error>> + Send {
-        let verb = self.ends(n, late);
+        let verb = self.ends(n);
         async move {
-            let reply = self.run(verb).await?;
+            let mut reply = self.run(verb).await?;
+            if late > 0 && reply.outcome == Outcome::Ended {
+                reply = self.run(Verb::late(late)).await?;
+            }
             Ok(self.ended(n, late, reply))
         }
     }
@@ -246,10 +249,10 @@ impl Hold {
     }
 
     /// Begins a capture, which the caller sends. If there is no answer, the drop sends it again.
-    pub(super) fn ends(&mut self, n: u32, late: u32) -> Verb {
+    pub(super) fn ends(&mut self, n: u32) -> Verb {
         self.bucket.clients.holds.stop(self.id);
         self.end = End::Sent(n);
-        Verb::Capture { amount: n, late }
+        Verb::Capture { amount: n, late: 0 }
     }
 
     /// Takes the answer to a capture.
@@ -272,8 +275,8 @@ impl Hold {
         self.bucket.local.forget_refusal(&self.key, &self.bucket.quotas);
     }
 
-    /// Ends it without a caller that waits, with the capture that is returned. `None`: it has ended.
-    fn drops(&mut self) -> Option<HoldStep> {
+    /// The capture of its drop, and the tokens to charge if that finds that the hold has ended. `None`: it has ended.
+    pub(super) fn capture_of_drop(&self) -> Option<(HoldStep, u32)> {
         let (amount, late) = match (self.end, self.usage.get()) {
             (End::Done, _) => return None,
             (End::Sent(n), _) => (n, 0),
@@ -281,8 +284,7 @@ impl Hold {
             (End::Unknown, None) if self.on_end == OnEnd::Capture => (self.amount, 0),
             (End::Unknown, None) => (0, 0),
         };
-        self.over();
-        Some(self.step(Verb::Capture { amount, late }))
+        Some((self.step(Verb::Capture { amount, late: 0 }), late))
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -291,7 +293,8 @@ impl Hold {
 
     /// As its drop. The caller sends the capture that is returned.
     pub(super) fn dropped(&mut self) -> Option<HoldStep> {
-        let step = self.drops()?;
+        let (step, _) = self.capture_of_drop()?;
+        self.over();
         self.end = End::Done;
         self.bucket.clients.holds.owe(self.key.clone(), step.clone(), &self.validity);
         Some(step)
@@ -300,9 +303,9 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let again = matches!(self.end, End::Sent(_));
-        if let Some(step) = self.drops() {
-            self.bucket.clients.holds.settle(self.key.clone(), step, &self.validity, again);
+        if let Some((step, late)) = self.capture_of_drop() {
+            self.over();
+            self.bucket.clients.holds.settle(self.key.clone(), step, &self.validity, late);
         }
     }
 }

@@ -38,6 +38,14 @@ pub(crate) enum Verb {
     Capture { amount: u32, late: u32 },
 }
 
+impl Verb {
+    /// Charges tokens for a hold that has ended. It is sent once, and only if the only capture was answered so: a capture that
+    /// the network held up may come after another one that has removed the hold.
+    pub(super) fn late(late: u32) -> Self {
+        Self::Capture { amount: 0, late }
+    }
+}
+
 /// What became of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {

@@ -167,22 +167,39 @@ impl Renewals {
         lock(&self.table).take(id);
     }
 
-    /// Ends a hold without a caller that waits. `step` is a capture. `again`: it was sent once.
-    pub(super) fn settle(self: &Arc<Self>, key: Key, step: HoldStep, validity: &Arc<Validity>, again: bool) {
-        let Verb::Capture { amount, .. } = step.verb else { return };
-        let late = || HoldStep { verb: Verb::Capture { amount, late: 0 }, ..step.clone() };
-        let first = if again { late() } else { step.clone() };
-        self.owe(key.clone(), step, validity);
-        self.send(Handle::try_current().ok(), key, first);
+    /// Ends a hold without a caller that waits. `step` is a capture, and `late` the tokens to charge if the hold has ended.
+    pub(super) fn settle(self: &Arc<Self>, key: Key, step: HoldStep, validity: &Arc<Validity>, late: u32) {
+        self.owe(key.clone(), step.clone(), validity);
+        let (this, sent, charged) = (Arc::clone(self), clock::now(), (key.clone(), step.clone(), late));
+        self.client.send(Handle::try_current().ok(), key, step, move |reply| {
+            this.captured(charged, sent, reply.map(|reply| reply.outcome));
+        });
+    }
+
+    /// Takes the answer to the first call of a capture. If it says that the hold had ended, charges the late tokens, unless the
+    /// capture was sent again meanwhile: that may have ended the hold.
+    pub(super) fn captured(
+        self: &Arc<Self>,
+        (key, step, late): (Key, HoldStep, u32),
+        sent: Instant,
+        reply: Result<Outcome, Error>,
+    ) {
+        let is_only =
+            || lock(&self.table).entries.get(&step.id).is_some_and(|entry| entry.pause == Some(FIRST_PAUSE));
+        if late == 0 || !matches!(reply, Ok(Outcome::Ended)) || !is_only() {
+            return self.answered(step.id, sent, true, reply);
+        }
+        let store = self.store.clone();
+        store.owed().into_iter().for_each(|owed| owed.add(1));
+        self.answered(step.id, sent, true, reply);
+        let step = HoldStep { verb: Verb::late(late), ..step };
+        self.client.send(None, key, step, move |_| store.owed().into_iter().for_each(|owed| owed.done(1)));
     }
 
     /// Notes a capture that the caller sends. It is sent again until it is [answered](Self::answered).
     pub(super) fn owe(self: &Arc<Self>, key: Key, step: HoldStep, validity: &Arc<Validity>) {
         let (validity, pause) = (Arc::clone(validity), Some(FIRST_PAUSE));
         let due = clock::now() + FIRST_PAUSE;
-        let Verb::Capture { amount, .. } = step.verb else { return };
-        // To charge for a hold that is gone is not safe to repeat. So only the first call does.
-        let step = HoldStep { verb: Verb::Capture { amount, late: 0 }, ..step };
         let mut table = lock(&self.table);
         table.take(step.id);
         if table.owed < MOST_OWED {

@@ -10,7 +10,7 @@ use futures_util::future::{join_all, select_all};
 use smallvec::SmallVec;
 
 use super::hold::{Captured, Hold};
-use super::operation::{HoldStep, Outcome, Verb};
+use super::operation::{HoldReply, HoldStep, Outcome, Verb};
 use super::renewals::Validity;
 use super::state::MOST;
 use super::{OnEnd, Usage};
@@ -134,9 +134,8 @@ impl HoldSet {
         let (mut captures, mut lates, mut steps) = (Vec::new(), Amounts::new(), Steps::new());
         if self.are_together {
             for ((_, hold), n) in self.holds.iter_mut().zip(&portions) {
-                let late = hold.late(*n);
-                let verb = hold.ends(*n, late);
-                lates.push(late);
+                let verb = hold.ends(*n);
+                lates.push(hold.late(*n));
                 steps.push(hold.step(verb));
             }
         } else {
@@ -153,7 +152,18 @@ impl HoldSet {
             if self.holds.is_empty() {
                 return Ok(Results::new());
             }
-            let reply = self.limits.run_on_holds(&self.keys, steps, false).await?;
+            let mut reply = self.limits.run_on_holds(&self.keys, steps, false).await?;
+            let ended =
+                |(late, reply): (&u32, &HoldReply)| if reply.outcome == Outcome::Ended { *late } else { 0 };
+            let charged: Amounts = lates.iter().zip(&reply.each).map(ended).collect();
+            if charged.iter().any(|late| *late > 0) {
+                let late = |((_, hold), late): (&(usize, Hold), &u32)| hold.step(Verb::late(*late));
+                let steps = self.holds.iter().zip(&charged).map(late).collect();
+                let after = self.limits.run_on_holds(&self.keys, steps, false).await?;
+                for (reply, after) in reply.each.iter_mut().zip(after.each) {
+                    reply.state = after.state;
+                }
+            }
             let each = self.holds.iter_mut().zip(portions).zip(lates).zip(reply.each);
             let captured = each
                 .map(|((((limit, hold), n), late), reply)| (self.places[*limit], hold.ended(n, late, reply)));
@@ -240,7 +250,7 @@ async fn authorize_together(
             for (bucket, key) in limits.buckets().iter().zip(keys).filter(|_| error.is_away()) {
                 let release = step(bucket, Verb::Capture { amount: 0, late: 0 });
                 let validity = Validity::new(sent, bucket.holding.ttl);
-                bucket.clients.holds.settle(key.clone(), release, &validity, true);
+                bucket.clients.holds.settle(key.clone(), release, &validity, 0);
             }
             return Err(error);
         }
@@ -306,24 +316,27 @@ impl Drop for HoldSet {
             let portions = self.portions(&amounts);
             // Each hold captures its part when it is dropped.
             for ((_, hold), portion) in self.holds.iter_mut().zip(portions) {
-                hold.ends(portion, 0);
+                hold.ends(portion);
             }
             return;
         }
-        let renewals = |(_, hold): &(usize, Hold)| (Arc::clone(&hold.bucket.clients.holds), hold.id);
-        let (sent, owed) = (clock::now(), self.holds.iter().map(renewals).collect::<SmallVec<[_; 3]>>());
-        let holds = &mut self.holds;
-        if holds.iter().any(|(_, hold)| hold.has_ended()) {
+        if self.holds.iter().any(|(_, hold)| hold.has_ended()) {
             return;
         }
+        let capture = |(_, hold): &(usize, Hold)| {
+            let (step, late) = hold.capture_of_drop()?;
+            Some((Arc::clone(&hold.bucket.clients.holds), (hold.key.clone(), step, late)))
+        };
+        let owed: SmallVec<[_; 3]> = self.holds.iter().filter_map(capture).collect();
+        let (sent, holds) = (clock::now(), &mut self.holds);
         let steps = || holds.iter_mut().filter_map(|(_, hold)| hold.dropped()).collect();
         // In memory, each hold ends by its drop.
         self.limits.send_to_holds(&self.keys, steps, move |reply| match reply {
-            Ok(reply) => owed.into_iter().zip(reply.each).for_each(|((renewals, id), reply)| {
-                renewals.answered(id, sent, true, Ok(reply.outcome));
+            Ok(reply) => owed.into_iter().zip(reply.each).for_each(|((renewals, capture), reply)| {
+                renewals.captured(capture, sent, Ok(reply.outcome));
             }),
-            Err(error) => owed.into_iter().for_each(|(renewals, id)| {
-                renewals.answered(id, sent, true, Err(error.clone()));
+            Err(error) => owed.into_iter().for_each(|(renewals, capture)| {
+                renewals.captured(capture, sent, Err(error.clone()));
             }),
         });
     }

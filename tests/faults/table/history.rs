@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+use super::worker::ALONE;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Primitive {
@@ -20,20 +22,38 @@ pub(crate) enum Primitive {
     Mutex,
     RwLock,
     SingleFlight,
+    /// Flights that serve stale answers.
+    StaleFlight,
+    /// Exact.
     Dedupe,
+    /// On a filter.
+    FilterDedupe,
     BloomFilter,
+    /// Authorize and capture.
+    Budget,
 }
 
 impl Primitive {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::TokenBucket,
         Self::WaitGroup,
         Self::Mutex,
         Self::RwLock,
         Self::SingleFlight,
+        Self::StaleFlight,
         Self::Dedupe,
+        Self::FilterDedupe,
         Self::BloomFilter,
+        Self::Budget,
     ];
+
+    pub(crate) fn is_flight(self) -> bool {
+        matches!(self, Self::SingleFlight | Self::StaleFlight)
+    }
+
+    pub(crate) fn is_dedupe(self) -> bool {
+        matches!(self, Self::Dedupe | Self::FilterDedupe)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,9 +63,19 @@ pub(crate) enum Event {
     Ask,
     /// A lease with this share of the key (of the limit), or a run of a flight.
     Acquire(u32),
+    /// A claim, also on an item that is known.
+    AcquireAnyway,
     /// Its lease was held at this time.
     Held,
+    /// A run has made this answer.
+    Made(u64),
     Release,
+    /// A claim ends, and its item is known from now on.
+    Confirm,
+    /// An answer or an item.
+    Forget,
+    /// A step on this hold of tokens, or a look at all.
+    Hold(u64, HoldStep),
     /// Yes: with the remaining tokens.
     Admitted(Option<u32>),
     /// Yes: with the fencing token.
@@ -53,10 +83,60 @@ pub(crate) enum Event {
     /// Whether the lease was still held.
     Released(bool),
     Refused,
+    /// The item is known.
+    Duplicate,
+    /// Whether there was anything.
+    Forgotten(bool),
+    /// The answer of a flight.
+    Got(u64),
+    /// What became of a hold, and the balance after it, and after other steps of the same instant.
+    Balance {
+        outcome: HoldOutcome,
+        remaining: u32,
+        held: u32,
+    },
     /// A refusal or an answer that can only come from a state that should be over.
     Overdue(String),
     /// The store has failed: nobody knows whether it was done.
     Failed(String),
+    /// It goes on without its caller.
+    Unheard,
+}
+
+impl Event {
+    fn is_question(&self) -> bool {
+        matches!(
+            self,
+            Self::Ask
+                | Self::Acquire(_)
+                | Self::AcquireAnyway
+                | Self::Release
+                | Self::Confirm
+                | Self::Forget
+                | Self::Hold(..)
+        )
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum HoldStep {
+    Authorize(u32),
+    /// To so many tokens.
+    Extend(u32),
+    Capture(u32),
+    /// It is dropped with this usage: nobody hears of the capture.
+    Drop(u32),
+    Look,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum HoldOutcome {
+    Done,
+    Refused,
+    /// The hold had ended before. So many tokens more were charged.
+    Ended(u32),
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -117,6 +197,8 @@ impl Tail {
 /// A question and its answer, which is missing if the worker was killed in between.
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
+    /// The number of the worker.
+    pub(crate) process: usize,
     pub(crate) primitive: Primitive,
     pub(crate) key: String,
     pub(crate) asked: Event,
@@ -127,6 +209,7 @@ pub(crate) struct Operation {
 /// A lease, from its grant to the last time when its holder believed in it, and how it was released.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
+    pub(crate) process: usize,
     pub(crate) primitive: Primitive,
     pub(crate) key: String,
     pub(crate) share: u32,
@@ -134,10 +217,36 @@ pub(crate) struct Hold {
     pub(crate) call: u64,
     pub(crate) granted: u64,
     pub(crate) held: u64,
+    /// Whether it is a claim on an item that may be known.
+    pub(crate) anyway: bool,
+    /// The answer of a run, and when it was made.
+    pub(crate) made: Option<(u64, u64)>,
+    /// How its holder ended it.
+    pub(crate) ending: Option<Ending>,
+}
+
+/// The end of a lease. Its answer says whether the lease was held until then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ending {
+    pub(crate) confirms: bool,
+    pub(crate) call: u64,
+    pub(crate) answer: Option<(u64, bool)>,
+}
+
+impl Hold {
+    fn ended(&self, was_held: bool) -> Option<u64> {
+        self.ending?.answer.filter(|(_, held)| *held == was_held).map(|(at, _)| at)
+    }
+
     /// When the release was confirmed.
-    pub(crate) released: Option<u64>,
+    pub(crate) fn released(&self) -> Option<u64> {
+        self.ended(true)
+    }
+
     /// When the release was answered with: it was not held.
-    pub(crate) denied: Option<u64>,
+    pub(crate) fn denied(&self) -> Option<u64> {
+        self.ended(false)
+    }
 }
 
 /// What was done, over all workers.
@@ -145,6 +254,8 @@ pub(crate) struct Hold {
 pub(crate) struct History {
     pub(crate) operations: Vec<Operation>,
     pub(crate) holds: Vec<Hold>,
+    /// The number of workers so far.
+    processes: usize,
 }
 
 impl History {
@@ -160,37 +271,62 @@ impl History {
 
     /// Adds what one worker did. Each of its tasks does one thing at a time.
     pub(crate) fn add(&mut self, records: &[Record]) {
+        let process = self.processes;
+        self.processes += 1;
         let (mut pending, mut holding) = (HashMap::new(), HashMap::new());
         for record in records {
             let (primitive, key, at) = (record.primitive, record.key.clone(), record.at);
             match &record.event {
-                Event::Ask | Event::Acquire(_) | Event::Release => {
-                    pending.insert(record.task, self.operations.len());
-                    let asked = record.event.clone();
-                    self.operations.push(Operation { primitive, key, asked, call: at, answer: None });
-                }
-                Event::Held => {
+                Event::Held | Event::Made(_) => {
                     let hold: &usize = holding.get(&record.task).expect("a lease that nobody asked for");
-                    self.holds[*hold].held = at;
+                    match record.event {
+                        Event::Made(answer) => self.holds[*hold].made = Some((answer, at)),
+                        _ => self.holds[*hold].held = at,
+                    }
+                }
+                asked if asked.is_question() => {
+                    pending.insert(record.task, self.operations.len());
+                    let (asked, answer) = (asked.clone(), None);
+                    if let (Event::Release | Event::Confirm, Some(hold)) = (&asked, holding.get(&record.task))
+                    {
+                        let confirms = asked == Event::Confirm;
+                        self.holds[*hold].ending = Some(Ending { confirms, call: at, answer: None });
+                    }
+                    self.operations.push(Operation { process, primitive, key, asked, call: at, answer });
                 }
                 answer => {
                     let operation = pending.remove(&record.task).expect("an answer that nobody asked for");
                     let operation = &mut self.operations[operation];
                     operation.answer = Some((at, answer.clone()));
                     match (&operation.asked, answer) {
-                        (Event::Acquire(share), Event::Granted(fence)) => {
+                        (asked @ (Event::Acquire(_) | Event::AcquireAnyway), Event::Granted(fence)) => {
                             holding.insert(record.task, self.holds.len());
-                            let (share, fence, call) = (*share, *fence, operation.call);
+                            let (fence, call, anyway) =
+                                (*fence, operation.call, *asked == Event::AcquireAnyway);
+                            let share = if let Event::Acquire(share) = asked { *share } else { ALONE };
                             // No belief is proven yet.
-                            let (granted, held, released, denied) = (at, call, None, None);
-                            let hold =
-                                Hold { primitive, key, share, fence, call, granted, held, released, denied };
-                            self.holds.push(hold);
+                            let (granted, held, made, ending) = (at, call, None, None);
+                            self.holds.push(Hold {
+                                process,
+                                primitive,
+                                key,
+                                share,
+                                fence,
+                                call,
+                                granted,
+                                held,
+                                anyway,
+                                made,
+                                ending,
+                            });
                         }
-                        (Event::Release, answer) => {
+                        (Event::Release | Event::Confirm, answer) => {
                             let hold = holding.remove(&record.task).expect("a release of nothing");
-                            self.holds[hold].released = (*answer == Event::Released(true)).then_some(at);
-                            self.holds[hold].denied = (*answer == Event::Released(false)).then_some(at);
+                            if let (Event::Released(held), Some(ending)) =
+                                (answer, &mut self.holds[hold].ending)
+                            {
+                                ending.answer = Some((at, *held));
+                            }
                         }
                         _ => {}
                     }

@@ -145,8 +145,14 @@ fn tokens_that_are_given_out_twice_are_found() {
 
 #[test]
 fn an_item_that_is_handled_twice_is_found() {
-    let again = sorted(&[lease(0, ALONE, 7, [0, 10, 20, 30]), lease(1, ALONE, 8, [40, 50, 60, 70])]);
-    assert_eq!(row(Primitive::Dedupe, &again).double, 1);
+    let claim = |task, fence, at| {
+        let mut claim = lease(task, ALONE, fence, at);
+        claim[4].2 = Event::Confirm;
+        claim
+    };
+    let again = sorted(&[claim(0, 7, [0, 10, 20, 30]), claim(1, 8, [40, 50, 60, 70])]);
+    let found = row(Primitive::Dedupe, &again);
+    assert_eq!((found.double, unordered(&found)), (1, 1));
     let new = [
         (0, 0, Event::Ask),
         (5, 0, Event::Admitted(None)),

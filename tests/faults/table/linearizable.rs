@@ -10,10 +10,13 @@ use super::history::{Event, Hold, Operation, Primitive};
 use super::worker::{ALONE, BURST, MAX_WAIT, PERMITS};
 
 /// Later than all that happens: for what may happen at any time, or never.
-const NEVER: u64 = u64::MAX;
+pub(crate) const NEVER: u64 = u64::MAX;
 
 /// An acquisition that took longer has waited for its turn, ns.
 const WAITED: u64 = MAX_WAIT.as_nanos() as u64 / 2;
+
+/// A caller that is not polled for so long may lose what it was granted, ns.
+const SLOW: u64 = 100_000_000;
 
 /// A lock of which `limit` parts can be held.
 #[derive(Clone, Copy, Debug)]
@@ -107,9 +110,9 @@ impl Specification for Bucket {
 }
 
 /// Steps with the time before and the time after them.
-type Steps<T> = Vec<(u64, u64, T)>;
+pub(crate) type Steps<T> = Vec<(u64, u64, T)>;
 
-fn is_linearizable<S: Specification<Operation: Clone>>(steps: Steps<S::Operation>) -> bool {
+pub(crate) fn is_linearizable<S: Specification<Operation: Clone>>(steps: Steps<S::Operation>) -> bool {
     let mut actions = Vec::new();
     for (process, (call, end, step)) in steps.into_iter().enumerate() {
         actions.push((call, process, Action::Call(step.clone())));
@@ -149,7 +152,7 @@ fn lock_steps(primitive: Primitive, operations: &[&Operation], holds: &[&Hold]) 
     for (hold, lease) in holds.iter().enumerate() {
         let Hold { share, fence, .. } = **lease;
         steps.push((lease.call, lease.granted, LockStep::Grant { hold, share, fence, limit }));
-        steps.push((lease.held, lease.released.unwrap_or(NEVER), LockStep::End { hold }));
+        steps.push((lease.held, lease.released().unwrap_or(NEVER), LockStep::End { hold }));
     }
     // Such a call may have been granted without anybody knowing, and be the reason for each later refusal.
     let is_unheard = |operation: &Operation| match &operation.answer {
@@ -163,6 +166,7 @@ fn lock_steps(primitive: Primitive, operations: &[&Operation], holds: &[&Hold]) 
     for operation in operations {
         if let (Event::Acquire(share), Some((end, Event::Refused))) = (&operation.asked, &operation.answer)
             && !has_waited(operation, *end)
+            && !is_beside_slow(operation, operations)
             && *end < first_unheard
         {
             steps.push((operation.call, *end, LockStep::Refuse { share: *share, limit }));
@@ -171,7 +175,20 @@ fn lock_steps(primitive: Primitive, operations: &[&Operation], holds: &[&Hold]) 
     steps
 }
 
-fn has_waited(operation: &Operation, end: u64) -> bool {
+/// Whether another call is under way that takes long. What is granted to a caller that is not polled in time is released, and the
+/// caller asks anew: so it may hold the lock in between, and be granted it later.
+pub(crate) fn is_beside_slow(operation: &Operation, operations: &[&Operation]) -> bool {
+    let end = |operation: &Operation| operation.answer.as_ref().map_or(NEVER, |(end, _)| *end);
+    operations.iter().any(|other| {
+        matches!(other.asked, Event::Acquire(_) | Event::AcquireAnyway)
+            && !std::ptr::eq(operation, *other)
+            && end(other) - other.call > SLOW
+            && other.call <= end(operation)
+            && operation.call <= end(other)
+    })
+}
+
+pub(crate) fn has_waited(operation: &Operation, end: u64) -> bool {
     end - operation.call > WAITED
 }
 

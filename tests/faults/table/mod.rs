@@ -1,13 +1,21 @@
 //! What each fault does to each primitive, in figures: two workers use all primitives at the same time while a fault strikes
 //! again and again. Their histories are judged, and checked for linearizability.
 //!
+//! [`combined`] has two faults strike at once, at random.
+//!
 //! `FAULTS=long` strikes more often. `target/faults/` then has a table (`*.md`) and the histories (`*/*.jsonl`).
 
+mod answers;
+mod budgets;
+mod calls;
+mod claims;
+mod combined;
 mod fault;
+mod forged;
 mod history;
-
 mod judge;
 mod linearizable;
+mod means;
 mod site;
 mod verdict;
 mod worker;
@@ -15,8 +23,9 @@ mod worker;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fault::Fault;
+use fault::{Fault, LONG, SHORT};
 use history::{History, Primitive, now};
+use site::Scene;
 use verdict::{HEADER, Row, summary};
 
 use support::program::since_7_0;
@@ -50,17 +59,39 @@ fn results() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("target/faults")
 }
 
-async fn run(fault: Fault, loses: Loses, rounds: u32) {
-    if matches!(fault, Fault::SentinelKill | Fault::ClusterKill | Fault::SlotMigration) && !since_7_0() {
+/// A fault that begins some time after the beginning of its round.
+#[derive(Clone, Copy, Debug)]
+struct Strike {
+    fault: Fault,
+    after: Duration,
+    lasts: Duration,
+}
+
+async fn run(fault: Fault, rounds: u32) {
+    let lasts = |round: u32| if round.is_multiple_of(2) { LONG } else { SHORT };
+    let strike = |round| vec![Strike { fault, after: Duration::ZERO, lasts: lasts(round) }];
+    run_rounds(&fault.to_string(), &format!("{fault:?}"), &[fault], (0..rounds).map(strike).collect()).await;
+}
+
+/// Runs rounds of strikes that overlap, and judges what happened by the weakest promise of their faults.
+async fn run_rounds(title: &str, name: &str, faults: &[Fault], rounds: Vec<Vec<Strike>>) {
+    let needs_7_0 = |fault| matches!(fault, &Fault::SentinelKill | Fault::ClusterKill | Fault::SlotMigration);
+    if faults.iter().any(needs_7_0) && !since_7_0() {
         return;
     }
-    let Some(mut scene) = fault.scene().await else { return };
+    let Some(mut scene) = Fault::scene(faults).await else { return };
     let mut recovery = vec![Duration::ZERO; Primitive::ALL.len()];
-    for round in 0..rounds {
+    for (round, strikes) in (0..).zip(rounds) {
         scene.served_since(now()).await;
-        let since = fault.strike(&mut scene, round).await;
+        let mut since = strike(&scene, round, &strikes);
+        if strikes.iter().any(|strike| strike.fault == Fault::ClientKilled) {
+            scene.replace_worker().await;
+            since = now();
+        }
         scene.served_since(since).await;
-        fault.mend(&scene).await;
+        for fault in faults {
+            fault.mend(&scene).await;
+        }
         // A call may fail that was made before the end of the fault.
         scene.served_since(now()).await;
         for (longest, took) in recovery.iter_mut().zip(scene.recovered_since(since)) {
@@ -75,43 +106,67 @@ async fn run(fault: Fault, loses: Loses, rounds: u32) {
         row.leaked = scene.leaked(&history, primitive).await;
         rows.push(row);
     }
-    report(fault, &rows, &files);
+    report(title, name, &rows, &files);
+    let loses: Vec<_> = faults.iter().map(|fault| fault.loses()).collect();
     for row in rows {
-        check(fault, loses, &row);
+        check(name, &loses, &row);
     }
 }
 
-/// Prints the rows, and keeps them and the histories if they are of a long run.
-fn report(fault: Fault, rows: &[Row], files: &[PathBuf]) {
-    let lines: String = rows.iter().map(|row| format!("| {fault:?} | {row}\n")).collect();
+/// Does the strikes of a round, each on a thread of its own, since one may block while another one lasts. Returns the time from
+/// which the recovery counts.
+fn strike(scene: &Scene, round: u32, strikes: &[Strike]) -> u64 {
+    let one = |strike: Strike| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            tokio::time::sleep(strike.after).await;
+            strike.fault.strike(scene, round, strike.lasts).await
+        })
+    };
+    let all = || {
+        std::thread::scope(|threads| {
+            let begun: Vec<_> = strikes.iter().map(|strike| threads.spawn(|| one(*strike))).collect();
+            begun.into_iter().map(|strike| strike.join().unwrap()).max().unwrap()
+        })
+    };
+    tokio::task::block_in_place(all)
+}
+
+/// Prints the rows, and keeps them and the histories if they are of a long run or show that something was lost.
+fn report(title: &str, name: &str, rows: &[Row], files: &[PathBuf]) {
+    let lines: String = rows.iter().map(|row| format!("| {name} | {row}\n")).collect();
     print!("{HEADER}{lines}");
-    if is_long() {
-        let dir = results().join(format!("{fault:?}"));
+    if is_long() || rows.iter().any(Row::is_remarkable) {
+        let dir = results().join(name);
         std::fs::create_dir_all(&dir).unwrap();
-        std::fs::write(results().join(format!("{fault:?}.md")), lines).unwrap();
-        let name = fault.to_string();
-        std::fs::write(results().join(format!("{fault:?}.summary")), summary(&name, rows)).unwrap();
+        std::fs::write(results().join(format!("{name}.md")), lines).unwrap();
+        std::fs::write(results().join(format!("{name}.summary")), summary(title, rows)).unwrap();
         for file in files {
             std::fs::copy(file, dir.join(file.file_name().unwrap())).unwrap();
         }
     }
 }
 
-fn check(fault: Fault, loses: Loses, row: &Row) {
-    let what = format!("{fault:?}: {row}");
+/// With several faults, each excuses what it may do.
+fn check(name: &str, faults: &[Loses], row: &Row) {
+    let what = format!("{name}: {row}");
+    let may_lose = |loses| faults.contains(&loses);
     assert_eq!(row.leaked, 0, "{what}");
     assert!(row.longest < LONGEST_CALL, "{what}");
     assert!(row.operations > row.failed, "{what}");
+    assert_eq!(row.invented, 0, "answers that no run has made; {what}");
     assert_eq!(row.overdue, 0, "refusals and answers of a state that should be over; {what}");
-    assert!(row.denied == 0 || loses == Loses::State, "{} releases deny their leases; {what}", row.denied);
-    match loses {
-        Loses::Leaders if row.primitive == Primitive::SingleFlight => {}
-        Loses::Refill if row.primitive == Primitive::TokenBucket => assert_eq!(row.double, 0, "{what}"),
-        Loses::Nothing | Loses::Refill | Loses::Leaders => {
-            assert_eq!(row.double, 0, "{what}");
-            assert_eq!(row.unordered.clone().unwrap_or_default(), [""; 0], "{what}");
-        }
-        Loses::State => assert!(row.unfenced == 0 || row.caught.is_none(), "{what}"),
+    if may_lose(Loses::State) {
+        assert!(row.unfenced == 0 || row.caught.is_none(), "{what}");
+        return;
+    }
+    assert_eq!(row.denied, 0, "releases that deny their leases; {what}");
+    if !(may_lose(Loses::Leaders) && row.primitive.is_flight()) {
+        assert_eq!(row.double, 0, "{what}");
+    }
+    let refills = matches!(row.primitive, Primitive::TokenBucket | Primitive::Budget);
+    if !(may_lose(Loses::Refill) && refills) {
+        assert_eq!(row.unordered.clone().unwrap_or_default(), [""; 0], "{what}");
     }
 }
 
@@ -120,9 +175,19 @@ macro_rules! faults {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                run(Fault::$fault, Loses::$loses, rounds($short, $long)).await;
+                run(Fault::$fault, rounds($short, $long)).await;
             }
         )*
+
+        impl Fault {
+            fn loses(self) -> Loses {
+                match self {
+                    $(Self::$fault => Loses::$loses,)*
+                }
+            }
+
+            const ALL: &[Self] = &[$(Self::$fault),*];
+        }
     };
 }
 

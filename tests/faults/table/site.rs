@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use tower_distributed::{Store, StoreBuilder};
 
-use super::history::{Event, History, Primitive, Record, Tail, now};
-use super::worker::{Primitives, ROLE, TTL, namespace};
+use super::calls;
+use super::fault::Fault;
+use super::history::{Event, History, HoldOutcome, HoldStep, Operation, Primitive, Record, Tail, now};
+use super::worker::{LASTING, PERMITS, Primitives, ROLE, TTL, namespace};
 use support::clock_shim::ServerClock;
 use support::cluster::RedisCluster;
 use support::eventually;
@@ -22,7 +24,7 @@ const WORKERS: usize = 2;
 /// For each part of a call: waiting to be sent, connecting, and waiting for the reply.
 const PART: Duration = Duration::from_millis(500);
 /// What is bound to happen.
-const SOON: Duration = Duration::from_secs(40);
+pub(crate) const SOON: Duration = Duration::from_secs(40);
 
 pub(crate) enum Servers {
     One(RedisServer),
@@ -64,10 +66,45 @@ impl Servers {
     }
 }
 
-/// The way from a worker to the only server.
+/// A part of the way from a worker to the only server.
 pub(crate) enum Link {
     Faults(FaultProxy),
     Slow(SlowProxy),
+}
+
+/// The links of each fault that has some, one for each worker. The first ones lead to the server, the next ones to the first.
+pub(crate) type Links = Vec<(Fault, Vec<Link>)>;
+
+impl Link {
+    pub(crate) async fn start(fault: Fault, target: u16) -> Self {
+        match fault {
+            Fault::Slow => Self::Slow(SlowProxy::start(target, Duration::ZERO).await),
+            _ => Self::Faults(FaultProxy::start(target).await),
+        }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        match self {
+            Self::Faults(proxy) => proxy.port(),
+            Self::Slow(proxy) => proxy.port(),
+        }
+    }
+}
+
+/// Starts the links of these faults.
+pub(crate) async fn links(server: &RedisServer, faults: impl Iterator<Item = Fault>) -> Links {
+    let mut targets = [server.port(); WORKERS];
+    let mut all = Links::new();
+    for fault in faults {
+        let mut links = Vec::new();
+        for target in &mut targets {
+            let link = Link::start(fault, *target).await;
+            *target = link.port();
+            links.push(link);
+        }
+        all.push((fault, links));
+    }
+    all
 }
 
 fn builder() -> StoreBuilder {
@@ -101,41 +138,27 @@ pub(crate) struct Worker {
 pub(crate) struct Scene {
     pub(crate) servers: Servers,
     pub(crate) clock: Option<ServerClock>,
-    pub(crate) links: Vec<Link>,
+    links: Links,
     pub(crate) workers: Vec<Worker>,
     dir: ScratchDir,
 }
 
 impl Scene {
     /// Starts the workers on links of their own, if there are any.
-    pub(crate) async fn start(servers: Servers, clock: Option<ServerClock>, links: Vec<Link>) -> Self {
+    pub(crate) async fn start(servers: Servers, clock: Option<ServerClock>, links: Links) -> Self {
         let mut scene = Self { servers, clock, links, workers: Vec::new(), dir: ScratchDir::new() };
         for number in 0..WORKERS {
-            let address = match scene.links.get(number) {
-                Some(Link::Faults(proxy)) => proxy.url(),
-                Some(Link::Slow(proxy)) => proxy.url(),
-                None => scene.servers.address(),
-            };
-            scene.spawn(address).await;
+            let link = scene.links.last().map(|(_, links)| links[number].port());
+            let address = link.map(|port| format!("redis://127.0.0.1:{port}"));
+            scene.spawn(address.unwrap_or_else(|| scene.servers.address())).await;
         }
         scene
     }
 
-    /// Links for [`start`](Self::start).
-    pub(crate) async fn links(server: &RedisServer) -> Vec<Link> {
-        let mut links = Vec::new();
-        for _ in 0..WORKERS {
-            links.push(Link::Faults(FaultProxy::start(server.port()).await));
-        }
-        links
-    }
-
-    pub(crate) async fn slow_links(server: &RedisServer) -> Vec<Link> {
-        let mut links = Vec::new();
-        for _ in 0..WORKERS {
-            links.push(Link::Slow(SlowProxy::start(server.port(), Duration::ZERO).await));
-        }
-        links
+    /// The links of a fault.
+    pub(crate) fn links(&self, fault: Fault) -> &[Link] {
+        let links = self.links.iter().find(|(of, _)| *of == fault);
+        &links.unwrap_or_else(|| panic!("{fault:?} has no links")).1
     }
 
     async fn spawn(&mut self, address: String) {
@@ -148,9 +171,15 @@ impl Scene {
         self.workers.push(Worker { child, address, tail: Tail::of(&history), is_dead: false });
     }
 
-    /// Kills the oldest worker and starts another one in its place.
+    /// The oldest worker.
+    pub(crate) fn oldest(&self) -> &Worker {
+        self.workers.iter().find(|worker| !worker.is_dead).unwrap()
+    }
+
+    /// Starts another worker in the place of the oldest one, which was killed.
     pub(crate) async fn replace_worker(&mut self) {
         let worker = self.workers.iter_mut().find(|worker| !worker.is_dead).unwrap();
+        // Waits until it is gone.
         worker.child.kill9();
         worker.is_dead = true;
         let address = worker.address.clone();
@@ -198,7 +227,39 @@ impl Scene {
         }
         let files: Vec<_> =
             (0..self.workers.len()).map(|number| self.dir.path().join(format!("{number}.jsonl"))).collect();
-        (History::read(files.clone()), files)
+        let mut history = History::read(files.clone());
+        self.look_at_budgets(&mut history).await;
+        (history, files)
+    }
+
+    /// Looks at the balance of each budget once all of its holds have ended.
+    async fn look_at_budgets(&self, history: &mut History) {
+        let budget = Primitives::of(&store_at(&self.servers.address())).budget;
+        let keys: Vec<_> = history.keys(Primitive::Budget).into_keys().map(str::to_owned).collect();
+        for key in keys.into_iter().filter(|key| key != LASTING) {
+            let mut look = None;
+            eventually("the holds of a budget to end", SOON, async || {
+                // What a clock that was set back has prolonged ends only if the key is used.
+                if let Ok(hold) = budget.authorize(key.as_str(), 1).await {
+                    let _ = hold.release().await;
+                }
+                let call = now();
+                let state = budget.peek(key.as_str()).await;
+                look = state.ok().filter(|state| state.held() == 0).map(|state| (call, state));
+                look.is_some()
+            })
+            .await;
+            let Some((call, state)) = look else { continue };
+            let answer = Some((now(), calls::balance(HoldOutcome::Done, &state)));
+            history.operations.push(Operation {
+                process: self.workers.len(),
+                primitive: Primitive::Budget,
+                key,
+                asked: Event::Hold(0, HoldStep::Look),
+                call,
+                answer,
+            });
+        }
     }
 
     /// How much of a primitive stays in Redis for longer than it should: leases that cannot be had, and keys without a ttl.
@@ -207,7 +268,8 @@ impl Scene {
         let mut leaked = 0;
         for key in history.keys(primitive).into_keys() {
             let is_free = async || match primitive {
-                Primitive::WaitGroup => all.permits.count(key).await.is_ok_and(|count| count == 0),
+                // Whoever is refused ends what a clock that was set back has prolonged.
+                Primitive::WaitGroup => all.permits.try_add_n(key, PERMITS).await.is_ok(),
                 Primitive::Mutex => all.mutex.try_lock(key).await.is_ok(),
                 Primitive::RwLock => all.rw_lock.try_write(key).await.is_ok(),
                 _ => true,
@@ -228,10 +290,14 @@ impl Scene {
 
 /// How long after `since` a primitive first served a worker: what it said came from the store.
 fn first_success(records: &[Record], primitive: Primitive, since: u64) -> Option<Duration> {
-    let refusals_count =
-        matches!(primitive, Primitive::TokenBucket | Primitive::Dedupe | Primitive::BloomFilter);
+    let refusals_count = matches!(
+        primitive,
+        Primitive::TokenBucket | Primitive::Dedupe | Primitive::FilterDedupe | Primitive::BloomFilter
+    );
     let is_success = |event: &Event| match event {
-        Event::Admitted(_) | Event::Granted(_) => true,
+        Event::Admitted(_) | Event::Granted(_) | Event::Got(_) | Event::Balance { .. } | Event::Duplicate => {
+            true
+        }
         Event::Refused => refusals_count,
         _ => false,
     };

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::claims::{Verdict, most_false_positives};
 use super::history::{Event, History, Hold, Operation, Primitive};
-use super::linearizable;
-use super::worker::{ALONE, BURST, LASTING, PERMITS, TTL};
+use super::worker::{ALONE, BURST, FALSE_POSITIVES, LASTING, PERMITS, TTL};
+use super::{answers, budgets, claims, linearizable};
 
 /// A row of the table.
 #[derive(Clone, Debug)]
@@ -16,7 +17,9 @@ pub(crate) struct Row {
     pub(crate) failed: usize,
     /// Refusals for longer than the quota can owe, and answers that are older than their ttl.
     pub(crate) overdue: usize,
-    /// Grants to a second holder, tokens above the burst, items that were new more than once, flights that ran twice.
+    /// Answers that no run of their key has made.
+    pub(crate) invented: usize,
+    /// Grants to a second holder, tokens above the burst or the rate, items that were new more than once, flights that ran twice.
     pub(crate) double: usize,
     /// Those whose fencing token shows which holder is the later one. `None` where there are no tokens.
     pub(crate) caught: Option<usize>,
@@ -41,6 +44,7 @@ impl Row {
             refused: 0,
             failed: 0,
             overdue: 0,
+            invented: 0,
             double: 0,
             caught: None,
             unfenced: 0,
@@ -51,6 +55,7 @@ impl Row {
             unordered: None,
         };
         let mut doubles = Vec::new();
+        let (mut items, mut false_positives) = (0, Vec::new());
         // A lease that is handed on within a process has half of its ttl left, or more.
         let lasts = u64::try_from(TTL.as_nanos() / 2).unwrap();
         for (key, (operations, holds)) in history.keys(primitive) {
@@ -62,23 +67,56 @@ impl Row {
                 Primitive::TokenBucket if key == LASTING => continue,
                 Primitive::TokenBucket => row.double += admitted(&operations).saturating_sub(BURST as usize),
                 Primitive::BloomFilter => row.double += admitted(&operations).saturating_sub(1),
-                _ => doubles.extend(double_grants(primitive, &holds)),
+                Primitive::Budget if key == LASTING => row.double += budgets::above_rate(&operations),
+                _ => doubles.extend(double_grants(primitive, &operations, &holds)),
             }
             row.denied +=
-                holds.iter().filter(|hold| hold.denied.is_some_and(|at| at < hold.call + lasts)).count();
-            if is_specified(primitive) {
-                let unordered = row.unordered.get_or_insert_default();
-                if !linearizable::check(primitive, &operations, &holds) {
-                    unordered.push(key.to_owned());
-                }
+                holds.iter().filter(|hold| hold.denied().is_some_and(|at| at < hold.call + lasts)).count();
+            row.denied += budgets::denied(&operations);
+            if primitive.is_flight() {
+                row.invented += answers::invented(&operations, &holds);
             }
+            // The histories of lasting keys are too long to be searched.
+            if primitive == Primitive::BloomFilter || key == LASTING {
+                continue;
+            }
+            let unordered = row.unordered.get_or_insert_default();
+            let is_ordered = match primitive {
+                Primitive::SingleFlight | Primitive::StaleFlight => {
+                    answers::check(primitive, &operations, &holds)
+                }
+                Primitive::Dedupe | Primitive::FilterDedupe => {
+                    items += 1;
+                    match claims::check(primitive == Primitive::FilterDedupe, &operations, &holds) {
+                        Verdict::FalsePositive => {
+                            false_positives.push(key.to_owned());
+                            true
+                        }
+                        verdict => verdict == Verdict::Ordered,
+                    }
+                }
+                Primitive::Budget => budgets::check(key, &operations),
+                _ => linearizable::check(primitive, &operations, &holds),
+            };
+            if !is_ordered {
+                unordered.push(key.to_owned());
+            }
+        }
+        if false_positives.len() > most_false_positives(items, FALSE_POSITIVES) {
+            row.unordered.get_or_insert_default().append(&mut false_positives);
         }
         row.double += doubles.len();
         let caught = doubles.iter().filter(|double| double.is_caught).count();
         row.unfenced = doubles.iter().filter(|double| double.is_alone && !double.is_caught).count();
-        let has_fences = matches!(primitive, Primitive::Mutex | Primitive::RwLock | Primitive::Dedupe);
+        let has_fences = matches!(primitive, Primitive::Mutex | Primitive::RwLock) || primitive.is_dedupe();
         row.caught = has_fences.then_some(caught);
         row
+    }
+
+    /// Whether its histories are worth a look.
+    pub(crate) fn is_remarkable(&self) -> bool {
+        let unordered = self.unordered.as_ref().map_or(0, Vec::len);
+        self.double + self.invented + self.overdue + self.denied + self.leaked + unordered > 0
     }
 
     fn count(&mut self, operation: &Operation) {
@@ -86,16 +124,12 @@ impl Row {
         let Some((end, answer)) = &operation.answer else { return };
         self.longest = self.longest.max(Duration::from_nanos(end - operation.call));
         match answer {
-            Event::Refused => self.refused += 1,
+            Event::Refused | Event::Duplicate => self.refused += 1,
             Event::Failed(_) => self.failed += 1,
             Event::Overdue(_) => self.overdue += 1,
             _ => {}
         }
     }
-}
-
-fn is_specified(primitive: Primitive) -> bool {
-    matches!(primitive, Primitive::TokenBucket | Primitive::WaitGroup | Primitive::Mutex | Primitive::RwLock)
 }
 
 fn admitted(operations: &[&Operation]) -> usize {
@@ -111,7 +145,11 @@ struct Double {
     is_caught: bool,
 }
 
-fn double_grants(primitive: Primitive, holds: &[&Hold]) -> Vec<Double> {
+fn double_grants(primitive: Primitive, operations: &[&Operation], holds: &[&Hold]) -> Vec<Double> {
+    // An item that was forgotten is new, and `claim_anyway` claims what is known.
+    let claims_again =
+        |operation: &&Operation| matches!(operation.asked, Event::Forget | Event::AcquireAnyway);
+    let is_once = primitive.is_dedupe() && !operations.iter().any(claims_again);
     let limit = if primitive == Primitive::WaitGroup { PERMITS } else { ALONE };
     let mut holds = holds.to_vec();
     holds.retain(|hold| hold.held >= hold.granted);
@@ -135,7 +173,7 @@ fn double_grants(primitive: Primitive, holds: &[&Hold]) -> Vec<Double> {
             found.push(Double { is_alone, is_caught });
         }
         believing.push(hold);
-        if primitive == Primitive::Dedupe && hold.released.is_some() {
+        if is_once && hold.released().is_some() && hold.ending.is_some_and(|ending| ending.confirms) {
             handled.push(hold);
         }
     }
@@ -158,7 +196,10 @@ pub(crate) fn summary(fault: &str, rows: &[Row]) -> String {
             Primitive::Mutex => "mutexes",
             Primitive::RwLock => "rw locks",
             Primitive::SingleFlight => "flights",
+            Primitive::StaleFlight => "flights that serve stale answers",
             Primitive::Dedupe => "claims",
+            Primitive::FilterDedupe => "claims of the filter",
+            Primitive::Budget => "captured tokens",
             Primitive::BloomFilter => "items of the filter",
         };
         match row.caught {

@@ -1,21 +1,19 @@
 //! A process that uses every primitive until it is told to stop, and writes down what it does.
 
-use std::convert::Infallible;
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tower_distributed::dedupe::{Claim, Claimed};
 use tower_distributed::rw_lock::{RwLockReadGuard, RwLockWriteGuard};
-use tower_distributed::single_flight::{Postcard, RunError};
+use tower_distributed::single_flight::Postcard;
+use tower_distributed::token_bucket::OnEnd;
 use tower_distributed::{
     BloomFilter, Dedupe, Error, Lease, Mutex, MutexGuard, Permit, Quota, Quotas, RwLock, SingleFlight, Store,
     StoreFailure, TokenBucket, WaitGroup,
 };
 
 use super::history::{Event, Journal, Primitive, now};
-use super::site;
+use super::{calls, site};
 use support::processes::{setting, tell};
 use support::role;
 
@@ -29,9 +27,14 @@ pub(crate) const PERMITS: u32 = 2;
 /// The key of a bucket and of a flight that are used all the time, also while a fault strikes.
 pub(crate) const LASTING: &str = "lasting";
 /// The bucket of that key never owes more than the time of one token.
-const EVERY: Duration = Duration::from_millis(50);
+pub(crate) const EVERY: Duration = Duration::from_millis(50);
+pub(crate) const EVERY_BURST: u32 = 5;
+/// Tokens of a budget: more than are captured before its key is over.
+pub(crate) const BUDGET: u32 = 1000;
 /// An answer is fresh for so long, and is at most this much older when it arrives: a process may ask as of its last call.
 const FRESH: Duration = Duration::from_millis(20);
+/// And for so long after that, where stale answers are served.
+const STALE: Duration = Duration::from_millis(100);
 const LATE: Duration = Duration::from_secs(1);
 /// More than there are readers.
 pub(crate) const ALONE: u32 = 1000;
@@ -40,9 +43,11 @@ const TASKS: u32 = 3;
 /// The time after which other keys are used, so that the history of a key stays short, ns.
 const EPOCH: u64 = 4_000_000_000;
 /// The time for which an item arrives again and again, ns.
-const ITEM: u64 = 4_000_000;
-/// Each run of a flight is written down as a task of its own.
-static RUNS: AtomicU32 = AtomicU32::new(1000);
+pub(crate) const ITEM: u64 = 4_000_000;
+/// The same for the keys of flights, whose histories are long.
+const FLIGHTS: u64 = 1_000_000_000;
+/// The rate of the filter of claims.
+pub(crate) const FALSE_POSITIVES: f64 = 1e-6;
 
 role!(role_worker, async {
     let store = site::store_of_role();
@@ -83,8 +88,11 @@ pub(crate) fn namespace(primitive: Primitive) -> &'static str {
         Primitive::Mutex => "mutex",
         Primitive::RwLock => "rw",
         Primitive::SingleFlight => "flights",
+        Primitive::StaleFlight => "stale",
         Primitive::Dedupe => "items",
+        Primitive::FilterDedupe => "claims",
         Primitive::BloomFilter => "filter",
+        Primitive::Budget => "budget",
     }
 }
 
@@ -96,9 +104,13 @@ pub(crate) struct Primitives {
     pub(crate) permits: WaitGroup,
     pub(crate) mutex: Mutex,
     pub(crate) rw_lock: RwLock,
-    flights: SingleFlight<u64, Infallible>,
+    flights: SingleFlight<u64>,
+    stale_flights: SingleFlight<u64>,
     dedupe: Dedupe,
+    filter_dedupe: Dedupe,
     filter: BloomFilter,
+    pub(crate) budget: TokenBucket,
+    lasting_budget: TokenBucket,
 }
 
 impl Primitives {
@@ -106,10 +118,20 @@ impl Primitives {
         let quota = Quota::per_day(1).burst(BURST);
         let remember = Duration::from_secs(3600);
         let name = namespace;
-        let filter =
-            BloomFilter::builder().capacity(100_000).false_positive_rate(1e-9).remember_for(remember);
+        let filter = |primitive, rate| {
+            let builder = BloomFilter::builder().capacity(100_000).false_positive_rate(rate);
+            builder.remember_for(remember).build(store, name(primitive)).unwrap()
+        };
+        let flights = || {
+            let builder = SingleFlight::builder(Postcard).ttl(FRESH).lease_ttl(TTL).max_wait(MAX_WAIT);
+            builder.on_store_failure(StoreFailure::FailClosed)
+        };
+        let claims = filter(Primitive::FilterDedupe, FALSE_POSITIVES);
+        let budget = TokenBucket::new(store, name(Primitive::Budget), Quota::per_day(1).burst(BUDGET));
+        let budget = budget.unwrap().with_hold_ttl(TTL).unwrap();
+        let lasting_budget = Quotas::new([Quota::new(1, EVERY).burst(EVERY_BURST)]).unwrap();
         let bucket = TokenBucket::new(store, name(Primitive::TokenBucket), quota).unwrap();
-        let lasting = Quotas::new([Quota::new(1, EVERY).burst(5)]).unwrap();
+        let lasting = Quotas::new([Quota::new(1, EVERY).burst(EVERY_BURST)]).unwrap();
         Self {
             lasting: bucket.with_quotas(&lasting),
             bucket,
@@ -124,19 +146,21 @@ impl Primitives {
                 .max_wait(MAX_WAIT)
                 .build(store, name(Primitive::RwLock))
                 .unwrap(),
-            flights: SingleFlight::builder(Postcard)
-                .ttl(FRESH)
-                .lease_ttl(TTL)
-                .max_wait(MAX_WAIT)
-                .on_store_failure(StoreFailure::FailClosed)
-                .build(store, name(Primitive::SingleFlight))
+            flights: flights().build(store, name(Primitive::SingleFlight)).unwrap(),
+            stale_flights: flights()
+                .stale_while_revalidate(STALE)
+                .cancel_when_lost(true)
+                .build(store, name(Primitive::StaleFlight))
                 .unwrap(),
             dedupe: Dedupe::exact(store, name(Primitive::Dedupe))
                 .remember_for(remember)
                 .ttl(TTL)
                 .build()
                 .unwrap(),
-            filter: filter.build(store, name(Primitive::BloomFilter)).unwrap(),
+            filter_dedupe: Dedupe::builder().ttl(TTL).build(&claims).unwrap(),
+            filter: filter(Primitive::BloomFilter, 1e-9),
+            lasting_budget: budget.with_quotas(&lasting_budget),
+            budget,
         }
     }
 
@@ -181,7 +205,7 @@ impl Primitives {
                     0 => self.permits.try_add(own.as_str()).await,
                     _ => self.permits.add(own.as_str()).await,
                 };
-                scribe.visit(&own, permit, step, Permit::done).await;
+                scribe.visit(&own, permit, step, Event::Release, Permit::done).await;
             }
             Primitive::Mutex => {
                 scribe.write(&own, Event::Acquire(ALONE));
@@ -189,68 +213,44 @@ impl Primitives {
                     0 => self.mutex.try_lock(own.as_str()).await,
                     _ => self.mutex.lock(own.as_str()).await,
                 };
-                scribe.visit(&own, guard, step, MutexGuard::unlock).await;
+                scribe.visit(&own, guard, step, Event::Release, MutexGuard::unlock).await;
             }
             Primitive::RwLock if alone => {
                 scribe.write(&own, Event::Acquire(ALONE));
                 let guard = self.rw_lock.write(own.as_str()).await;
-                scribe.visit(&own, guard, step, RwLockWriteGuard::release).await;
+                scribe.visit(&own, guard, step, Event::Release, RwLockWriteGuard::release).await;
             }
             Primitive::RwLock => {
                 scribe.write(&own, Event::Acquire(1));
                 let guard = self.rw_lock.read(own.as_str()).await;
-                scribe.visit(&own, guard, step, RwLockReadGuard::release).await;
+                scribe.visit(&own, guard, step, Event::Release, RwLockReadGuard::release).await;
             }
-            Primitive::SingleFlight if step % 4 == 3 => self.fly(scribe, LASTING, step).await,
-            Primitive::SingleFlight => self.fly(scribe, &own, step).await,
-            Primitive::Dedupe => {
-                let item = format!("{}", now() / ITEM);
-                scribe.write(&item, Event::Acquire(ALONE));
-                let claimed = match self.dedupe.try_claim(&item).await {
-                    Ok(Claimed::Duplicate) => return scribe.write(&item, Event::Refused),
-                    Ok(Claimed::New(claim)) => Ok(claim),
-                    Err(error) => Err(error),
+            Primitive::SingleFlight | Primitive::StaleFlight => {
+                let (flights, oldest) = match scribe.primitive {
+                    Primitive::SingleFlight => (&self.flights, FRESH + LATE),
+                    _ => (&self.stale_flights, FRESH + STALE + LATE),
                 };
-                scribe.visit(&item, claimed, step, Claim::confirm).await;
+                let own = format!("{}.{}", now() / FLIGHTS, step % 2);
+                calls::fly(scribe, flights, oldest, if step % 4 == 3 { LASTING } else { &own }, step).await;
             }
-        }
-    }
-
-    /// Asks for an answer. A run is written down as a lease of another task.
-    async fn fly(&self, scribe: &Scribe, key: &str, step: u64) {
-        let run = Scribe { task: RUNS.fetch_add(1, Ordering::Relaxed), ..scribe.clone() };
-        let asked = now();
-        scribe.write(key, Event::Ask);
-        let of_run = key.to_owned();
-        let answer = self.flights.try_run(key, move || async move {
-            run.write(&of_run, Event::Acquire(ALONE));
-            run.write(&of_run, Event::Granted(0));
-            run.hold(&of_run, || true, step).await;
-            run.write(&of_run, Event::Release);
-            run.write(&of_run, Event::Released(true));
-            Ok(now())
-        });
-        match answer.await {
-            Ok(made) => {
-                let age = Duration::from_nanos(asked.saturating_sub(made));
-                scribe.write(
-                    key,
-                    match age > FRESH + LATE {
-                        true => Event::Overdue(format!("an answer was {age:?} old")),
-                        false => Event::Admitted(None),
-                    },
-                );
+            Primitive::Dedupe => calls::claim(scribe, &self.dedupe, step).await,
+            Primitive::FilterDedupe => calls::claim(scribe, &self.filter_dedupe, step).await,
+            Primitive::Budget if step % 4 == 3 => {
+                calls::hold(scribe, &self.lasting_budget, LASTING, EVERY_BURST, step).await;
             }
-            Err(RunError::Failed(never)) => match never {},
-            Err(RunError::Flight(error)) => scribe.write(key, told(&error)),
+            Primitive::Budget => {
+                let on_end = if is_charged_at_end(&own) { OnEnd::Capture } else { OnEnd::Release };
+                calls::hold(scribe, &self.budget.with_on_end(on_end), &own, BUDGET, step).await;
+            }
         }
     }
 }
 
 /// How long a lease is held: mostly briefly, at times for longer than it takes to cut a connection, and a lock also for
 /// longer than its ttl, so that it is renewed.
-fn hold_ms(primitive: Primitive, step: u64) -> u64 {
-    let is_lock = matches!(primitive, Primitive::WaitGroup | Primitive::Mutex | Primitive::RwLock);
+pub(super) fn hold_ms(primitive: Primitive, step: u64) -> u64 {
+    let is_lock =
+        matches!(primitive, Primitive::WaitGroup | Primitive::Mutex | Primitive::RwLock | Primitive::Budget);
     match step % 32 {
         5 => 300,
         21 if is_lock => 1500,
@@ -260,26 +260,39 @@ fn hold_ms(primitive: Primitive, step: u64) -> u64 {
 
 /// What a task writes down.
 #[derive(Clone)]
-struct Scribe {
-    journal: Journal,
-    task: u32,
-    primitive: Primitive,
+pub(super) struct Scribe {
+    pub(super) journal: Journal,
+    pub(super) task: u32,
+    pub(super) primitive: Primitive,
 }
 
 impl Scribe {
-    fn write(&self, key: &str, event: Event) {
+    pub(super) fn write(&self, key: &str, event: Event) {
         self.journal.write(now(), self.task, self.primitive, key, event);
     }
 }
 
 impl Scribe {
-    /// Holds what was granted for a while, and gives it back.
-    async fn visit<L: Deref<Target = Lease>, F: Future<Output = Result<bool, Error>>>(
+    /// Holds what was granted for a while, and ends it.
+    pub(super) async fn visit<L: Deref<Target = Lease>, F: Future<Output = Result<bool, Error>>>(
         &self,
         key: &str,
         granted: Result<L, Error>,
         step: u64,
-        release: impl FnOnce(L) -> F,
+        asked: Event,
+        end: impl FnOnce(L) -> F,
+    ) {
+        let end = async |lease| heard(end(lease).await, Event::Released);
+        self.hold_then(key, granted, step, asked, end).await;
+    }
+
+    pub(super) async fn hold_then<L: Deref<Target = Lease>>(
+        &self,
+        key: &str,
+        granted: Result<L, Error>,
+        step: u64,
+        asked: Event,
+        end: impl AsyncFnOnce(L) -> Event,
     ) {
         let lease = match granted {
             Ok(lease) => lease,
@@ -287,13 +300,12 @@ impl Scribe {
         };
         self.write(key, Event::Granted(lease.handle().fence().unwrap_or(0)));
         self.hold(key, || lease.is_held(), step).await;
-        self.write(key, Event::Release);
-        let released = release(lease).await;
-        self.write(key, released.map_or_else(|error| told(&error), Event::Released));
+        self.write(key, asked);
+        self.write(key, end(lease).await);
     }
 
     /// Holds a lease for a while. What is written down is a time before the lease was found to be held.
-    async fn hold(&self, key: &str, is_held: impl Fn() -> bool, step: u64) {
+    pub(super) async fn hold(&self, key: &str, is_held: impl Fn() -> bool, step: u64) {
         for _ in 0..=hold_ms(self.primitive, step) {
             let at = now();
             if !is_held() {
@@ -305,7 +317,16 @@ impl Scribe {
     }
 }
 
-fn told(error: &Error) -> Event {
+/// Whether holds of this key of the budget that does not refill are charged if they end by themselves.
+pub(crate) fn is_charged_at_end(key: &str) -> bool {
+    key.ends_with('1')
+}
+
+pub(super) fn heard<T>(answer: Result<T, Error>, event: impl FnOnce(T) -> Event) -> Event {
+    answer.map_or_else(|error| told(&error), event)
+}
+
+pub(super) fn told(error: &Error) -> Event {
     if error.is_unavailable() || error.is_overloaded() {
         Event::Failed(error.to_string())
     } else {

@@ -1,7 +1,10 @@
 //! What is shared, by whom, and for how long.
 
+use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use futures::{join, poll};
 use tower_distributed::single_flight::{Postcard, RunError};
 use tower_distributed::{Error, Mutex, SingleFlight};
 
@@ -210,6 +213,23 @@ pub(crate) async fn errors_that_are_shared_fail_all_alike(place: &Place, name: &
         flights[1].try_run("k", origin.failing(1)).await.is_ok_and(|run| run == 2)
     })
     .await;
+}
+
+/// A call that found the answer before it was forgotten does not share it with callers that come after.
+pub(crate) async fn what_was_found_is_forgotten_too(place: &Place, name: &str) {
+    let (flight, origin) = (builder().build(place, name).unwrap(), Origin::open());
+    let flight: SingleFlight<u64> = flight;
+    assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1);
+    let mut first = pin!(flight.run("k", origin.work()));
+    let found = poll!(first.as_mut());
+    flight.forget("k").await.unwrap();
+    let second = flight.run("k", origin.work());
+    let second = match found {
+        Poll::Ready(_) => second.await,
+        // It asks first, and joins the call of the first one.
+        Poll::Pending => join!(second, first).0,
+    };
+    assert_eq!(second.unwrap(), 2);
 }
 
 pub(crate) async fn what_is_forgotten_runs_anew(place: &Place, name: &str) {
