@@ -67,7 +67,7 @@ mod tests {
         let mut fields = reply.fields(0..1);
         assert_eq!((fields.integer().unwrap(), fields.integer().unwrap()), (1, -2));
         assert!(fields.next().is_err());
-        for none in ["", "1 ", "1 x", "OK"] {
+        for none in ["", "1 ", "1 x", "OK", "-1 1", "9007199254740992 1"] {
             assert!(text(none).is_none(), "{none:?}");
         }
     }
