@@ -33,7 +33,7 @@ pub(super) const MOST_SLOW_RUNS: usize = 64;
 pub(super) const WRONG_TYPE: Garbled =
     Garbled("WRONGTYPE the key holds a value that is not a bucket: delete the key, or choose another prefix");
 
-const OUT_OF_RANGE: Garbled = Garbled("a script returned a time out of range");
+pub(super) const OUT_OF_RANGE: Garbled = Garbled("a script returned a time out of range");
 
 /// The common part of the operations on one bucket. Those under the same quotas share one call, which contains the
 /// quotas once.
@@ -128,20 +128,27 @@ fn read_bare(quotas: &Quotas, now: i64, ahead: i64) -> Result<Bucket, Garbled> {
 
 /// Reads a bucket from the full form that `told` in `lua/lib/bucket.lua` writes.
 pub(super) fn read_levels(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bucket, Garbled> {
-    let blocked_until = fields.integer()?;
+    let blocked_until = read_time(fields)?;
     let mut levels = SmallVec::new();
     for limit in quotas.limits() {
-        let tat = moment(fields.integer()?, fields.integer()?)?;
-        let last = moment(fields.integer()?, fields.integer()?)?;
-        levels.push(Level { tat, last, quota: limit.tokens, ..Level::default() });
+        let (tat, last) = (read_moment(fields)?, read_moment(fields)?);
+        levels.push(Level::read(tat, last, limit.tokens).ok_or(OUT_OF_RANGE)?);
     }
     let mut bucket = Bucket::new(blocked_until, levels);
     bucket.read_held(fields)?;
     Ok(bucket)
 }
 
+pub(super) fn read_time(fields: &mut Fields<'_>) -> Result<i64, Garbled> {
+    Ok(moment(fields.integer()?, 0)?.whole)
+}
+
+pub(super) fn read_moment(fields: &mut Fields<'_>) -> Result<Moment, Garbled> {
+    moment(fields.integer()?, fields.integer()?)
+}
+
 /// Checks that a time from a script is in the range in which no arithmetic overflows.
-pub(super) fn moment(whole: i64, part: i64) -> Result<Moment, Garbled> {
+fn moment(whole: i64, part: i64) -> Result<Moment, Garbled> {
     if (0..1 << 53).contains(&whole) && (-1..=1 << 20).contains(&part) {
         Ok(Moment { whole, part })
     } else {
