@@ -250,6 +250,8 @@ impl Operation for Reset {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use redis::Value;
 
     use super::*;
@@ -273,7 +275,8 @@ mod tests {
                 let ask = Ask { cost: 2, wait: 1_000_000 };
                 let reserve = Reserve { quotas: quotas.clone(), ask };
                 if let Ok(decision) = reserve.decode(0, NUMBERS[5], Fields::new(&charged, false)) {
-                    let _ = (decision.delay(), decision.retry_after(), decision.state.reset_after());
+                    let _ = (decision.retry_after(), decision.state.reset_after());
+                    assert!(decision.delay() <= Duration::from_secs(1), "it is to wait for {decision:?}");
                 }
                 let stored = [Value::Array(told.chain(quota).collect())];
                 drop(Peek.decode(0, NUMBERS[5], Fields::new(&stored, false)));
