@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::bucket_state::BucketState;
+use super::bucket_state::{BucketState, micros};
 use super::cancel::Cancel;
 use super::decision::Decision;
 use super::state::{Ask, Bucket, Level, Moment};
@@ -180,7 +180,10 @@ impl Operation for Reserve {
     fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decision, Garbled> {
         let (admitted, nth) = (read_count(&mut fields)?, nth as i64);
         let bucket = read_charged(&self.quotas, now, &mut fields, (self.ask.cost, admitted, nth))?;
-        Ok(self.decision(nth < admitted, now, bucket))
+        let wait = micros(self.ask.wait);
+        Some(self.decision(nth < admitted, now, bucket))
+            .filter(|decision| decision.delay() <= wait)
+            .ok_or(OUT_OF_RANGE)
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> Decision {
