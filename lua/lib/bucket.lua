@@ -247,10 +247,11 @@ local function on_tables()
       if s[3] == 0 then last, rest = 0, 0 end
       s = {0, s[1], s[2], last, rest, s[3], s[4], s[5], holds = s.holds}
     end
-    if #s < 8 or #s % 7 ~= 1 then return nil end
+    if #s < 8 or #s % 7 ~= 1 or s[1] < 0 then return nil end
     local limited = false
     for o = 2, #s, 7 do
       if s[o + 4] < 0 or s[o + 5] < 1 or s[o + 6] < 1 or (s[o + 1] < 0) ~= (s[o + 4] == 0) then return nil end
+      if min(s[o], s[o + 2], s[o + 3]) < 0 or max(s[o + 1], s[o + 3]) >= s[o + 5] then return nil end
       if s[o + 4] == 0 and s[o + 5] > 1 then
         local is_limited = calendar().read(s, o)
         if is_limited == nil then return nil end

@@ -45,7 +45,9 @@ local function used()
   if not count then
     count = call('ZCARD', holders)
     local excess = count > 0 and call('ZSCORE', holders, 'excess')
-    if excess then count = count > 1 and count - 1 + tonumber(excess) - lift or 0 end
+    local more = excess and tonumber(excess) - lift or 0
+    if excess then count = count > 1 and count - 1 + math.max(more, 0) or 0 end
+    if more < 0 then call('ZREM', holders, 'excess') end -- it was forged
     if excess and count == 0 then call('DEL', holders) end -- the holders were deleted by hand
   end
   return count
@@ -101,7 +103,7 @@ function kind.more()
     local weights = call('ZCOUNT', holders, string.format('(%d', now), '(4503599627370496')
     local excess = weights > 0 and call('ZSCORE', holders, 'excess')
     if excess then
-      weights = weights + tonumber(excess) - lift
+      weights = weights + math.max(tonumber(excess) - lift, 0)
       for _, token in ipairs(call('ZRANGEBYSCORE', holders, '-inf', now)) do
         weights = weights + 1 - (size(token) or 1)
       end

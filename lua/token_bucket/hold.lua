@@ -18,6 +18,7 @@ return each_run(function(s, i, is_new)
   local h = s.holds or {held = 0, captures = 0, next = 0, last = 0}
   local outcome, amount, tokens, changes = hold_step(h, free, ARGV[first + i - 1], KEYS[i] == KEYS[i + 1])
   s.holds = h.count > 0 and h or nil
+  tokens = min(tokens, 2 ^ 37) -- of 32 holds
   -- Less than 2^32 at a time, so that all products are exact.
   while tokens > 0 do
     local some = min(tokens, 2 ^ 32 - 1)

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::bucket_state::BucketState;
+use super::bucket_state::{BucketState, micros};
 use super::cancel::Cancel;
 use super::decision::Decision;
 use super::state::{Ask, Bucket, Level, Moment};
@@ -33,7 +33,7 @@ pub(super) const MOST_SLOW_RUNS: usize = 64;
 pub(super) const WRONG_TYPE: Garbled =
     Garbled("WRONGTYPE the key holds a value that is not a bucket: delete the key, or choose another prefix");
 
-const OUT_OF_RANGE: Garbled = Garbled("a script returned a time out of range");
+pub(super) const OUT_OF_RANGE: Garbled = Garbled("a script returned a time out of range");
 
 /// The common part of the operations on one bucket. Those under the same quotas share one call, which contains the
 /// quotas once.
@@ -128,20 +128,27 @@ fn read_bare(quotas: &Quotas, now: i64, ahead: i64) -> Result<Bucket, Garbled> {
 
 /// Reads a bucket from the full form that `told` in `lua/lib/bucket.lua` writes.
 pub(super) fn read_levels(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bucket, Garbled> {
-    let blocked_until = fields.integer()?;
+    let blocked_until = read_time(fields)?;
     let mut levels = SmallVec::new();
     for limit in quotas.limits() {
-        let tat = moment(fields.integer()?, fields.integer()?)?;
-        let last = moment(fields.integer()?, fields.integer()?)?;
-        levels.push(Level { tat, last, quota: limit.tokens, ..Level::default() });
+        let (tat, last) = (read_moment(fields)?, read_moment(fields)?);
+        levels.push(Level::read(tat, last, limit.tokens).ok_or(OUT_OF_RANGE)?);
     }
     let mut bucket = Bucket::new(blocked_until, levels);
     bucket.read_held(fields)?;
     Ok(bucket)
 }
 
+pub(super) fn read_time(fields: &mut Fields<'_>) -> Result<i64, Garbled> {
+    Ok(moment(fields.integer()?, 0)?.whole)
+}
+
+pub(super) fn read_moment(fields: &mut Fields<'_>) -> Result<Moment, Garbled> {
+    moment(fields.integer()?, fields.integer()?)
+}
+
 /// Checks that a time from a script is in the range in which no arithmetic overflows.
-pub(super) fn moment(whole: i64, part: i64) -> Result<Moment, Garbled> {
+fn moment(whole: i64, part: i64) -> Result<Moment, Garbled> {
     if (0..1 << 53).contains(&whole) && (-1..=1 << 20).contains(&part) {
         Ok(Moment { whole, part })
     } else {
@@ -173,7 +180,10 @@ impl Operation for Reserve {
     fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decision, Garbled> {
         let (admitted, nth) = (read_count(&mut fields)?, nth as i64);
         let bucket = read_charged(&self.quotas, now, &mut fields, (self.ask.cost, admitted, nth))?;
-        Ok(self.decision(nth < admitted, now, bucket))
+        let wait = micros(self.ask.wait);
+        Some(self.decision(nth < admitted, now, bucket))
+            .filter(|decision| decision.delay() <= wait)
+            .ok_or(OUT_OF_RANGE)
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> Decision {
@@ -238,5 +248,42 @@ impl Operation for Reset {
 
     fn apply(self, bucket: &mut Bucket, _: i64) {
         *bucket = Bucket::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use redis::Value;
+
+    use super::*;
+    use crate::Quota;
+    use crate::token_bucket::peek::Peek;
+
+    /// Whatever a reply says, it is read or refused.
+    #[test]
+    fn forged_states_are_read_or_refused() {
+        let quotas = [Quota::per_day(1), Quota::per_calendar_year(5), Quota::non_refilling(3)];
+        const NUMBERS: [i64; 9] =
+            [0, 1, -1, 1 << 26, 1 << 52, 1_760_000_000_000_000, (1 << 53) - 1, i64::MAX, i64::MIN];
+        for quota in quotas {
+            let quotas = Quotas::try_from(quota).unwrap();
+            let limit = quotas.limits()[0].tokens;
+            for number in 0..9_usize.pow(5) {
+                let at = |place: u32| Value::Int(NUMBERS[number / 9_usize.pow(place) % 9]);
+                let told = (0..5).map(at);
+                let quota = [limit.num, limit.den, limit.burst].map(Value::Int);
+                let charged = [Value::Int(1), Value::Array(told.clone().collect())];
+                let ask = Ask { cost: 2, wait: 1_000_000 };
+                let reserve = Reserve { quotas: quotas.clone(), ask };
+                if let Ok(decision) = reserve.decode(0, NUMBERS[5], Fields::new(&charged, false)) {
+                    let _ = (decision.retry_after(), decision.state.reset_after());
+                    assert!(decision.delay() <= Duration::from_secs(1), "it is to wait for {decision:?}");
+                }
+                let stored = [Value::Array(told.chain(quota).collect())];
+                drop(Peek.decode(0, NUMBERS[5], Fields::new(&stored, false)));
+            }
+        }
     }
 }

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::bucket_state::BucketState;
-use super::operations::{MOST_RUNS, PARTS, WRONG_TYPE, moment};
+use super::operations::{MOST_RUNS, OUT_OF_RANGE, PARTS, WRONG_TYPE, read_moment, read_time};
 use super::state::{Bucket, Level};
 use crate::store::{Arguments, Cell as _, Field, Fields, Garbled, Operation, Repeat, Script, script};
 use crate::token_bucket::quota::{MOST_REPEATS, Quotas, Tokens};
@@ -56,17 +56,16 @@ impl Operation for Peek {
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Stored, Garbled> {
         let Field::List(mut numbers) = fields.next()? else { return Err(WRONG_TYPE) };
-        let mut bucket = Bucket::new(numbers.integer()?, SmallVec::new());
+        let mut bucket = Bucket::new(read_time(&mut numbers)?, SmallVec::new());
         // A level has seven numbers. What is held has two, behind all levels.
         while numbers.len() > 2 {
-            let tat = moment(numbers.integer()?, numbers.integer()?)?;
-            let last = moment(numbers.integer()?, numbers.integer()?)?;
+            let (tat, last) = (read_moment(&mut numbers)?, read_moment(&mut numbers)?);
             let (num, den, burst) = (numbers.integer()?, numbers.integer()?, numbers.integer()?);
             let quota = Tokens { burst, num, den };
             if !quota.are_valid() {
                 return Err(WRONG_TYPE);
             }
-            bucket.levels.push(Level { tat, last, quota, ..Level::default() });
+            bucket.levels.push(Level::read(tat, last, quota).ok_or(OUT_OF_RANGE)?);
         }
         bucket.read_held(&mut numbers)?;
         Ok(Stored { bucket, now })

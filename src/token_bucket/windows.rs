@@ -17,7 +17,21 @@ const KEPT: i64 = 86_400_000_000;
 /// What is held of a key is charged to a level as at most so many bursts.
 const MOST_HELD: i64 = 1024;
 
+/// The end of all times of buckets, µs.
+const END: i64 = 1 << 53;
+
+/// The used tokens of a level are at most so many times its tokens.
+const MOST_USED: i64 = 16_384;
+
 impl Level {
+    /// Makes a level of what a script has told. `None` if its window, or how much is used, is out of range.
+    pub(super) fn read(tat: Moment, last: Moment, quota: Tokens) -> Option<Self> {
+        let level = Self { tat, last, quota, ..Self::default() };
+        let is_in_range =
+            |calendar: Calendar| last.whole <= calendar.window(END) && tat.whole <= MOST_USED * quota.burst;
+        level.calendar().is_none_or(is_in_range).then_some(level)
+    }
+
     /// The calendar of the quota, if it has one.
     #[inline]
     pub(super) fn calendar(&self) -> Option<Calendar> {

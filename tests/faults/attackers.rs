@@ -217,3 +217,26 @@ async fn forged_times_of_holders_stop_no_process() {
         }
     }
 }
+
+/// Permits are counted as one each, and what they weigh besides as a sum. A sum that is less than nothing lets no more in.
+#[tokio::test]
+async fn a_forged_sum_of_weights_admits_no_more() {
+    let server = RedisServer::start().await;
+    let permits = WaitGroup::new(&Store::redis(&server.url()).unwrap(), "x", 2).unwrap();
+    for sum in ["-inf", "-1e300", "0", "4503599627370400"] {
+        server.cli(&["FLUSHALL"]);
+        let holders = "td:{x:k}:permits:holders";
+        server.cli(&["ZADD", holders, sum, "excess"]);
+        let mut held = Vec::new();
+        while let Ok(permit) = permits.try_add("k").await {
+            held.push(permit);
+            server.cli(&["ZADD", holders, sum, "excess"]);
+            assert!(held.len() <= 2, "{} at once with {sum}", held.len());
+        }
+        assert_eq!(permits.inspect("k").await.unwrap().holders.len(), 2);
+        for permit in held {
+            assert!(permit.done().await.unwrap(), "{sum}");
+        }
+        assert_eq!(permits.count("k").await.unwrap(), 0, "{sum}");
+    }
+}

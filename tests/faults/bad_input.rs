@@ -55,10 +55,26 @@ async fn a_key_of_another_type_admits_nobody_and_is_left_alone() {
             .unwrap();
     server.cli(&["RPUSH", "td:{typed:list}:tat", "a"]);
     server.cli(&["SET", "td:{typed:text}:tat", "hello"]);
-    for (at, foreign) in
-        ["12 x", "1e300", "nan", "inf", "-5", "1.5 2", "1 2 3", "0 99999999999999999 0 0 0", ""]
-            .into_iter()
-            .enumerate()
+    for (at, foreign) in [
+        "12 x",
+        "1e300",
+        "nan",
+        "inf",
+        "-5",
+        "1.5 2",
+        "1 2 3",
+        "0 99999999999999999 0 0 0",
+        "",
+        // A part of a µs that is a whole one, and what is less than nothing.
+        "0 1795819802396183 3 9 2 4 3 5",
+        "0 1795819802396183 2 9 3 4 3 5",
+        "-1 9 0 9 0 3600000000 1 5",
+        "0 -1 0 9 0 3600000000 1 5",
+        "0 1795819802396183 0 -1 0 3600000000 1 5",
+        "0 1795819802396183 0 9 -1 3600000000 1 5",
+    ]
+    .into_iter()
+    .enumerate()
     {
         server.cli(&["SET", &format!("td:{{typed:{at}}}:tat"), foreign]);
         assert!(bucket.allow(at.to_string()).await.is_err(), "{foreign:?} was taken for a bucket");

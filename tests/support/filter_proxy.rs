@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
 use tokio::io::AsyncWriteExt as _;
@@ -24,6 +24,9 @@ pub enum Refusal {
     Silence,
 }
 
+/// Changes a request, or a reply to a script or message (then the flag is set). `None` closes the connection.
+type Forge = dyn Fn(bool, Vec<u8>) -> Option<Vec<u8>> + Send + Sync;
+
 /// A TCP proxy that refuses the commands that it is told to, and passes all others on. With several servers, each
 /// connection leads to the next one.
 ///
@@ -34,10 +37,17 @@ pub struct FilterProxy {
     thread: Option<JoinHandle<()>>,
 }
 
+/// What a client waits for.
+enum Due {
+    Reply { of_script: bool },
+    Answer(String),
+}
+
 struct Shared {
     targets: Vec<SocketAddr>,
     connections: AtomicUsize,
     refusals: Mutex<HashMap<String, Refusal>>,
+    forge: OnceLock<Box<Forge>>,
     gone: watch::Sender<bool>,
     withholds_messages: AtomicBool,
 }
@@ -52,6 +62,7 @@ impl FilterProxy {
             targets: ports.iter().map(|port| (Ipv4Addr::LOCALHOST, *port).into()).collect(),
             connections: AtomicUsize::new(0),
             refusals: Mutex::default(),
+            forge: OnceLock::new(),
             gone: watch::Sender::new(false),
             withholds_messages: AtomicBool::new(false),
         });
@@ -74,6 +85,13 @@ impl FilterProxy {
     #[must_use]
     pub fn without_messages(self) -> Self {
         self.shared.withholds_messages.store(true, Ordering::SeqCst);
+        self
+    }
+
+    /// Passes on what `forge` makes of each request, and of each reply to a script and message.
+    #[must_use]
+    pub fn forging(self, forge: impl Fn(bool, Vec<u8>) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
+        assert!(self.shared.forge.set(Box::new(forge)).is_ok(), "it forges already");
         self
     }
 
@@ -129,7 +147,7 @@ impl Shared {
         let (replies, mut to_server) = server.into_split();
         let (mut requests, mut replies) = (Frames::new(requests), Frames::new(replies));
         // What the client waits for: a reply of the server, or an answer of the proxy.
-        let mut due: VecDeque<Option<String>> = VecDeque::new();
+        let mut due: VecDeque<Due> = VecDeque::new();
         loop {
             tokio::select! {
                 request = requests.next() => {
@@ -137,30 +155,41 @@ impl Shared {
                     match self.refusal(&request) {
                         None => {
                             if resp::expects_reply(&request) {
-                                due.push_back(None);
+                                due.push_back(Due::Reply { of_script: resp::first_word(&request).starts_with("EVAL") });
                             }
+                            let Some(request) = self.forged(false, request) else { return Ok(()) };
                             to_server.write_all(&request).await?;
                         }
-                        Some(Refusal::Error(text)) => due.push_back(Some(format!("-{text}\r\n"))),
+                        Some(Refusal::Error(text)) => due.push_back(Due::Answer(format!("-{text}\r\n"))),
                         Some(Refusal::Close) => return Ok(()),
                         Some(Refusal::Silence) => {}
                     }
                 }
                 reply = replies.next() => {
-                    let Some(reply) = reply? else { return Ok(()) };
-                    if resp::is_reply(&reply) {
-                        due.pop_front();
+                    let Some(mut reply) = reply? else { return Ok(()) };
+                    let is_reply = resp::is_reply(&reply);
+                    let answers = if is_reply { due.pop_front() } else { None };
+                    let is_message = !is_reply && resp::first_word(&reply).ends_with("message");
+                    if is_message || matches!(answers, Some(Due::Reply { of_script: true })) {
+                        let Some(forged) = self.forged(true, reply) else { return Ok(()) };
+                        reply = forged;
                     }
-                    let is_message = !resp::is_reply(&reply) && resp::first_word(&reply).ends_with("message");
                     if !(is_message && self.withholds_messages.load(Ordering::SeqCst)) {
                         to_client.write_all(&reply).await?;
                     }
                 }
             }
-            while let Some(Some(_)) = due.front() {
-                let answer = due.pop_front().flatten().unwrap_or_default();
+            while let Some(Due::Answer(_)) = due.front() {
+                let Some(Due::Answer(answer)) = due.pop_front() else { break };
                 to_client.write_all(answer.as_bytes()).await?;
             }
+        }
+    }
+
+    fn forged(&self, is_reply: bool, frame: Vec<u8>) -> Option<Vec<u8>> {
+        match self.forge.get() {
+            Some(forge) => forge(is_reply, frame),
+            None => Some(frame),
         }
     }
 

@@ -7,6 +7,9 @@ use redis::Value;
 use crate::Error;
 use crate::store::operation::Fields;
 
+/// Before this time (µs) no arithmetic with times overflows: June 2255.
+const END: i64 = 1 << 53;
+
 /// The server's time, then the fields of the runs: the same number for each run, in the order of the call.
 #[derive(Debug)]
 pub(super) struct Reply {
@@ -27,14 +30,8 @@ impl Reply {
             Value::BulkString(text) => numbers(&text)?,
             _ => return None,
         };
-        let Some(Value::Int(now)) = values.first() else { return None };
-        Some(Self {
-            now: *now,
-            width: (values.len() - 1) / runs.max(1),
-            values,
-            twice: false,
-            unconfirmed: None,
-        })
+        let Some(&Value::Int(now @ 0..END)) = values.first() else { return None };
+        Some(Self { now, width: (values.len() - 1) / runs.max(1), values, twice: false, unconfirmed: None })
     }
 
     /// Marks the reply as one to a call that was sent twice.
@@ -67,7 +64,7 @@ mod tests {
         let mut fields = reply.fields(0..1);
         assert_eq!((fields.integer().unwrap(), fields.integer().unwrap()), (1, -2));
         assert!(fields.next().is_err());
-        for none in ["", "1 ", "1 x", "OK"] {
+        for none in ["", "1 ", "1 x", "OK", "-1 1", "9007199254740992 1"] {
             assert!(text(none).is_none(), "{none:?}");
         }
     }
