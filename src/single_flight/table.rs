@@ -297,7 +297,6 @@ impl<V: Clone> LeaderGuard<V> {
 
 fn send_all<V: Clone>(waiters: Waiters<V>, outcome: &V) {
     for waiter in waiters {
-        // A waiter that was dropped needs no outcome.
         let _ = waiter.send(Wakeup::Outcome(Ok(outcome.clone())));
     }
 }
@@ -387,7 +386,6 @@ mod tests {
         let (table, key, second) = (Table::new("x", false), Key::from("k"), Duration::from_secs(1));
         let Role::Leader(mut guard, _caller) = table.join(&key) else { panic!("no caller leads") };
         let Role::Follower(mut early, _early) = table.join(&key) else { panic!("two callers lead") };
-        // The leader has found it before.
         table.hear(&super::super::local_cache::message("x", &key));
         let Role::Follower(mut late, _late) = table.join(&key) else { panic!("two callers lead") };
         guard.serve(1, clock::now().checked_add(second));
