@@ -26,8 +26,8 @@ cp -r tests/faults/table "$tree/tests/faults"
 { grep '^#!\[allow' tests/faults/main.rs; echo 'mod table;'; } >"$tree/tests/faults/main.rs"
 if [ -e Cargo.lock ]; then cp Cargo.lock "$tree"; fi
 
-# Not in the target folder of this version, whose programs would have the same names.
-target="$PWD/target/side_by_side/target"
+# Not in the target folder of another version, whose programs would have the same names.
+target="$PWD/$tree-target"
 (cd "$tree" && CARGO_TARGET_DIR="$target" cargo test --all-features --no-run "${tests[@]/#/--test=}" 2>&1) |
   tee "$tree/build.txt"
 while read -r name program; do

@@ -214,6 +214,7 @@ impl Calls {
             (_, claimed) => kept.keep(ready(claimed)).await,
         }
         kept.keep(self.filter.insert_all([KEY, "other"])).await;
+        kept.keep(self.filter.contains(KEY)).await;
         kept.keep(self.filter.estimated_count()).await;
         if rng.random_bool(0.1) {
             kept.keep(self.filter.clear()).await;

@@ -97,7 +97,7 @@ fn script_name(frame: &[u8]) -> Option<String> {
         let (name, _) = line.strip_prefix("-- ")?.split_once(": ")?;
         (name.contains('/') && !name.contains(' ')).then(|| name.to_owned())
     };
-    str::from_utf8(frame).ok()?.lines().filter_map(name).last()
+    String::from_utf8_lossy(frame).lines().filter_map(name).next_back()
 }
 
 /// The server, and one who looks at it and writes to it.
