@@ -95,7 +95,10 @@ impl Flows {
         let Some(line) = self.lines.get(&(rank, flow.number)) else { return };
         // No tag is below the virtual time, but for a fresh one.
         let time = line.tag + line.tag % 2;
-        debug_assert!(self.served[rank as usize].is_none_or(|served| served <= time), "virtual time ran back");
+        debug_assert!(
+            self.served[rank as usize].is_none_or(|served| served <= time),
+            "virtual time ran back"
+        );
         self.served[rank as usize] = Some(time);
         self.remove(rank, flow.number, |_| Some(time.saturating_add(2 * flow.cost)));
     }
