@@ -1,10 +1,11 @@
 -- acquire: takes a lease, or a place in the queue for one.
 -- ARGV[5] is the ttl of the lease (µs), ARGV[6] the most waiters in the queue (max_waiters; 0: do not wait),
--- ARGV[7] the rank: waiters of lower ranks are served first. Plus 16 if the place in the queue has to be told as
--- exactly as its kind can; else it is that in the order of arrival.
+-- ARGV[7] the rank: waiters of lower ranks are served first. Plus 16: the place in the queue is told in the order in
+-- which waiters are served. Without it, that is the order of arrival.
 local expiry = now + ARGV[5]
 local waiting -- whether the current key has waiters or tombstones
-local waiters, max_waiters, rank, placed, counted -- set if any key is `waiting`, or not free. Waiters up to `counted` count
+-- Set if any key is `waiting`, or not free. Waiters up to rank `counted` count.
+local waiters, max_waiters, rank, placed, counted
 -- Of the current key, since free leases were granted (nil before that): how many waiters there are, how many of
 -- them are ahead of this rank, and when the next lease ends, if known.
 local length, before, ends
@@ -13,13 +14,14 @@ local settled -- whether free leases of the current key were granted, and none h
 -- Grants free leases, if there are waiters.
 local function settle()
   if waiting then waiters.grant() end
-  length, before, ends, settled = nil, nil, nil, true
+  length, before, ends, settled = nil, nil, nil, not kind.turns
 end
 
 local function queued(token, entered)
   local place = waiters.line_up(token, rank, placed, entered)
   waiting, ends = true, ends or kind.soonest()
   length, before = length + (rank <= counted and 1 or 0), before + 1
+  settled = settled and before > 1 -- the first one of a rank may change which rank is due
   local at_end, ahead = ends, placed and place or before - 1
   -- It may come before one that does not fit, of another flow or of a lower class.
   if kind.drop and kind.fits(token) then

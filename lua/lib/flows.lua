@@ -226,16 +226,17 @@ local function new_order()
     if not line or next and not granted and not was.first then return end
     local tag = was.tag or tonumber(call('ZSCORE', mark, line) or nil)
     if not tag then return end -- it was evicted
-    local is_fresh, reached = tag % 2 == 1, nil
+    local is_fresh = tag % 2 == 1
+    local reached
     if granted then
-      -- No tag is below the virtual time, but for a fresh one. One in another form, as a later version may write it, costs
-      -- little.
+      -- No tag is below the virtual time, but for a fresh one. If another version has written a lower one, the virtual time
+      -- steps back once, which costs little.
       local served_at = tag + tag % 2
       tag, reached = tag_of(rank, served_at, of.cost or 2)
       call('ZADD', mark, whole(reached), 'v' .. rank, whole(tag + (next and 0 or plain)), line)
       if others and others[3] and reached == served_at then
-        local other = tonumber(others[3])
-        if next and (tag < others[4] or tag == others[4] and was.line < other) then
+        -- All lines of a rank have the same number of digits.
+        if next and (tag < others[4] or tag == others[4] and line < others[3]) then
           tops = {mark = mark, rank = rank, line, tag}
         else
           tops = {mark = mark, rank = rank, others[3], others[4]}

@@ -51,6 +51,7 @@ local heard, found -- the messages to the asker's process, and what `look` found
 --                 longer one was granted before the server's clock was set back: it is cut to the ttl
 --   head(turn)    returns the token that is served first, and whether the second rank has its turn now. Without this
 --                 rule, that is the token with the lowest score
+--   turns         ? whether grants change which rank has its turn
 -- For kinds whose waiters may have another order:
 --   line_up(token, rank, placed)   returns whether the keys have to be kept for longer; and if the token has another order,
 --                 its score, and how many waiters may be served before it, if that is asked for

@@ -30,8 +30,9 @@ local function drop(token)
     count = count and count - 1
     return true
   end
-  if tonumber(call('ZINCRBY', holders, 1 - weight, 'excess')) <= lift then call('ZREM', holders, 'excess') end
-  count = count and count - weight
+  local sum = tonumber(call('ZINCRBY', holders, 1 - weight, 'excess'))
+  if sum <= lift then call('ZREM', holders, 'excess') end
+  count = sum >= lift and count and count - weight or nil -- else it was forged
   return true
 end
 

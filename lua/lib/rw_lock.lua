@@ -48,7 +48,7 @@ end
 
 function kind.more()
   new_lease()
-  kind.counts, kind.sweep = 1, sweep
+  kind.counts, kind.turns, kind.sweep = 1, true, sweep
   kind.expires, kind.fence, kind.soonest = lease.expires, marked, lease.soonest
 
   function kind.used()

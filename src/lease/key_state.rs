@@ -34,7 +34,7 @@ pub(crate) struct Terms {
     pub(crate) max_waiters: i64,
     /// Waiters of lower ranks are served first.
     pub(crate) rank: i64,
-    /// Whether the place in the queue has to be told as exactly as its kind can. Else it is that in the order of arrival.
+    /// Whether the place in the queue is told in the order in which waiters are served. Else it is that in the order of arrival.
     pub(crate) placed: bool,
 }
 

@@ -277,7 +277,7 @@ impl<V: Clone> LeaderGuard<V> {
         }
     }
 
-    /// Ends the flight with an outcome that was found. Waiters that came after it was forgotten do not get it: one of them leads.
+    /// Ends the flight with an outcome that was found. Waiters that came after it was forgotten do not get it: one leads.
     pub(super) fn found(mut self, outcome: &V) {
         let (waiters, leads) = self.flight.found().unwrap_or_default();
         self.leads = leads;
@@ -349,8 +349,8 @@ impl<V> Drop for Caller<V> {
 }
 
 impl<V: Send> Listener for Table<V> {
-    /// Stops serving a stale answer that was forgotten: callers wait for the current run. If that finds an answer, it has found
-    /// the forgotten one.
+    /// Stops serving a stale answer that was forgotten: callers wait for the current run. An answer that it finds
+    /// may be the forgotten one.
     fn hear(&self, message: &[u8]) {
         let Some(key) = forgotten(message, &self.namespace) else { return };
         let hash = self.hasher.hash_one(&key);

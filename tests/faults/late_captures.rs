@@ -70,6 +70,25 @@ async fn a_drop_is_charged_once() {
     }
 }
 
+/// Also if the answer comes when the capture would be sent again, or the store is shut down meanwhile.
+#[tokio::test]
+async fn what_was_used_beyond_the_end_of_a_hold_is_charged() {
+    let scene = Scene::set().await;
+    let store = Store::builder().timeout(SOON).redis(&scene.proxy.url()).unwrap();
+    let bucket = bucket(&store, OnEnd::Release).with_hold_ttl(Duration::from_millis(100)).unwrap();
+    let hold = bucket.authorize("k", 10).await.unwrap();
+    scene.proxy.stall();
+    tokio::time::timeout(SOON, hold.lost()).await.unwrap();
+    eventually("the end of the hold", SOON, async || scene.state().await.held() == 0).await;
+    hold.usage().set(7);
+    drop(hold);
+    let unfinished = store.shutdown(Duration::from_millis(300)).await;
+    assert!(unfinished.is_err_and(|error| error.is_unavailable()), "the capture is under way");
+    scene.proxy.let_through();
+    let charged = async || scene.state().await.remaining() == TOKENS - 7;
+    eventually("the charge", SOON, charged).await;
+}
+
 #[tokio::test]
 async fn several_limits_are_charged_once() {
     let capture = async |drops: bool| {

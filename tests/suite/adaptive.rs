@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -18,13 +18,21 @@ use support::redis_server::RedisServer;
 
 const WINDOW: Duration = Duration::from_millis(10);
 
+/// Requests that are sent together.
+#[derive(Default)]
+struct Crowd {
+    running: AtomicUsize,
+    /// The most that ran at once.
+    most: AtomicUsize,
+}
+
 /// A process: its WaitGroup with a start value of 20, and a service with an adaptive limit of 2 to 40. Each request takes a
 /// millisecond, and says that the service is overloaded while `is_overloaded`.
 fn process(
     store: &Store,
     name: &str,
     is_overloaded: &Arc<AtomicBool>,
-) -> (WaitGroup, impl Service<(), Response = (), Error = BoxError, Future: Send> + Clone + use<>) {
+) -> (WaitGroup, impl Service<Arc<Crowd>, Response = (), Error = BoxError, Future: Send> + Clone + use<>) {
     let group = WaitGroup::new(store, name, 20).unwrap();
     let is_overloaded = Arc::clone(is_overloaded);
     let classify = move |_: &Result<(), io::Error>| match is_overloaded.load(Ordering::Relaxed) {
@@ -32,21 +40,25 @@ fn process(
         false => Signal::Success,
     };
     let adaptive = Adaptive::aimd().min(2).max(40).window(WINDOW).classify(classify);
-    let layer = ConcurrencyLimitLayer::new(group.clone(), |_: &()| "k").adaptive(adaptive).unwrap();
-    let service = layer.layer(service_fn(async |()| {
+    let layer = ConcurrencyLimitLayer::new(group.clone(), |_: &Arc<Crowd>| "k").adaptive(adaptive).unwrap();
+    let service = layer.layer(service_fn(async |crowd: Arc<Crowd>| {
+        let running = crowd.running.fetch_add(1, Ordering::Relaxed) + 1;
+        crowd.most.fetch_max(running, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(1)).await;
+        crowd.running.fetch_sub(1, Ordering::Relaxed);
         Ok(())
     }));
     (group, service)
 }
 
-/// So many requests at once. Returns how many were admitted.
-async fn requests<S: Service<(), Response = (), Error = BoxError> + Clone>(
+/// So many requests. Returns how many ran at once.
+async fn requests<S: Service<Arc<Crowd>, Response = (), Error = BoxError> + Clone>(
     service: &S,
     count: usize,
 ) -> usize {
-    let outcomes = join_all((0..count).map(|_| service.clone().oneshot(()))).await;
-    outcomes.iter().filter(|outcome| outcome.is_ok()).count()
+    let crowd = Arc::new(Crowd::default());
+    join_all((0..count).map(|_| service.clone().oneshot(Arc::clone(&crowd)))).await;
+    crowd.most.load(Ordering::Relaxed)
 }
 
 async fn limit(group: &WaitGroup) -> u32 {

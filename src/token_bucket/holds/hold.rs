@@ -129,11 +129,12 @@ impl Hold {
     /// # Errors
     ///
     /// [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded): the capture is sent again in
-    /// the background. The tokens are charged once; if the hold had ended, those that were not charged at its end may not be.
+    /// the background. The tokens are charged once. If the hold had ended, those that were not charged at its end may be lost.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the capture is sent in the background.
+    /// If the future is dropped, the capture is sent in the background. If the hold had ended, the tokens that were not charged
+    /// at its end may be lost.
     pub fn capture(self, n: u32) -> impl Future<Output = Result<Captured, Error>> + Send {
         let late = self.late(n);
         self.end(n, late)
@@ -276,7 +277,7 @@ impl Hold {
     }
 
     /// The capture of its drop, and the tokens to charge if that finds that the hold has ended. `None`: it has ended.
-    pub(super) fn capture_of_drop(&self) -> Option<(HoldStep, u32)> {
+    fn capture_of_drop(&self) -> Option<(HoldStep, u32)> {
         let (amount, late) = match (self.end, self.usage.get()) {
             (End::Done, _) => return None,
             (End::Sent(n), _) => (n, 0),
@@ -293,10 +294,10 @@ impl Hold {
 
     /// As its drop. The caller sends the capture that is returned.
     pub(super) fn dropped(&mut self) -> Option<HoldStep> {
-        let (step, _) = self.capture_of_drop()?;
+        let (step, late) = self.capture_of_drop()?;
         self.over();
         self.end = End::Done;
-        self.bucket.clients.holds.owe(self.key.clone(), step.clone(), &self.validity);
+        self.bucket.clients.holds.owe(self.key.clone(), step.clone(), &self.validity, late);
         Some(step)
     }
 }

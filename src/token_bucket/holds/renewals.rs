@@ -58,6 +58,9 @@ struct Entry {
     due: Instant,
     /// `None`: the hold is renewed. Otherwise the pause before its end is sent again.
     pause: Option<Duration>,
+    /// The tokens to charge if the first call of a capture finds that the hold had ended. While there are some, the capture
+    /// is not sent again: then another copy may have ended the hold.
+    late: u32,
 }
 
 /// Until when a hold is certainly held.
@@ -158,7 +161,8 @@ impl Renewals {
     pub(super) fn hold(self: &Arc<Self>, key: &Key, step: HoldStep, validity: &Arc<Validity>, sent: Instant) {
         let Verb::Extend { ttl, .. } = step.verb else { return };
         let due = sent + span(ttl) / 3;
-        let entry = Entry { key: key.clone(), validity: Arc::clone(validity), step, due, pause: None };
+        let entry =
+            Entry { key: key.clone(), validity: Arc::clone(validity), step, due, pause: None, late: 0 };
         self.put(entry);
     }
 
@@ -167,37 +171,14 @@ impl Renewals {
         lock(&self.table).take(id);
     }
 
-    /// Ends a hold without a caller that waits. `step` is a capture, and `late` the tokens to charge if the hold has ended.
+    /// Ends a hold without a caller that waits. `step` is a capture, and `late` the tokens to charge if the hold had ended.
     pub(super) fn settle(self: &Arc<Self>, key: Key, step: HoldStep, validity: &Arc<Validity>, late: u32) {
-        self.owe(key.clone(), step.clone(), validity);
-        let (this, sent, charged) = (Arc::clone(self), clock::now(), (key.clone(), step.clone(), late));
-        self.client.send(Handle::try_current().ok(), key, step, move |reply| {
-            this.captured(charged, sent, reply.map(|reply| reply.outcome));
-        });
-    }
-
-    /// Takes the answer to the first call of a capture. If it says that the hold had ended, charges the late tokens, unless the
-    /// capture was sent again meanwhile: that may have ended the hold.
-    pub(super) fn captured(
-        self: &Arc<Self>,
-        (key, step, late): (Key, HoldStep, u32),
-        sent: Instant,
-        reply: Result<Outcome, Error>,
-    ) {
-        let is_only =
-            || lock(&self.table).entries.get(&step.id).is_some_and(|entry| entry.pause == Some(FIRST_PAUSE));
-        if late == 0 || !matches!(reply, Ok(Outcome::Ended)) || !is_only() {
-            return self.answered(step.id, sent, true, reply);
-        }
-        let store = self.store.clone();
-        store.owed().into_iter().for_each(|owed| owed.add(1));
-        self.answered(step.id, sent, true, reply);
-        let step = HoldStep { verb: Verb::late(late), ..step };
-        self.client.send(None, key, step, move |_| store.owed().into_iter().for_each(|owed| owed.done(1)));
+        self.owe(key.clone(), step.clone(), validity, late);
+        self.send(Handle::try_current().ok(), key, step);
     }
 
     /// Notes a capture that the caller sends. It is sent again until it is [answered](Self::answered).
-    pub(super) fn owe(self: &Arc<Self>, key: Key, step: HoldStep, validity: &Arc<Validity>) {
+    pub(super) fn owe(self: &Arc<Self>, key: Key, step: HoldStep, validity: &Arc<Validity>, late: u32) {
         let (validity, pause) = (Arc::clone(validity), Some(FIRST_PAUSE));
         let due = clock::now() + FIRST_PAUSE;
         let mut table = lock(&self.table);
@@ -208,8 +189,14 @@ impl Renewals {
             if let Some(owed) = self.store.owed() {
                 owed.add(1);
             }
-            self.put_in(table, Entry { key, step, validity, due, pause });
+            self.put_in(table, Entry { key, step, validity, due, pause, late });
         }
+    }
+
+    /// Charges the tokens of a capture that found that its hold had ended.
+    fn charge_late(self: &Arc<Self>, Entry { key, step, late, .. }: Entry) {
+        let (this, step) = (Arc::clone(self), HoldStep { verb: Verb::late(late), ..step });
+        self.client.send(None, key, step, move |_| this.settled(&mut lock(&this.table)));
     }
 
     fn put(self: &Arc<Self>, entry: Entry) {
@@ -250,10 +237,17 @@ impl Renewals {
         }
         let Some(entry) = table.take(id) else { return };
         let Verb::Extend { ttl, .. } = entry.step.verb else {
-            return match reply.map_or_else(|error| error.is_denied(), |_| true) {
-                true => self.settled(&mut table),
-                // It is sent again when it is due.
-                false => table.put(id, entry),
+            return match reply {
+                Ok(Outcome::Ended) if entry.late > 0 => {
+                    drop(table);
+                    self.charge_late(entry);
+                }
+                Err(error) if !error.is_denied() => match entry.late {
+                    // It is sent again when it is due.
+                    0 => table.put(id, entry),
+                    _ => self.put_in(table, Entry { due: clock::now() + FIRST_PAUSE, late: 0, ..entry }),
+                },
+                _ => self.settled(&mut table),
             };
         };
         let due = match reply {
@@ -292,6 +286,12 @@ impl Renewals {
                 let Some(mut entry) = table.take(id) else { continue };
                 let is_over = now >= entry.validity.until();
                 match &mut entry.pause {
+                    // The first call is still under way.
+                    Some(_) if entry.late > 0 => {
+                        entry.due = now + LONGEST_PAUSE;
+                        table.put(id, entry);
+                        continue;
+                    }
                     // The hold has ended in the store by itself.
                     Some(_) if is_over => {
                         self.settled(&mut table);

@@ -323,20 +323,17 @@ impl Drop for HoldSet {
         if self.holds.iter().any(|(_, hold)| hold.has_ended()) {
             return;
         }
-        let capture = |(_, hold): &(usize, Hold)| {
-            let (step, late) = hold.capture_of_drop()?;
-            Some((Arc::clone(&hold.bucket.clients.holds), (hold.key.clone(), step, late)))
-        };
-        let owed: SmallVec<[_; 3]> = self.holds.iter().filter_map(capture).collect();
+        let renewals = |(_, hold): &(usize, Hold)| (Arc::clone(&hold.bucket.clients.holds), hold.id);
+        let owed: SmallVec<[_; 3]> = self.holds.iter().map(renewals).collect();
         let (sent, holds) = (clock::now(), &mut self.holds);
         let steps = || holds.iter_mut().filter_map(|(_, hold)| hold.dropped()).collect();
         // In memory, each hold ends by its drop.
         self.limits.send_to_holds(&self.keys, steps, move |reply| match reply {
-            Ok(reply) => owed.into_iter().zip(reply.each).for_each(|((renewals, capture), reply)| {
-                renewals.captured(capture, sent, Ok(reply.outcome));
+            Ok(reply) => owed.into_iter().zip(reply.each).for_each(|((renewals, id), reply)| {
+                renewals.answered(id, sent, true, Ok(reply.outcome));
             }),
-            Err(error) => owed.into_iter().for_each(|(renewals, capture)| {
-                renewals.captured(capture, sent, Err(error.clone()));
+            Err(error) => owed.into_iter().for_each(|(renewals, id)| {
+                renewals.answered(id, sent, true, Err(error.clone()));
             }),
         });
     }

@@ -124,7 +124,9 @@ impl LearnedQuotas {
                 known.changed_at = now;
             }
             // Requests that are decided before the answer is here would wait by the configured quotas.
-            known.quotas.get_or_insert_with(|| quotas.clone());
+            if order > 0 {
+                known.quotas.get_or_insert_with(|| quotas.clone());
+            }
         }
         let learn = Learn { order, quotas: quotas.to_string().into(), corrects };
         let (bucket, corrected) = (bucket.clone(), key.clone());

@@ -38,8 +38,8 @@ impl LastState {
     /// Stores the answer to a request sent at `sent`. The server answered after that, so the difference of the
     /// clocks was at most the difference stored here.
     ///
-    /// One thread at a time. Returns whether the answer was stored. Answers to requests sent before the stored one are ignored. (Their
-    /// order by the server's clock is not reliable, because that clock may be set back.)
+    /// Only one thread calls this at a time. Returns whether the answer was stored: answers to requests sent before the
+    /// stored one are ignored. (Their order by the server's clock is not reliable, because that clock may be set back.)
     pub(super) fn learn(&self, sent: i64, state: &BucketState) -> bool {
         if sent < self.sent.fetch_max(sent, Ordering::Relaxed) {
             return false;
