@@ -47,7 +47,10 @@ fn parts(fault: Fault) -> &'static [&'static str] {
         Fault::Restart => &["server"],
         // The clock that can be set has a server without persistence.
         Fault::RestartEverysec | Fault::RestartAlways => &["server", "clock"],
-        Fault::ClockForward | Fault::ClockBack => &["clock"],
+        Fault::ClockForward => &["clock"],
+        // A pause ends at a time of the server's clock: if that is set back, it lasts for longer.
+        Fault::ClockBack => &["clock", "pause"],
+        Fault::ClientPause => &["pause"],
         Fault::ServerStopped => &["server"],
         Fault::ClientStopped | Fault::ClientKilled => &["workers"],
         Fault::HostSuspended => &["server", "workers"],
