@@ -31,6 +31,8 @@ fn changes(rng: &mut StdRng, client: &mut Client, key: &[u8]) -> Cmd {
         "zset" => {
             let member = chosen(rng, &list(client, &["ZRANGE", "0", "-1"]));
             match rng.random_range(0..4) {
+                // Who lowers the sum of weights takes weight from holders, as who removes a holder does.
+                0..3 if member == b"excess" => command.arg("EXISTS").arg(key),
                 0 => command.arg("ZREM").arg(key).arg(member),
                 1 => command.arg("ZADD").arg(key).arg(number(rng)).arg(member),
                 2 => command.arg("ZADD").arg(key).arg(number(rng)).arg(forged(rng, &member)),
