@@ -10,12 +10,10 @@ use std::sync::{Arc, Weak};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::operation::END;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::{clock, random};
-
-/// Times and fences are below this: larger integers are not exact in Lua.
-const END: i64 = 1 << 53;
 
 /// A message for waiters of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,6 +10,9 @@ use std::sync::Arc;
 use super::notifier::Push;
 use super::redis::Value;
 
+/// Times (µs) and fences are below this: larger integers are not exact in Lua.
+pub(crate) const END: i64 = 1 << 53;
+
 /// One step on the state of one key.
 ///
 /// Operations that are submitted while others are in flight may leave as one script call. A call consists of

@@ -6,7 +6,7 @@ use super::bucket_state::{BucketState, micros};
 use super::cancel::Cancel;
 use super::decision::Decision;
 use super::state::{Ask, Bucket, Level, Moment};
-use crate::store::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script, script};
+use crate::store::{Arguments, END, Field, Fields, Garbled, Operation, Repeat, Script, script};
 use crate::token_bucket::quota::{MOST_REPEATS, Quotas};
 
 /// Charges a request in full, or not at all.
@@ -113,7 +113,7 @@ pub(super) fn read_charged(
 
 /// Reads a bucket from the bare form of `lua/lib/bare.lua`.
 fn read_bare(quotas: &Quotas, now: i64, ahead: i64) -> Result<Bucket, Garbled> {
-    if !(0..1 << 53).contains(&ahead) {
+    if !(0..END).contains(&ahead) {
         return Err(OUT_OF_RANGE);
     }
     let mut bucket = Bucket::full(quotas);
@@ -149,7 +149,7 @@ pub(super) fn read_moment(fields: &mut Fields<'_>) -> Result<Moment, Garbled> {
 
 /// Checks that a time from a script is in the range in which no arithmetic overflows.
 fn moment(whole: i64, part: i64) -> Result<Moment, Garbled> {
-    if (0..1 << 53).contains(&whole) && (-1..=1 << 20).contains(&part) {
+    if (0..END).contains(&whole) && (-1..=1 << 20).contains(&part) {
         Ok(Moment { whole, part })
     } else {
         Err(OUT_OF_RANGE)

@@ -8,6 +8,7 @@
 mod tests;
 
 use super::state::{Ask, Bucket, Level, Moment};
+use crate::store::END;
 use crate::token_bucket::quota::{Calendar, Limit, MAX_SPAN, Quotas, Tokens};
 
 /// How long a state is kept after the end of its last window, µs. If the server's clock steps over the end of a window
@@ -16,9 +17,6 @@ const KEPT: i64 = 86_400_000_000;
 
 /// What is held of a key is charged to a level as at most so many bursts.
 const MOST_HELD: i64 = 1024;
-
-/// The end of all times of buckets, µs.
-const END: i64 = 1 << 53;
 
 /// The used tokens of a level are at most so many times its tokens.
 const MOST_USED: i64 = 16_384;

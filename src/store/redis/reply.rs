@@ -5,10 +5,7 @@ use std::ops::Range;
 use redis::Value;
 
 use crate::Error;
-use crate::store::operation::Fields;
-
-/// Before this time (µs) no arithmetic with times overflows: June 2255.
-const END: i64 = 1 << 53;
+use crate::store::operation::{END, Fields};
 
 /// The server's time, then the fields of the runs: the same number for each run, in the order of the call.
 #[derive(Debug)]

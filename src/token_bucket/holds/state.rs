@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use super::OnEnd;
-use crate::store::{Cell as _, Fields, Garbled};
+use crate::store::{Cell as _, END, Fields, Garbled};
 use crate::token_bucket::quota::{Limit, MAX_SPAN, Pace, Quotas};
 use crate::token_bucket::state::{Bucket, Level, Moment};
 
@@ -132,7 +132,7 @@ impl Bucket {
     pub(crate) fn read_held(&mut self, fields: &mut Fields<'_>) -> Result<(), Garbled> {
         if fields.len() > 0 {
             let (held, next) = (fields.integer()?, fields.integer()?);
-            if !(1..1 << 32).contains(&held) || !(0..1 << 53).contains(&next) {
+            if !(1..1 << 32).contains(&held) || !(0..END).contains(&next) {
                 return Err(Garbled("a script returned holds that are out of range"));
             }
             self.holds = Some(Box::new(Holds { held, next, last: next, ..Holds::default() }));
