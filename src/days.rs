@@ -9,6 +9,7 @@ mod held;
 mod kept;
 mod spent;
 mod waiting;
+mod windows;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
