@@ -128,3 +128,40 @@ impl fmt::Display for Layout {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_layout_is_one_of_a_filter_or_none() {
+        let parsed = |text: &str| {
+            Layout::parse(text).map(|(layout, newest)| (layout.shards, layout.bits, layout.forget, newest))
+        };
+        assert_eq!(parsed("bloom1 2 1024 7 60000 12"), Some((2, 1024, 60_000_000, 12)));
+        assert_eq!(parsed("bloom1 1 1 1 0 0"), Some((1, 1, 0, 0)));
+        let (keys, hashes) = (MOST_KEYS, MOST_HASHES);
+        let most = format!("bloom1 {keys} {MOST_BITS} {hashes} {} {}", i64::MAX / 1000, (1_i64 << 53) - 1);
+        assert!(parsed(&most).is_some());
+        for bad in [
+            "",
+            "bloom2 1 1 1 0 0",
+            "bloom1 1 1 1 0",
+            "bloom1 1 1 1 0 0 0",
+            "bloom1 1 1 1 0 x",
+            "bloom1 1 1 1 -1 0",
+            "bloom1 0 1 1 0 0",
+            "bloom1 1 0 1 0 0",
+            "bloom1 1 1 0 0 0",
+            "bloom1 1 1 1 0 9007199254740992",
+        ] {
+            assert_eq!(parsed(bad), None, "{bad}");
+        }
+        for (at, above) in [(1, u64::from(keys) + 1), (2, MOST_BITS + 1), (3, u64::from(hashes) + 1)] {
+            let mut words: Vec<_> = most.split(' ').map(str::to_owned).collect();
+            words[at] = above.to_string();
+            let text = words.join(" ");
+            assert_eq!(parsed(&text), None, "{text}");
+        }
+    }
+}

@@ -145,7 +145,9 @@ async fn holds(mut world: World) {
                     left -= amount;
                     held.push((hold, world.now()));
                 }
-                Err(refused) => assert!(refused.is_refused() && amount > left, "{amount} of {left}: {refused}"),
+                Err(refused) => {
+                    assert!(refused.is_refused() && amount > left, "{amount} of {left}: {refused}")
+                }
             }
         }
         round += 1;

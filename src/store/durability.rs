@@ -100,6 +100,21 @@ mod tests {
     }
 
     #[test]
+    fn half_of_the_timeout_is_left_for_the_call() {
+        let timeout = Duration::from_millis(201);
+        let check = |within| Durability { replicas: 1, fsync: false, within }.check_settings(timeout);
+        let most = Duration::from_micros(100_500);
+        assert!(check(most).is_ok() && check(Duration::from_millis(1)).is_ok());
+        for bad in [most + Duration::from_nanos(1), Duration::from_nanos(999_999)] {
+            let told = check(bad).unwrap_err().to_string();
+            assert!(told.contains("100.5ms") && told.contains(&format!("{bad:?}")), "{told}");
+        }
+        let none = Durability { replicas: 0, fsync: false, within: most };
+        assert!(none.check_settings(timeout).unwrap_err().is_invalid());
+        assert!(Durability { fsync: true, ..none }.check_settings(timeout).is_ok());
+    }
+
+    #[test]
     fn replicas_are_waited_for_with_or_without_their_disks() {
         let replicas = Durability { replicas: 2, fsync: false, within: WITHIN };
         assert_eq!(args(replicas), "*3 $4 WAIT $1 2 $3 100 ");

@@ -76,7 +76,7 @@ pub(crate) async fn each_kind_is_listed_and_shown(place: &Place, name: &str) {
     let Claimed::New(claim) = items.try_claim("handled").await.unwrap() else { panic!("it is new") };
     assert!(claim.confirm().await.unwrap());
     let Claimed::New(claim) = items.try_claim("in flight").await.unwrap() else { panic!("it is new") };
-    let filter = BloomFilter::builder().capacity(1000).false_positive_rate(0.01);
+    let filter = BloomFilter::builder().capacity(1000).false_positive_rate(0.01).keys(3);
     let filter = filter.remember_for(Duration::from_secs(3600)).build(place, filters).unwrap();
     filter.insert_all(["a", "b", "c"]).await.unwrap();
     let Claimed::New(filtered) = Dedupe::new(&filter).unwrap().try_claim("d").await.unwrap() else {
@@ -160,6 +160,8 @@ pub(crate) async fn each_kind_is_listed_and_shown(place: &Place, name: &str) {
     let size = filter.size();
     assert_eq!((seen.size.bits, seen.size.hashes, seen.size.keys), (size.bits, size.hashes, size.keys));
     assert_eq!((seen.size.remember_for, seen.estimated_count), (Some(Duration::from_secs(3600)), 3));
+    let filled = 3.0 * f64::from(size.hashes) / size.bits as f64;
+    assert!(seen.filled > 0.5 * filled && seen.filled <= 1.01 * filled, "{} of {filled}", seen.filled);
     assert!(leases(&operator, &of_filter[1]).await.holders[0].is_exclusive);
     for kind in
         [Kind::TokenBucket, Kind::WaitGroup, Kind::Mutex, Kind::RwLock, Kind::SingleFlight, Kind::Dedupe]

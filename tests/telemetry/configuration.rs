@@ -63,6 +63,16 @@ async fn a_body_that_outlives_its_permit_is_told() {
     assert_eq!(events(&[("event", "body_outlived_lease"), ("namespace", "silent")]).len(), 1);
 }
 
+#[tokio::test]
+async fn a_setting_of_another_type_is_told_without_a_call() {
+    listen();
+    let server = RedisServer::start().await;
+    server.cli(&["SET", "td:{another:}:setting:quotas", "5/s"]);
+    let quotas = FleetQuotas::new(&Store::redis(&server.url()).unwrap(), "another", "1/s").unwrap();
+    eventually("it is told", SOON, async || counted("setting_ignored", "another") == 1.0).await;
+    assert_eq!(quotas.current().to_string(), "1/s");
+}
+
 /// The store's thread may have heard of a change before the caller of `set`: then it takes the value over, and tells it a
 /// moment later.
 async fn changes_told(expected: f64) {

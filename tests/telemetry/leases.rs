@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_distributed::{Mutex, Store};
 
-use crate::seen::{assert_no_secrets, listen, value};
+use crate::seen::{assert_no_secrets, events, listen, value};
 use crate::{KEY, SOON};
 use support::eventually;
 use support::redis_server::RedisServer;
@@ -31,6 +31,12 @@ async fn leases_are_counted_while_held_and_when_renewed_and_lost() {
     assert_eq!(counted("held", "watched"), 1.0, "it is not dropped yet");
     assert!(!guard.unlock().await.unwrap());
     assert_eq!((counted("held", "watched"), counted("lost_total", "watched")), (0.0, 1.0), "lost once");
+    // Losses of one second are told together.
+    let told = events(&[("event", "lease_lost")]);
+    assert!(
+        told.iter().all(|event| event["count"].parse::<u64>().unwrap() > 0) && !told.is_empty(),
+        "{told:?}"
+    );
 
     let guard = mutex.lock(KEY).await.unwrap();
     assert!(guard.unlock().await.unwrap());

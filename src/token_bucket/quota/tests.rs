@@ -106,3 +106,18 @@ fn a_share_is_no_more_than_its_part() {
     let whole = Quotas::new([Quota::per_calendar_month(10).starting(17)]).unwrap();
     assert_eq!(whole.share(NonZeroU32::new(4).unwrap()).to_string(), "2/month@17");
 }
+
+#[test]
+fn stored_numbers_are_those_of_a_quota_or_refused() {
+    let are_valid = |burst, num, den| Tokens { burst, num, den }.are_valid();
+    let (most, span) = (i64::from(u32::MAX), MAX_SPAN);
+    assert!(are_valid(1, 1, 1) && are_valid(most, 1, 1) && are_valid(1, 0, 1) && are_valid(1, 1, 1 << 20));
+    assert!(!are_valid(0, 1, 1) && !are_valid(most + 1, 1, 1) && !are_valid(1, -1, 1));
+    assert!(!are_valid(1, 1, 0) && !are_valid(1, 1, (1 << 20) + 1) && !are_valid(1, 0, 3));
+    // All tokens together.
+    assert!(
+        are_valid(1, span, 1) && are_valid(2, span / 2, 1) && are_valid(2, span, 2) && are_valid(4, span, 4)
+    );
+    assert!(!are_valid(1, span + 1, 1) && !are_valid(2, span / 2 + 1, 1) && !are_valid(3, span, 2));
+    assert!(!are_valid(most, i64::MAX, 1) && !are_valid(4, span, 3));
+}

@@ -1,0 +1,80 @@
+"""Runs, for each planted mutant, the tests that reach it, the quickest first, until one fails.
+
+Usage: judge.py FOLDER. FOLDER has list.json, planted.json, reached/, binaries.json, and tests.txt: the times of the tests without
+a mutant. Prints the mutants that no test notices, except those in equivalent.txt, and fails if these are more than one of 20.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+EQUIVALENT = Path(__file__).with_name("equivalent.txt")
+# How many tests run before it is looked whether one has failed.
+CHUNKS = (10, 40, 150, 400)
+WANTED = 0.95
+
+
+def main():
+    folder = Path(sys.argv[1]).resolve()
+    tree = folder / "tree"
+    mutants = json.loads((folder / "list.json").read_text())
+    planted = json.loads((folder / "planted.json").read_text())
+    programs = json.loads((folder / "binaries.json").read_text())["rust-binaries"]
+    passed = re.findall(r"^\s+PASS \[\s*([\d.]+)s\] \(.*?\) (\S+) (\S+)", (folder / "tests.txt").read_text(), re.M)
+    times = {(program, test): float(time) for time, program, test in passed}
+    reached = defaultdict(set)
+    for file in (folder / "reached").iterdir():
+        test = tuple(file.name.replace("+", "::").split("!"))
+        for number in file.read_text().split() if test in times else ():
+            reached[int(number)].add(test)
+
+    def fails(number, program, tests):
+        """Whether one of these tests fails with a mutant, does not end, or is ended."""
+        command = [programs[program]["binary-path"], "--exact", *tests, "--test-threads", "4"]
+        run = subprocess.Popen(
+            command, cwd=tree, env={**os.environ, "MUTANT": str(number), "CARGO_MANIFEST_DIR": str(tree)},
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )
+        try:
+            return run.wait(15 + 2 * sum(times[program, test] for test in tests)) != 0
+        except subprocess.TimeoutExpired:
+            os.killpg(run.pid, signal.SIGKILL)
+            return run.wait() != 0
+
+    def survives(number):
+        tests, at = sorted(reached[number], key=times.get), 0
+        for size in (*CHUNKS, len(tests)):
+            of = defaultdict(list)
+            for program, test in tests[at : at + size]:
+                of[program].append(test)
+            if any(fails(number, program, names) for program, names in of.items()):
+                return False
+            at += size
+        return True
+
+    def told(number):
+        """A mutant, without its place but with its line: places change with each edit."""
+        mutant = mutants[number - 1]
+        source = (folder / "original" / mutant["file"]).read_text().split("\n")
+        name = re.sub(r"^(\S+?):\d+:\d+: ", r"\1: ", mutant["name"])
+        return f"{name} | {source[mutant['span']['start']['line'] - 1].strip()}"
+
+    known = {line.rsplit(" | ", 1)[0] for line in EQUIVALENT.read_text().splitlines() if " | " in line}
+    judged = [number for number in planted if told(number) not in known]
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        left = [number for number, is_left in zip(judged, workers.map(survives, judged)) if is_left]
+    for number in left:
+        print(f"{told(number)} | {len(reached[number])} tests reach it")
+    killed = 1 - len(left) / max(len(judged), 1)
+    print(f"{len(judged) - len(left)} of {len(judged)} mutants are noticed: {killed:.3f}; "
+          f"{len(planted) - len(judged)} are equivalent")
+    sys.exit(killed < WANTED)
+
+
+main()

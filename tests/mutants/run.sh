@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Mutants of the Rust sources: a random sample of what cargo-mutants lists is compiled at once and switched on one by one, so
+# that a mutant costs the tests that reach it, not a build. Usage: run.sh [SAMPLE [SEED]]; SAMPLE is 300 if it is not given.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+sample="${1:-300}"
+seed="${2:-$(date +%s)}"
+folder="$PWD/target/mutants"
+mkdir -p "$folder"
+
+export PATH="$PWD/target/tools/bin:$PATH"
+for tool in mutants nextest; do
+  command -v "cargo-$tool" >/dev/null || cargo install --quiet --locked --root target/tools "cargo-$tool"
+done
+python="$folder/python/bin/python"
+[ -x "$python" ] || python3 -m venv "$folder/python"
+"$python" -m pip install --quiet tree-sitter==0.26.1 tree-sitter-rust==0.24.2
+
+# What git knows, as it is in the folder.
+rm -rf "$folder"/{tree,original,reached}
+mkdir -p "$folder"/{tree,original,reached}
+git ls-files -z | xargs -0 cp --parents -t "$folder/tree"
+cp -r "$folder/tree/src" "$folder/original"
+if [ -e Cargo.lock ]; then cp Cargo.lock "$folder/tree"; fi
+export CARGO_TARGET_DIR="$folder/target" CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0
+cd "$folder/tree"
+cargo mutants --list --json --config ../../../tests/mutants/mutants.toml >"$folder/list.json"
+
+echo "a sample of $sample, seed $seed"
+"$python" ../../../tests/mutants/plant.py "$folder" "$sample" "$seed"
+
+tests=(--all-features -p tower-distributed --config 'profile.dev.package.tower-distributed.opt-level=1' --lib)
+for test in suite layers telemetry newcomer engine once_dedupe once_dedupe_faults once_faults lease_faults leases_fleet once_fleet fleet faults; do
+  tests+=(--test "$test")
+done
+cargo nextest list "${tests[@]}" --list-type binaries-only --message-format json >"$folder/binaries.json"
+# Servers of a Cluster would be started for each test alone.
+REACHED="$folder/reached" cargo nextest run "${tests[@]}" --no-fail-fast --test-threads 6 -E 'not test(/cluster|sentinel|pool/)' \
+  >"$folder/tests.txt" 2>&1 || grep FAIL "$folder/tests.txt"
+"$python" ../../../tests/mutants/judge.py "$folder"
