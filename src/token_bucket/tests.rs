@@ -385,3 +385,11 @@ async fn no_interval_sees_more_than_burst_and_rate_whatever_is_cancelled() {
         }
     }
 }
+
+#[test]
+fn who_has_waited_waits_for_the_rest() {
+    let bucket = World::new([Quota::per_second(1)]).bucket.with_max_wait(ms(500));
+    for (waited, rest) in [(0, 500), (200, 300), (500, 0), (700, 0)] {
+        assert_eq!(bucket.with_less_wait(ms(waited)).max_wait, 1000 * rest);
+    }
+}

@@ -9,7 +9,7 @@ use tower_distributed::lease::Holder;
 use tower_distributed::operator::{Entry, Kind, Operator, State};
 use tower_distributed::single_flight::Json;
 use tower_distributed::{
-    BloomFilter, Key, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup,
+    BloomFilter, Key, Lease, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup,
 };
 
 use crate::stores::{Place, SOON, with_servers};
@@ -255,6 +255,7 @@ pub(crate) async fn a_revoked_lock_is_lost_at_the_next_renewal(place: &Place, na
     let next = tokio::time::timeout(SOON, mutex.lock("k")).await.unwrap().unwrap();
     tokio::time::timeout(SOON, stuck.lost()).await.unwrap();
     assert!(next.fence() > stuck.fence() && next.is_held());
+    assert!(Lease::from(stuck).release_checked().await.unwrap_err().is_lost());
     assert!(!mutex.revoke("k", &seen.holders[0]).await.unwrap());
 
     let shared = RwLock::new(place, name).unwrap();
