@@ -19,7 +19,7 @@ python="$folder/python/bin/python"
 # What git knows, as it is in the folder.
 rm -rf "$folder"/{tree,original,reached}
 mkdir -p "$folder"/{tree,original,reached}
-git ls-files -z | xargs -0 cp --parents -t "$folder/tree"
+git ls-files -z | tar --null -T - -c | tar -x -C "$folder/tree"
 cp -r "$folder/tree/src" "$folder/original"
 if [ -e Cargo.lock ]; then cp Cargo.lock "$folder/tree"; fi
 export CARGO_TARGET_DIR="$folder/target" CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0

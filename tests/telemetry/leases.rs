@@ -34,7 +34,8 @@ async fn leases_are_counted_while_held_and_when_renewed_and_lost() {
     // Losses of one second are told together.
     let told = events(&[("event", "lease_lost")]);
     assert!(
-        told.iter().all(|event| event["count"].parse::<u64>().unwrap() > 0) && !told.is_empty(),
+        told.iter().all(|event| event["count"].parse::<u64>().unwrap() > 0 && !event["namespace"].is_empty())
+            && !told.is_empty(),
         "{told:?}"
     );
 
