@@ -88,6 +88,7 @@ on_every_store! {
     crate::jobs::bad_spans_are_refused as jobs_with_bad_spans_are_refused,
     crate::several::all_limits_are_charged_or_none as all_limits_are_charged_or_none,
     crate::several::a_crowd_on_several_limits_gets_the_least as a_crowd_on_several_limits_gets_the_least,
+    crate::several::a_crowd_of_mixed_costs_is_charged_what_it_asked_for as a_crowd_of_mixed_costs_on_several_limits,
     crate::several::who_goes_away_is_charged_nowhere as who_goes_away_is_charged_nowhere,
     crate::several_holds::each_limit_has_its_own_cost as each_limit_has_its_own_cost,
     crate::several_holds::all_limits_are_held_or_none as all_limits_are_held_or_none,

@@ -8,6 +8,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::OnEnd;
 use super::operation::{HoldStep, Outcome, Verb};
+use super::state::Record;
 use crate::store::{Cell as _, Operation as _};
 use crate::token_bucket::cancel::{Cancel, Rule};
 use crate::token_bucket::operations::Reserve;
@@ -72,11 +73,21 @@ impl Simulation {
         self.bucket.sweep(now);
     }
 
+    fn sums_are_right(&self) {
+        let Some(holds) = &self.bucket.holds else { return };
+        let sum = |counts: fn(&&Record) -> bool| {
+            holds.each.iter().filter(counts).map(|each| each.amount).sum::<i64>()
+        };
+        let captures = sum(|each| each.on_end == OnEnd::Capture);
+        assert_eq!((holds.held, holds.captures), (sum(|_| true), captures), "{}", self.log.join("\n"));
+    }
+
     fn step(&mut self, id: u128, on_end: OnEnd, verb: Verb) -> (Outcome, i64) {
         let step = HoldStep { quotas: self.quotas.clone(), id, on_end, verb };
         self.log.push(format!("{} {verb:?} of {id}", self.now()));
         let now = self.now();
         let reply = step.apply(&mut self.bucket, now);
+        self.sums_are_right();
         (reply.outcome, reply.amount)
     }
 
