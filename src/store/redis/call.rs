@@ -184,7 +184,7 @@ impl RedisStore {
             let runtimes = lock(&self.runtimes).clone();
             for links in runtimes {
                 links.half_open();
-                links.retire_former();
+                links.leave_former();
             }
         }
     }
