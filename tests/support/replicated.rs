@@ -1,12 +1,15 @@
 //! A Redis Cluster whose masters have replicas, for tests that take servers away.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::cluster::RedisCluster;
 use crate::eventually;
 use crate::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(40);
+
+/// A replica that was asked to take over and has not done so within 5 s does so no more.
+const GIVES_UP: Duration = Duration::from_secs(6);
 
 /// Three masters, and at first a replica of each, or none. Needs Redis 7.0, as [`RedisCluster`] does.
 pub struct ReplicatedCluster {
@@ -53,20 +56,30 @@ impl ReplicatedCluster {
         let masters = self.masters();
         let port = format!("master_port:{}\r\n", masters[round % masters.len()].port());
         let replica = self.nodes().find(|node| replication(node).contains(&port)).unwrap();
-        replica.cli(&["CLUSTER", "FAILOVER"]);
-        let has_taken_over = async || replication(replica).contains("role:master\r\n");
-        eventually("the replica to take over", SOON, has_taken_over).await;
+        let mut asked: Option<Instant> = None;
+        eventually("the replica to take over", SOON, async || {
+            // It may not be ready for that, or give up.
+            if asked.is_none_or(|at| at.elapsed() > GIVES_UP) {
+                asked = replica.query::<()>(&["CLUSTER", "FAILOVER"]).is_ok().then(Instant::now);
+            }
+            replication(replica).contains("role:master\r\n")
+        })
+        .await;
         self.mend().await;
     }
 
-    /// Starts the nodes that were killed, and waits until every master has a replica.
+    /// Starts the nodes that were killed, and waits until every master has a replica, and no node takes another one for
+    /// dead.
     pub async fn mend(&self) {
         for dead in self.nodes().filter(|node| replication(node).is_empty()) {
             dead.restart().await;
         }
         eventually("every master to have a replica", SOON, async || {
             let in_step = |node: &&RedisServer| replication(node).contains("master_link_status:up\r\n");
-            self.nodes().filter(in_step).count() == self.replicas.len()
+            let sees_all = |node: &RedisServer| {
+                node.query::<String>(&["CLUSTER", "NODES"]).is_ok_and(|nodes| !nodes.contains("fail"))
+            };
+            self.nodes().filter(in_step).count() == self.replicas.len() && self.nodes().all(sees_all)
         })
         .await;
     }
