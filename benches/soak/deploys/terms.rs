@@ -21,7 +21,7 @@ const TTL: Duration = Duration::from_secs(8);
 
 /// With calls that count once the replica of their master has them, so that a failover loses nothing.
 pub fn store(urls: &str) -> Store {
-    let builder = Store::builder().timeout(Duration::from_secs(2)).replicas(1, Duration::from_millis(500));
+    let builder = Store::builder().timeout(Duration::from_secs(3)).replicas(1, Duration::from_secs(1));
     builder.cluster(urls.split(',')).unwrap()
 }
 
