@@ -2,7 +2,7 @@
 
 use std::env;
 use std::io::{BufRead as _, BufReader, Write as _, stdin};
-use std::process::{self, ChildStdout, Command, Stdio};
+use std::process::{self, ChildStdout, Command, ExitStatus, Stdio};
 use std::str::FromStr;
 
 const ROLE: &str = "TOWER_DISTRIBUTED_BENCH_ROLE";
@@ -74,6 +74,13 @@ impl Child {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
+    }
+
+    /// Closes its standard input, for a copy that ends after that. Returns when it has ended.
+    #[allow(dead_code, reason = "most are killed")]
+    pub fn end(&mut self) -> ExitStatus {
+        drop(self.process.stdin.take());
+        self.process.wait().unwrap()
     }
 
     /// The next line that it [tells](tell).

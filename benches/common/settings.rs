@@ -37,8 +37,8 @@ impl Settings {
 /// A length of time from the environment.
 pub fn seconds(name: &str, default: f64) -> Result<Duration, String> {
     let seconds = number(name, default)?;
-    if !(0.001..=3600.0).contains(&seconds) {
-        return Err(format!("{name} is 0.001 to 3600"));
+    if !(0.001..=86_400.0).contains(&seconds) {
+        return Err(format!("{name} is 0.001 to 86400"));
     }
     Ok(Duration::from_secs_f64(seconds))
 }

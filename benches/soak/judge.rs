@@ -1,13 +1,12 @@
 //! What was measured, and which bounds it must keep to.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::CLUSTER;
 use crate::common::report::{note, number};
-use crate::common::stats::{median, percentile};
-use crate::common::table::Table;
+use crate::common::stats::median;
 use crate::load::Load;
-use crate::routes::Route;
 use crate::watch::Sample;
 
 /// Connections to each server, as the guide `operations` states: two runtimes, that of the gateway and the background
@@ -39,26 +38,10 @@ impl Judged<'_> {
         let Self { name, length, load, .. } = self;
         let answered: usize = load.latencies.iter().map(Vec::len).sum();
         let per_second = number((answered as f64 / length.as_secs_f64()).round());
-        let title =
-            format!("{name}, {length:?}: {per_second} responses/s, {} requests given up", load.given_up);
-        let mut table = Table::new(title, ["route", "requests", "p50 ms", "p99 ms", "max ms", "statuses"]);
-        for route in Route::ALL {
-            let latencies = &load.latencies[route as usize];
-            let of = |share| percentile(latencies, share) / 1000.0;
-            let statuses = load.statuses.range((route as usize, 0)..=(route as usize, u16::MAX));
-            let statuses: Vec<_> =
-                statuses.map(|((_, status), count)| format!("{status}: {count}")).collect();
-            let [p50, p99, longest] = [0.5, 0.99, 1.0].map(|share| number(of(share)));
-            table.row([
-                route.title().to_owned(),
-                number(latencies.len() as f64),
-                p50,
-                p99,
-                longest,
-                statuses.join(", "),
-            ]);
-        }
-        table.print();
+        load.print(format!(
+            "{name}, {length:?}: {per_second} responses/s, {} requests given up",
+            load.given_up
+        ));
         let thirds = |read: fn(&Sample) -> u64| {
             self.thirds(read).map(|bytes| format!("{:.1}", bytes / MIB)).join(", ")
         };
@@ -73,11 +56,10 @@ impl Judged<'_> {
 
     /// Each bound that does not hold.
     pub fn problems(&self) -> Vec<String> {
-        let mut problems: Vec<_> =
-            self.load.errors.iter().map(|(error, count)| format!("{count} × {error}")).collect();
-        for route in Route::ALL.iter().filter(|&&route| self.load.latencies[route as usize].is_empty()) {
-            problems.push(format!("no response: {}", route.title()));
-        }
+        let mut errors = BTreeMap::<_, usize>::new();
+        self.load.errors.iter().for_each(|(_, error)| *errors.entry(error).or_default() += 1);
+        let mut problems: Vec<_> = errors.iter().map(|(error, count)| format!("{count} × {error}")).collect();
+        problems.extend(self.load.silent());
         let (calls, subscriptions) = self.connections();
         let most = CALLS + if self.name == CLUSTER { LOOKS } else { 0 };
         if calls > most || subscriptions > SUBSCRIPTIONS {

@@ -5,6 +5,7 @@
 //! cargo bench --bench soak --all-features                 60 s on each
 //! SECONDS=600 cargo bench --bench soak --all-features     10 minutes on each
 //! cargo bench --bench soak --all-features -- cluster      one of the two, by part of its name
+//! cargo bench --bench soak --all-features -- deploys      beside restarts, failovers and deploys: see `deploys`
 //! cargo test --bench soak --all-features                  3 s on each, without the bounds of memory
 //! ```
 //!
@@ -19,6 +20,7 @@ mod child;
 #[allow(dead_code, reason = "other benches use the rest")]
 #[path = "../common/mod.rs"]
 mod common;
+mod deploys;
 mod gateway;
 mod judge;
 mod load;
@@ -27,6 +29,7 @@ mod watch;
 
 use std::env;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
@@ -34,6 +37,7 @@ use tokio::runtime::Runtime;
 use crate::child::{Child, Role};
 use crate::common::settings::{Settings, seconds};
 use crate::judge::Judged;
+use crate::load::Crowd;
 use crate::watch::Watch;
 use support::cluster::RedisCluster;
 use support::program::since_7_0;
@@ -41,6 +45,10 @@ use support::redis_server::RedisServer;
 
 const ONE: &str = "one-server";
 const CLUSTER: &str = "cluster";
+/// Only if it is asked for.
+const DEPLOYS: &str = "deploys";
+
+const CALLERS: u64 = 128;
 
 /// In seconds.
 const SOAK: f64 = 60.0;
@@ -55,6 +63,10 @@ fn main() -> ExitCode {
     let (settings, length) = (Settings::read().unwrap(), seconds("SECONDS", default).unwrap());
     let runtime = common::runtime().unwrap();
     let mut holds = true;
+    deploys::forged::prove();
+    if env::args().any(|argument| argument == DEPLOYS) && since_7_0() {
+        holds &= deploys::soak(&runtime, length);
+    }
     if settings.wants(ONE) {
         let server = runtime.block_on(RedisServer::start());
         holds &= soak(&runtime, ONE, &[&server], length);
@@ -74,7 +86,15 @@ fn soak(runtime: &Runtime, name: &str, servers: &[&RedisServer], length: Duratio
     let told: Vec<u32> = gateway.iter_mut().flat_map(Child::numbers).collect();
     let (port, process) = (u16::try_from(told[0]).unwrap(), told[1]);
     let watch = Watch::start(process, servers, length);
-    let load = runtime.block_on(load::run(port, length));
+    let crowd = Crowd {
+        callers: CALLERS,
+        pause: 0,
+        spread: 10,
+        gateways: Arc::new(vec![port].into()),
+        deadline: Duration::from_secs(20),
+        referee: None,
+    };
+    let load = runtime.block_on(crowd.run(length));
     let judged = Judged { name, length, load: &load, samples: &watch.stop() };
     judged.print();
     let problems = judged.problems();

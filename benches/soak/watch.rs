@@ -53,7 +53,7 @@ impl Watch {
     }
 }
 
-fn connect(server: &RedisServer) -> Client {
+pub fn connect(server: &RedisServer) -> Client {
     let mut client = server.client().unwrap();
     client.query::<()>(cmd("CLIENT").arg("SETNAME").arg(NAME)).unwrap();
     client
@@ -66,18 +66,30 @@ fn sample(began: Instant, process: u32, servers: &mut [Client]) -> Sample {
         let info: String = server.query(cmd("INFO").arg("memory")).unwrap();
         let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
         sample.used_memory += used.trim().parse::<u64>().unwrap();
-        let list: String = server.query(cmd("CLIENT").arg("LIST").arg("TYPE").arg("normal")).unwrap();
-        let calls = list.lines().filter(|line| !line.contains(&format!(" name={NAME} "))).count();
-        let list: String = server.query(cmd("CLIENT").arg("LIST").arg("TYPE").arg("pubsub")).unwrap();
+        let (calls, subscriptions) = connections(server);
         sample.calls = sample.calls.max(calls);
-        sample.subscriptions = sample.subscriptions.max(list.lines().count());
+        sample.subscriptions = sample.subscriptions.max(subscriptions);
     }
     sample
 }
 
+/// How many connections for calls and for subscriptions a server has, without those that look.
+pub fn connections(server: &mut Client) -> (usize, usize) {
+    let mut of_type = |name| {
+        let list: String = server.query(cmd("CLIENT").arg("LIST").arg("TYPE").arg(name)).unwrap();
+        list.lines().filter(|line| !line.contains(&format!(" name={NAME} "))).count()
+    };
+    (of_type("normal"), of_type("pubsub"))
+}
+
 /// The memory of a process that is in RAM, in bytes.
-fn rss(process: u32) -> u64 {
+pub fn rss(process: u32) -> u64 {
+    status(process, "VmRSS").trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// A line of what the kernel says of a process.
+pub fn status(process: u32, name: &str) -> String {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+    line.trim().to_owned()
 }

@@ -77,15 +77,17 @@ impl Durability {
 }
 
 /// A write to a key beside those of a script call, in the same slot. The second key of a lease has a hash tag also where the
-/// first is a name of the user's.
-pub(in crate::store) fn mark(call: &Cmd) -> Cmd {
+/// first is a name of the user's. `asking`: at a node that is getting the slot, where it has another name than at the node that
+/// still has the slot: the key there could not be moved to one of the same name.
+pub(in crate::store) fn mark(call: &Cmd, asking: bool) -> Cmd {
     let simple = |position| match call.args_iter().nth(position) {
         Some(Arg::Simple(bytes)) => bytes,
         _ => &[],
     };
     let key = if simple(2) == b"1" { simple(3) } else { simple(4) };
     let mut mark = cmd("SET");
-    mark.arg([key, b":wait"].concat()).arg(1).arg("PX").arg(1000);
+    let part: &[u8] = if asking { b":asked" } else { b":wait" };
+    mark.arg([key, part].concat()).arg(1).arg("PX").arg(1000);
     mark
 }
 

@@ -86,6 +86,29 @@ async fn a_replica_takes_the_place_of_its_master() {
 }
 
 /// Callers that come at once when nothing is known of the Cluster yet, over several connections.
+/// A replica takes over from a master that lives on, which keeps no connection: each failover would leave another one.
+#[tokio::test]
+async fn connections_to_a_former_master_are_closed() {
+    requires!(since_7_0());
+    let cluster = RedisCluster::start().await;
+    let (former, replica) = (&cluster.nodes()[0], cluster.replica_of(0).await);
+    let store = Store::builder().timeout(SOON).cluster(cluster.urls()).unwrap();
+    let bucket = TokenBucket::new(&store, "former", Quota::per_hour(1).burst(100_000)).unwrap();
+    let is_there = |key: &u64| cluster.node_of(&format!("td:{{former:{key}}}:tat")).port() == former.port();
+    let key = (0..).find(is_there).unwrap();
+    // One is that of the question.
+    let connections = || former.cli(&["CLIENT", "LIST", "TYPE", "normal"]).lines().count() - 1;
+    bucket.allow(key).await.unwrap();
+    assert_eq!(connections(), 1);
+    replica.cli(&["CLUSTER", "FAILOVER"]);
+    eventually("the former master to have no connection", SOON, async || {
+        bucket.allow(key).await.unwrap();
+        former.cli(&["ROLE"]).starts_with("slave") && connections() == 0
+    })
+    .await;
+    assert!(replica.query::<u64>(&["EXISTS", &format!("td:{{former:{key}}}:tat")]) == Ok(1));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_callers_wait_for_the_masters() {
     requires!(since_7_0());

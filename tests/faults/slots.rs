@@ -12,6 +12,7 @@ use support::cluster::RedisCluster;
 use support::eventually;
 use support::program::since_7_0;
 use support::redis_server::RedisServer;
+use support::replicated::ReplicatedCluster;
 use support::requires;
 use support::slot_move::SlotMove;
 
@@ -57,6 +58,27 @@ async fn calls_to_a_slot_that_moves_are_served() {
         from.end();
         assert!(!bucket.allow("new").await.unwrap().is_admitted());
     }
+}
+
+/// A call that waits for replicas leaves nothing at the old node that the new one has too: its slot could not be moved.
+#[tokio::test]
+async fn a_slot_with_keys_of_durable_calls_can_be_moved() {
+    requires!(since_7_0());
+    let replicated = ReplicatedCluster::start("").await;
+    let cluster = &replicated.cluster;
+    let builder = Store::builder().timeout(SOON).replicas(1, Duration::from_secs(1));
+    let bucket =
+        TokenBucket::new(&builder.cluster(cluster.urls()).unwrap(), "durable", Quota::per_second(100))
+            .unwrap();
+    assert!(bucket.allow("k").await.unwrap().is_admitted());
+    let key = "td:{durable:k}:tat";
+    let node = cluster.node_of(key);
+    eventually("the bucket to be full", SOON, async || node.query(&["EXISTS", key]) == Ok(0)).await;
+    let moving = SlotMove::begin(cluster, key);
+    assert!(bucket.allow("k").await.unwrap().is_admitted());
+    assert!(has_told(moving.from, "ASK"), "it was served by the old node");
+    moving.end();
+    assert!(bucket.allow("k").await.unwrap().is_admitted());
 }
 
 /// A script that removes a key and asks for it again is refused by a node that is giving its slot away.

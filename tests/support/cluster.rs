@@ -16,13 +16,21 @@ const START_DEADLINE: Duration = Duration::from_secs(30);
 /// A cluster node accepts writes two seconds after its start at the earliest, so share a cluster if you can.
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
+    /// Further lines of configuration, of all nodes.
+    config: &'static str,
 }
 
 impl RedisCluster {
     /// Starts the nodes and waits until each node sees all nodes and all slots served.
     pub async fn start() -> Self {
-        let (first, second, third) = tokio::join!(start_node(), start_node(), start_node());
-        let cluster = Self { nodes: vec![first, second, third] };
+        Self::with_config("").await
+    }
+
+    /// The same with further lines of configuration.
+    pub async fn with_config(config: &'static str) -> Self {
+        let node = || start_node(config);
+        let (first, second, third) = tokio::join!(node(), node(), node());
+        let cluster = Self { nodes: vec![first, second, third], config };
         cluster.share_out_slots();
         cluster.introduce_nodes();
         cluster.settled().await;
@@ -46,7 +54,7 @@ impl RedisCluster {
 
     /// Starts a node that is in no cluster.
     pub async fn stranger(&self) -> RedisServer {
-        start_node().await
+        start_node(self.config).await
     }
 
     /// Takes a node in that has no slots yet.
@@ -75,7 +83,7 @@ impl RedisCluster {
 
     /// Starts a replica of a node, and waits until it is in step.
     pub async fn replica_of(&self, node: usize) -> RedisServer {
-        let (master, replica) = (&self.nodes[node], start_node().await);
+        let (master, replica) = (&self.nodes[node], self.stranger().await);
         introduce(master, &replica);
         let id = master.cli(&["CLUSTER", "MYID"]);
         let replicate = ["CLUSTER", "REPLICATE", &id];
@@ -128,14 +136,15 @@ fn introduce(node: &RedisServer, other: &RedisServer) {
     node.cli(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string(), &bus]);
 }
 
-async fn start_node() -> RedisServer {
+async fn start_node(config: &str) -> RedisServer {
     let config = || {
         format!(
             "cluster-enabled yes\n\
              cluster-config-file nodes.conf\n\
              cluster-port {}\n\
              cluster-announce-ip 127.0.0.1\n\
-             cluster-node-timeout 1500\n",
+             cluster-node-timeout 1500\n\
+             {config}\n",
             free_port()
         )
     };

@@ -30,6 +30,7 @@ pub mod processes;
 pub mod program;
 pub mod proxy;
 pub mod redis_server;
+pub mod replicated;
 pub mod resp;
 pub mod scratch_dir;
 pub mod seen;

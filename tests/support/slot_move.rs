@@ -35,9 +35,12 @@ impl<'a> SlotMove<'a> {
     /// Moves the keys, and tells these nodes.
     pub fn end_at(self, nodes: &[&RedisServer]) {
         let Self { from, to, slot } = self;
-        let keys: Vec<String> = from.query(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]).unwrap();
         let port = to.port().to_string();
-        if !keys.is_empty() {
+        loop {
+            let keys: Vec<String> = from.query(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]).unwrap();
+            if keys.is_empty() {
+                break;
+            }
             let move_keys = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
             let keys = keys.iter().map(String::as_str);
             from.cli(&move_keys.into_iter().chain(keys).collect::<Vec<_>>());

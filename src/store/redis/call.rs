@@ -184,7 +184,7 @@ impl RedisStore {
             let runtimes = lock(&self.runtimes).clone();
             for links in runtimes {
                 links.half_open();
-                links.retire_former();
+                links.leave_former();
             }
         }
     }
@@ -284,7 +284,7 @@ impl RedisStore {
         together.push(command);
         // WAIT is for what its connection has written. A call that finds the lease held writes nothing, although another
         // connection wrote it. So each call is followed by a write.
-        let after = durability.map(|durability| (durability::mark(command), durability.command()));
+        let after = durability.map(|durability| (durability::mark(command, asking), durability.command()));
         if let Some((mark, wait)) = &after {
             together.extend(asking.then_some(&ask));
             together.extend([mark, wait]);

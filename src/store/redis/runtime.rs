@@ -51,7 +51,7 @@ impl RuntimeLinks {
         // Ends with the store or with the runtime.
         runtime.spawn(async move { drop((&mut watch.dropped).await) });
         let limits = store.limits;
-        Arc::new(Self {
+        let links = Arc::new(Self {
             id: runtime.id(),
             runtime: runtime.clone(),
             source: store.source.clone(),
@@ -61,7 +61,11 @@ impl RuntimeLinks {
             routes: Mutex::default(),
             budget: Arc::new(Budget::new(limits.max_queued, limits.max_queued_bytes)),
             ends,
-        })
+        });
+        if let Some(masters) = store.source.masters() {
+            masters.add(&links);
+        }
+        links
     }
 
     /// Whether these are the links of this runtime, and it has not ended. The ids of ended runtimes are reused.
@@ -115,14 +119,16 @@ impl RuntimeLinks {
         routes[number] = Some(Arc::clone(&route));
         drop(routes);
         // It may take the place of a master that has no slots any more.
-        self.retire_former();
+        self.leave_former();
         route
     }
 
-    /// Closes the breakers of masters that have no slots any more. They get no calls that could close them.
-    pub(super) fn retire_former(&self) {
+    /// Closes the connections to masters that have no slots any more, and their breakers: they get no calls that could
+    /// close these.
+    pub(super) fn leave_former(&self) {
         let routes = lock(&self.routes);
         for route in routes.iter().flatten().filter(|route| !self.source.is_current(route.master)) {
+            route.link.close(None);
             route.breaker.retire();
         }
     }

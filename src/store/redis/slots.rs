@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 // Not tokio's: a caller's runtime may have paused its clock, the one that reads the masters has not.
 use std::time::{Duration, Instant};
 
 use redis::{Value, cmd};
 
 use super::failure;
+use super::runtime::RuntimeLinks;
 use super::source::Connection;
 use crate::error::{Cause, Outage};
 use crate::store::background::Background;
@@ -42,6 +43,8 @@ pub(crate) struct Masters {
     /// Held during a refresh.
     turn: tokio::sync::Mutex<()>,
     last: Mutex<Option<Refresh>>,
+    /// Those of all runtimes, which leave the masters that have no slots any more.
+    links: Mutex<Vec<Weak<RuntimeLinks>>>,
 }
 
 /// The last refresh.
@@ -74,8 +77,15 @@ struct Known {
 
 impl Masters {
     pub(crate) fn new(home: &Background) -> Self {
-        let (known, turn, last) = Default::default();
-        Self { known, home: home.clone(), turn, last }
+        let (known, turn, last, links) = Default::default();
+        Self { known, home: home.clone(), turn, last, links }
+    }
+
+    /// Has these links leave the masters that lose their slots.
+    pub(super) fn add(&self, added: &Arc<RuntimeLinks>) {
+        let mut links = lock(&self.links);
+        links.retain(|links| links.strong_count() > 0);
+        links.push(Arc::downgrade(added));
     }
 
     fn known(&self) -> RwLockReadGuard<'_, Known> {
@@ -180,6 +190,10 @@ impl Masters {
         let before = lock(&self.last).as_ref().map_or(PAUSE, |last| last.pause);
         let pause = if changed { PAUSE } else { (2 * before).min(LONGEST_PAUSE) };
         self.ended(pause, outage);
+        if changed {
+            let links: Vec<_> = lock(&self.links).iter().filter_map(Weak::upgrade).collect();
+            links.iter().for_each(|links| links.leave_former());
+        }
     }
 }
 

@@ -4,14 +4,13 @@ use std::fmt;
 use std::time::Duration;
 
 use super::history::now;
-use super::means::{answers, evict, kill_master, last, migrate, spin, to_masters, while_faulty};
-use super::site::{Link, SOON, Scene, Servers, links};
+use super::means::{evict, kill_master, last, migrate, spin, to_masters, while_faulty};
+use super::site::{Link, Scene, Servers, links};
 use super::worker::TTL;
 use support::clock_shim::ServerClock;
-use support::cluster::RedisCluster;
-use support::eventually;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
+use support::replicated::ReplicatedCluster;
 use support::sentinel::Sentinel;
 
 /// Faults last for more and for less than the ttl of a lease, in turns.
@@ -106,12 +105,10 @@ impl Fault {
         let servers = if has(Self::SentinelKill) {
             Servers::Sentinel(Box::new(Sentinel::start().await))
         } else if has(Self::SlotMigration) || has(Self::ClusterKill) {
-            let cluster = RedisCluster::start().await;
-            let mut replicas = Vec::new();
-            for node in 0..if has(Self::ClusterKill) { cluster.nodes().len() } else { 0 } {
-                replicas.push(cluster.replica_of(node).await);
-            }
-            Servers::Cluster { cluster, replicas }
+            Servers::Cluster(match has(Self::ClusterKill) {
+                true => ReplicatedCluster::start("").await,
+                false => ReplicatedCluster::bare().await,
+            })
         } else if has(Self::ClockForward) || has(Self::ClockBack) {
             let (set, server) = ServerClock::start(arguments).await?;
             clock = Some(set);
@@ -234,19 +231,7 @@ impl Fault {
                 sentinel.replica().restart().await;
                 sentinel.settled().await;
             }
-            Servers::Cluster { cluster, replicas } if self == Self::ClusterKill => {
-                let nodes = || cluster.nodes().iter().chain(replicas);
-                for dead in nodes().filter(|node| !answers(node)) {
-                    dead.restart().await;
-                }
-                eventually("every master to have a replica", SOON, async || {
-                    let in_step = |node: &&RedisServer| {
-                        node.cli(&["INFO", "replication"]).contains("master_link_status:up")
-                    };
-                    nodes().filter(in_step).count() == replicas.len()
-                })
-                .await;
-            }
+            Servers::Cluster(cluster) if self == Self::ClusterKill => cluster.mend().await,
             _ => {}
         }
     }

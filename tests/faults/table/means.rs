@@ -10,6 +10,7 @@ use support::cluster::RedisCluster;
 use support::eventually;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
+use support::replicated::ReplicatedCluster;
 use support::slot_move::SlotMove;
 
 /// How long a fault lasts: no condition to wait for.
@@ -37,7 +38,7 @@ pub(super) async fn to_masters(scene: &Scene, command: &[&str]) {
     .await;
 }
 
-pub(super) fn answers(node: &RedisServer) -> bool {
+fn answers(node: &RedisServer) -> bool {
     node.query::<String>(&["PING"]).is_ok()
 }
 
@@ -89,12 +90,7 @@ pub(super) async fn kill_master(servers: &Servers, round: u32) -> u64 {
     let at = now();
     match servers {
         Servers::Sentinel(sentinel) => sentinel.kill_master().await,
-        Servers::Cluster { .. } => {
-            let masters = servers.masters();
-            let count = masters.len();
-            masters[round as usize % count].kill9();
-            eventually("a replica to take over", SOON, async || servers.masters().len() == count).await;
-        }
+        Servers::Cluster(cluster) => cluster.kill_master(round as usize).await,
         Servers::One(_) => panic!("nobody takes over"),
     }
     at
@@ -102,7 +98,7 @@ pub(super) async fn kill_master(servers: &Servers, round: u32) -> u64 {
 
 /// Moves the slots of the mutex and the bucket that are used now, and of others.
 pub(super) async fn migrate(servers: &Servers, lasts: Duration) {
-    let Servers::Cluster { cluster, .. } = servers else { panic!("there are no slots") };
+    let Servers::Cluster(ReplicatedCluster { cluster, .. }) = servers else { panic!("there are no slots") };
     let mut keys = Vec::new();
     for node in cluster.nodes() {
         keys.extend(node.query::<Vec<String>>(&["KEYS", "td:{*"]).unwrap());

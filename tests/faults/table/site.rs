@@ -10,12 +10,12 @@ use super::fault::Fault;
 use super::history::{Event, History, HoldOutcome, HoldStep, Operation, Primitive, Record, Tail, now};
 use super::worker::{LASTING, PERMITS, Primitives, ROLE, TTL, namespace};
 use support::clock_shim::ServerClock;
-use support::cluster::RedisCluster;
 use support::eventually;
 use support::keys::keys_without_ttl;
 use support::processes::{Child, setting};
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
+use support::replicated::ReplicatedCluster;
 use support::scratch_dir::ScratchDir;
 use support::sentinel::Sentinel;
 use support::slow_proxy::SlowProxy;
@@ -29,7 +29,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(40);
 pub(crate) enum Servers {
     One(RedisServer),
     Sentinel(Box<Sentinel>),
-    Cluster { cluster: RedisCluster, replicas: Vec<RedisServer> },
+    Cluster(ReplicatedCluster),
 }
 
 impl Servers {
@@ -38,13 +38,7 @@ impl Servers {
         match self {
             Self::One(server) => vec![server],
             Self::Sentinel(sentinel) => vec![sentinel.master()],
-            Self::Cluster { cluster, replicas } => {
-                let is_master = |node: &&RedisServer| {
-                    node.query::<String>(&["INFO", "replication"])
-                        .is_ok_and(|info| info.contains("role:master"))
-                };
-                cluster.nodes().iter().chain(replicas).filter(is_master).collect()
-            }
+            Self::Cluster(cluster) => cluster.masters(),
         }
     }
 
@@ -61,7 +55,7 @@ impl Servers {
             Self::Sentinel(sentinel) => {
                 format!("sentinel {} {}", sentinel.service_name(), sentinel.sentinel_urls().join(" "))
             }
-            Self::Cluster { cluster, .. } => format!("cluster {}", cluster.urls().join(" ")),
+            Self::Cluster(replicated) => format!("cluster {}", replicated.cluster.urls().join(" ")),
         }
     }
 }
