@@ -85,7 +85,6 @@ async fn a_replica_takes_the_place_of_its_master() {
     a_waiter_is_woken(&store, &elsewhere, key, &replica).await;
 }
 
-/// Callers that come at once when nothing is known of the Cluster yet, over several connections.
 /// A replica takes over from a master that lives on, which keeps no connection: each failover would leave another one.
 #[tokio::test]
 async fn connections_to_a_former_master_are_closed() {
@@ -109,6 +108,7 @@ async fn connections_to_a_former_master_are_closed() {
     assert!(replica.query::<u64>(&["EXISTS", &format!("td:{{former:{key}}}:tat")]) == Ok(1));
 }
 
+/// Callers that come at once when nothing is known of the Cluster yet, over several connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_callers_wait_for_the_masters() {
     requires!(since_7_0());
