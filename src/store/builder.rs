@@ -205,7 +205,7 @@ impl StoreBuilder {
     ///
     /// `WAIT` blocks the connection. So use a store of its own for the locks that need this, and another one for limits.
     /// Not for a pool of a Cluster: give its [URLs](Self::cluster). While a slot of a Cluster moves, calls for the keys that
-    /// have moved already fail.
+    /// have not moved yet fail: keep that short.
     ///
     /// ```no_run
     /// use std::time::Duration;

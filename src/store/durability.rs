@@ -77,8 +77,8 @@ impl Durability {
 }
 
 /// A write to a key beside those of a script call, in the same slot. The second key of a lease has a hash tag also where the
-/// first is a name of the user's. `asking`: at a node that is getting the slot, where it has another name than at the node that
-/// still has the slot: the key there could not be moved to one of the same name.
+/// first is a name of the user's. `asking`: for a node that is getting the slot. The key has another name there, since a node
+/// does not move a key to a node that has one of the same name.
 pub(in crate::store) fn mark(call: &Cmd, asking: bool) -> Cmd {
     let simple = |position| match call.args_iter().nth(position) {
         Some(Arg::Simple(bytes)) => bytes,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use deadpool_redis::Runtime;
 use deadpool_redis::cluster::Config;
+use tokio::task::JoinSet;
 use tower_distributed::{BreakerState, Credentials, Quota, Store, TokenBucket};
 
 use crate::woken::a_waiter_is_woken;
@@ -85,27 +86,37 @@ async fn a_replica_takes_the_place_of_its_master() {
     a_waiter_is_woken(&store, &elsewhere, key, &replica).await;
 }
 
-/// A replica takes over from a master that lives on, which keeps no connection: each failover would leave another one.
-#[tokio::test]
+/// A replica takes over from a master that lives on, and keeps no connection: each failover would leave another one. Calls
+/// are on their way to it all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_to_a_former_master_are_closed() {
     requires!(since_7_0());
     let cluster = RedisCluster::start().await;
-    let (former, replica) = (&cluster.nodes()[0], cluster.replica_of(0).await);
+    let (first, second) = (&cluster.nodes()[0], &cluster.replica_of(0).await);
     let store = Store::builder().timeout(SOON).cluster(cluster.urls()).unwrap();
-    let bucket = TokenBucket::new(&store, "former", Quota::per_hour(1).burst(100_000)).unwrap();
-    let is_there = |key: &u64| cluster.node_of(&format!("td:{{former:{key}}}:tat")).port() == former.port();
-    let key = (0..).find(is_there).unwrap();
-    // One is that of the question.
-    let connections = || former.cli(&["CLIENT", "LIST", "TYPE", "normal"]).lines().count() - 1;
-    bucket.allow(key).await.unwrap();
-    assert_eq!(connections(), 1);
-    replica.cli(&["CLUSTER", "FAILOVER"]);
-    eventually("the former master to have no connection", SOON, async || {
-        bucket.allow(key).await.unwrap();
-        former.cli(&["ROLE"]).starts_with("slave") && connections() == 0
-    })
-    .await;
-    assert!(replica.query::<u64>(&["EXISTS", &format!("td:{{former:{key}}}:tat")]) == Ok(1));
+    let bucket = TokenBucket::new(&store, "former", Quota::per_hour(1).burst(1_000_000)).unwrap();
+    let mut callers = JoinSet::new();
+    for key in 0..64_u64 {
+        let bucket = bucket.clone();
+        callers.spawn(async move {
+            loop {
+                bucket.allow(key).await.unwrap();
+            }
+        });
+    }
+    for round in 0..4 {
+        let (former, next) = if round % 2 == 0 { (first, second) } else { (second, first) };
+        // One is that of the question.
+        let connections = || former.cli(&["CLIENT", "LIST", "TYPE", "normal"]).lines().count() - 1;
+        eventually("connections to the master", SOON, async || connections() > 0).await;
+        eventually("the other one to take over", SOON, async || {
+            next.query::<String>(&["CLUSTER", "FAILOVER"])
+                .is_ok_and(|_| former.cli(&["ROLE"]).starts_with("slave"))
+        })
+        .await;
+        eventually("the former master to have no connection", SOON, async || connections() == 0).await;
+    }
+    assert!(callers.try_join_next().is_none(), "a call has failed");
 }
 
 /// Callers that come at once when nothing is known of the Cluster yet, over several connections.

@@ -16,7 +16,7 @@ cargo build --release --target "$host"
 targets="${1:-$(cd src/bin && printf '%s\n' *.rs | sed 's/\.rs$//')}"
 for target in $targets; do
   mkdir -p "$CARGO_TARGET_DIR/corpus/$target" "regressions/$target"
-  # A single input may take 5 s and 512 MiB at most.
+  # A single input may take 30 s and 512 MiB at most.
   "$CARGO_TARGET_DIR/$host/release/$target" "$CARGO_TARGET_DIR/corpus/$target" "regressions/$target" -artifact_prefix="regressions/$target/" \
-    -dict="dictionary.txt" -max_total_time="${2:-60}" -max_len=8192 -timeout=5 -rss_limit_mb=512 -print_final_stats=1
+    -dict="dictionary.txt" -max_total_time="${2:-60}" -max_len=8192 -timeout=30 -rss_limit_mb=512 -print_final_stats=1
 done

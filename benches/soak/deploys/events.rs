@@ -46,7 +46,7 @@ impl Event {
         }
     }
 
-    /// For so long after its beginning, requests may fail.
+    /// How long requests may fail after its beginning.
     pub fn bound(self) -> Duration {
         Duration::from_secs(match self {
             Self::Deploy => 0,

@@ -60,7 +60,7 @@ impl Presences {
         Some(Self(line))
     }
 
-    /// Does the work that a request asks for, before the eyes of the referee.
+    /// Does the work that a request asks for, while the referee counts.
     pub async fn work(&self, request: &Parts) {
         let told = request.headers[VISIT].to_str().unwrap();
         let visit = Visit::parse(told);

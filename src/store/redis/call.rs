@@ -151,12 +151,17 @@ impl RedisStore {
                 _ => break,
             };
         }
+        let is_current = self.source.is_current(route.master);
+        if !is_current {
+            // It was left, but this call may have connected to it again.
+            route.link.close(None);
+        }
         if other.is_some() {
             // The master that redirected the call has answered.
             self.succeeded(route);
         }
         // The node of ASK may have no slots yet.
-        let counts = other.is_some() || self.source.is_current(route.master);
+        let counts = other.is_some() || is_current;
         let last = other.as_deref().unwrap_or(route);
         match outcome {
             Ok(reply) => {
