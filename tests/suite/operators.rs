@@ -47,7 +47,7 @@ async fn leases(operator: &Operator, entry: &Entry) -> tower_distributed::lease:
 }
 
 /// Waits until an answer is stored and its run is over: the caller of the run gets the answer before.
-async fn is_answered(operator: &Operator, entry: &Entry) {
+pub(crate) async fn is_answered(operator: &Operator, entry: &Entry) {
     eventually("the answer", SOON, async || match operator.inspect(entry).await.unwrap() {
         Some(State::Flight(flight)) => flight.answer.is_some() && flight.runs.is_free(),
         _ => false,

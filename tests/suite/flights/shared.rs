@@ -5,6 +5,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures::{join, poll};
+use tower_distributed::operator::{Entry, Kind};
 use tower_distributed::single_flight::{Postcard, RunError};
 use tower_distributed::{Error, Mutex, SingleFlight};
 
@@ -12,6 +13,7 @@ use super::{
     Origin, all_differ, all_ended, begin, begin_run, builder, call, call_failing, ended, several, visible,
 };
 use crate::keys::hostile;
+use crate::operators::is_answered;
 use crate::stores::{Place, SOON};
 use support::eventually;
 
@@ -220,6 +222,8 @@ pub(crate) async fn what_was_found_is_forgotten_too(place: &Place, name: &str) {
     let (flight, origin) = (builder().build(place, name).unwrap(), Origin::open());
     let flight: SingleFlight<u64> = flight;
     assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1);
+    // A run that is in progress is not forgotten.
+    is_answered(&place.operator(), &Entry::new(Kind::SingleFlight, name, "k").unwrap()).await;
     let mut first = pin!(flight.run("k", origin.work()));
     let found = poll!(first.as_mut());
     flight.forget("k").await.unwrap();
