@@ -109,9 +109,9 @@ fn app(store: &Store, terms: Terms, presences: Option<&Presences>) -> Result<Rou
         .build(store, &name("events"))?;
     let events = Dedupe::builder().ttl(ttl).build(&events)?;
     let key = |_: &Request| "all";
-    let unsure = || {
+    let unsure = |path: &'static str| {
         let presences = presences.cloned();
-        move |unsure: &dedupe::Unsure| presences.iter().for_each(|presences| presences.unsure(unsure))
+        move |unsure: &dedupe::Unsure| presences.iter().for_each(|presences| presences.unsure(path, unsure))
     };
     Ok(Router::new()
         .route("/limited", get(work).layer(web::rate_limit(limited, user()?)))
@@ -128,8 +128,8 @@ fn app(store: &Store, terms: Terms, presences: Option<&Presences>) -> Result<Rou
                     .on_lease(web::InsertLease),
             ),
         )
-        .route("/webhook", post(work).layer(web::dedupe(webhooks, message()?).on_unsure(unsure())))
-        .route("/event", post(work).layer(web::dedupe(events, message()?).on_unsure(unsure())))
+        .route("/webhook", post(work).layer(web::dedupe(webhooks, message()?).on_unsure(unsure("/webhook"))))
+        .route("/event", post(work).layer(web::dedupe(events, message()?).on_unsure(unsure("/event"))))
         .route("/completion", post(work).layer(web::token_budget(budget, user()?, |_: &Request| ESTIMATE)))
         .layer(web::rate_limit(all, user()?)))
 }

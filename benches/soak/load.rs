@@ -144,8 +144,10 @@ impl Crowd {
             let answer = self.ask(client, &request, &mut random);
             match timeout(if gives_up { PATIENCE } else { self.deadline }, answer).await {
                 Ok(answered) => {
-                    if let (Some(referee), Some(key), Ok(StatusCode::OK)) = (&self.referee, key, &answered) {
-                        referee.book().confirm(&key);
+                    if let (Some(referee), Some(key), Ok(StatusCode::OK)) = (&self.referee, key, &answered)
+                        && matches!(route, Route::Webhook | Route::Event)
+                    {
+                        referee.book().confirm(referee.now(), route, &key);
                     }
                     load.count(route, answered, began.elapsed());
                 }

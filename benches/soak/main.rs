@@ -64,7 +64,8 @@ fn main() -> ExitCode {
     let runtime = common::runtime().unwrap();
     let mut holds = true;
     deploys::forged::prove();
-    if env::args().any(|argument| argument == DEPLOYS) && since_7_0() {
+    if env::args().any(|argument| argument == DEPLOYS) {
+        assert!(since_7_0(), "the Cluster needs Redis 7.0");
         holds &= deploys::soak(&runtime, length);
     }
     if settings.wants(ONE) {

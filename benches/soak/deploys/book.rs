@@ -21,22 +21,40 @@ const DRIFT_PPM: u64 = 1000;
 #[derive(Default)]
 pub struct Book {
     present: HashMap<Who, Present>,
-    by_key: HashMap<String, Vec<Who>>,
+    by_key: HashMap<String, Place>,
+    doubts: Vec<Doubt>,
     fences: HashMap<String, u64>,
     done: HashMap<String, Done>,
     /// By key: what a limit admitted.
     admitted: BTreeMap<(usize, String), Vec<Span>>,
-    pub judged: [Judged; Route::ALL.len()],
+    /// How many works of each route were judged.
+    pub judged: [u64; Route::ALL.len()],
     pub breaches: Vec<Breach>,
+    /// What is no breach if it follows an event, µs.
+    pub excused: Vec<(u64, Route, Excuse)>,
 }
 
-#[derive(Clone, Copy, Default)]
-pub struct Judged {
-    pub visits: u64,
-    /// Of handlers that were stopped, beside the next holder for at most [`LATE`].
-    pub late: u64,
-    /// Duplicates of items that the store could not record, as it said.
-    pub unsure: u64,
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Excuse {
+    /// A handler that was stopped was beside the next holder for at most [`LATE`].
+    Late,
+    /// A duplicate of an item that the store could not record, as it said.
+    Unsure,
+}
+
+/// Those who work under one key, and since when they are too many.
+#[derive(Default)]
+struct Place {
+    present: Vec<Who>,
+    too_many: Option<u64>,
+}
+
+/// There were too many for a moment. One of them must be stopped in time.
+struct Doubt {
+    since: u64,
+    route: Route,
+    key: String,
+    who: Vec<Who>,
 }
 
 pub struct Breach {
@@ -49,8 +67,6 @@ pub struct Breach {
 struct Present {
     visit: Visit,
     entered: u64,
-    /// Since when there are too many with it.
-    too_many: Option<u64>,
 }
 
 /// An item that was handled.
@@ -65,45 +81,54 @@ struct Done {
 impl Book {
     pub fn enter(&mut self, at: u64, who: Who, fence: u64, visit: Visit) {
         let (route, key) = (visit.route, visit.key.clone());
-        self.judged[route as usize].visits += 1;
+        self.judged[route as usize] += 1;
         if route == Route::Limited {
             self.admitted.entry((route as usize, key)).or_default().push((visit.sent, at));
             return;
         }
         self.look_at_fence(at, route, &key, fence);
         self.look_at_item(at, route, &key);
-        let others = self.by_key.entry(key).or_default();
-        let writers = || others.iter().filter(|other| self.present[other].visit.route == Route::Write);
-        let is_too_many = match route {
-            Route::Export => others.len() >= PERMITS as usize,
-            Route::Read => writers().count() > 0,
-            Route::Completion => false,
-            _ => !others.is_empty(),
-        };
-        if is_too_many {
-            for other in &*others {
-                self.present.get_mut(other).unwrap().too_many.get_or_insert(at);
-            }
+        self.present.insert(who, Present { visit, entered: at });
+        self.by_key.entry(key.clone()).or_default().present.push(who);
+        if self.are_too_many(&key) {
+            self.by_key.entry(key).or_default().too_many.get_or_insert(at);
         }
-        others.push(who);
-        self.present.insert(who, Present { visit, entered: at, too_many: None });
+    }
+
+    fn are_too_many(&self, key: &str) -> bool {
+        let present = &self.by_key[key].present;
+        let has = |route| present.iter().any(|who| self.present[who].visit.route == route);
+        let most = match () {
+            () if has(Route::Export) => PERMITS as usize,
+            () if has(Route::Completion) || has(Route::Read) && !has(Route::Write) => usize::MAX,
+            () => 1,
+        };
+        present.len() > most
     }
 
     /// `is_done`: it came to its end, and was not stopped.
     pub fn leave(&mut self, at: u64, who: Who, is_done: bool) {
-        let Some(Present { visit, entered, too_many }) = self.present.remove(&who) else { return };
+        if !self.present.contains_key(&who) {
+            return;
+        }
+        self.settle(at, (!is_done).then_some(who));
+        let Some(Present { visit, entered }) = self.present.remove(&who) else { return };
         let Visit { route, key, sent, units, .. } = visit;
-        let others = self.by_key.get_mut(&key).unwrap();
-        others.retain(|other| *other != who);
-        if let Some(since) = too_many {
-            // Whoever leaves first answers for all.
-            others.iter().for_each(|other| self.present.get_mut(other).unwrap().too_many = None);
-            match is_done || at - since > LATE {
-                true => self.breach(since, route, format!("{key}: too many for {} µs", at - since)),
-                false => self.judged[route as usize].late += 1,
+        let place = self.by_key.entry(key.clone()).or_default();
+        let were = place.present.clone();
+        place.present.retain(|other| *other != who);
+        let is_empty = place.present.is_empty();
+        if let Some(since) = place.too_many
+            && !self.are_too_many(&key)
+        {
+            self.by_key.entry(key.clone()).or_default().too_many = None;
+            match at - since <= LATE {
+                true if is_done => self.doubts.push(Doubt { since, route, key: key.clone(), who: were }),
+                true => self.excuse(since, route, Excuse::Late),
+                false => self.breach(since, route, format!("{key}: too many for {} µs", at - since)),
             }
         }
-        if self.by_key[&key].is_empty() {
+        if is_empty {
             self.by_key.remove(&key);
         }
         match route {
@@ -118,6 +143,20 @@ impl Book {
         }
     }
 
+    /// Settles the doubts: one of those is stopped now, or it was in vain to wait for that.
+    fn settle(&mut self, at: u64, stopped: Option<Who>) {
+        for doubt in std::mem::take(&mut self.doubts) {
+            let Doubt { since, route, key, who } = &doubt;
+            if at - since > LATE {
+                self.breach(*since, *route, format!("{key}: too many, and nobody was stopped"));
+            } else if stopped.is_some_and(|stopped| who.contains(&stopped)) {
+                self.excuse(*since, *route, Excuse::Late);
+            } else {
+                self.doubts.push(doubt);
+            }
+        }
+    }
+
     /// A gateway has ended: nobody works there any more.
     pub fn end(&mut self, at: u64, connection: u64) {
         let gone: Vec<_> = self.present.keys().filter(|who| who.0 == connection).copied().collect();
@@ -125,21 +164,23 @@ impl Book {
     }
 
     /// The caller of an item has been told that it was handled.
-    pub fn confirm(&mut self, key: &str) {
-        if let Some(done) = self.done.get_mut(key) {
-            done.is_confirmed = true;
+    pub fn confirm(&mut self, at: u64, route: Route, key: &str) {
+        match self.done.get_mut(key) {
+            Some(done) => done.is_confirmed = true,
+            None => self.breach(at, route, format!("{key}: told as handled, and was not")),
         }
     }
 
-    /// The layer says that an item may be handled twice. `message`: the end of its key.
-    pub fn unsure(&mut self, message: &str) {
-        let keys = self.done.iter_mut().filter(|(key, _)| key.rsplit('/').next() == Some(message));
-        keys.for_each(|(_, done)| done.is_unsure = true);
+    /// The layer says that an item may be handled twice.
+    pub fn unsure(&mut self, key: &str) {
+        if let Some(done) = self.done.get_mut(key) {
+            done.is_unsure = true;
+        }
     }
 
-    /// Forgets the items that may be handled again.
+    /// Forgets the items that are not taken for duplicates any more.
     pub fn forget(&mut self, at: u64) {
-        self.done.retain(|_, done| at - done.at < REMEMBER.as_micros() as u64);
+        self.done.retain(|_, done| at - done.at < 4 * REMEMBER.as_micros() as u64);
     }
 
     /// Looks at what needs the whole run.
@@ -147,6 +188,7 @@ impl Book {
         let mut present: Vec<_> = self.present.keys().copied().collect();
         present.sort_unstable();
         present.into_iter().for_each(|who| self.leave(at, who, true));
+        self.settle(u64::MAX, None);
         for ((route, key), spans) in std::mem::take(&mut self.admitted) {
             let route = Route::ALL[route];
             let (rate, burst) = if route == Route::Limited { LIMITED } else { BUDGET };
@@ -181,9 +223,13 @@ impl Book {
             return;
         }
         match done.is_unsure {
-            true => self.judged[route as usize].unsure += 1,
+            true => self.excuse(at, route, Excuse::Unsure),
             false => self.breach(at, route, format!("{key}: handled again after {} µs", at - done.at)),
         }
+    }
+
+    fn excuse(&mut self, at: u64, route: Route, excuse: Excuse) {
+        self.excused.push((at, route, excuse));
     }
 
     fn breach(&mut self, at: u64, route: Route, what: String) {

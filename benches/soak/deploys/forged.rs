@@ -3,7 +3,7 @@
 use super::book::Book;
 use super::visit::Visit;
 use crate::gateway::PERMITS;
-use crate::routes::Route;
+use crate::routes::Route::{self, Completion, Event, Export, Invoice, Limited, Read, Report, Webhook, Write};
 
 fn visit(route: Route) -> Visit {
     Visit { route, key: "/k".to_owned(), sent: 0, work: 0, units: 10 }
@@ -21,7 +21,9 @@ fn works(routes: &[Route], lasts: u64, apart: u64) -> Book {
             0 => book.enter(at, (0, number), number + 1, visit(routes[number as usize])),
             _ => {
                 book.leave(at, (0, number), true);
-                book.confirm("/k");
+                if matches!(routes[number as usize], Webhook | Event) {
+                    book.confirm(at, routes[number as usize], "/k");
+                }
             }
         }
     }
@@ -36,7 +38,6 @@ fn breaches(routes: &[Route]) -> [usize; 2] {
 
 /// Panics if the referee misses a breach, or finds one where there is none.
 pub fn prove() {
-    use Route::{Completion, Event, Export, Invoice, Limited, Read, Report, Webhook, Write};
     for pair in [[Invoice, Invoice], [Write, Write], [Report, Report], [Read, Write], [Write, Read]] {
         assert_eq!(breaches(&pair), [1, 0], "{pair:?}");
     }
@@ -68,4 +69,23 @@ pub fn prove() {
         book.finish(left);
         assert_eq!(book.breaches.len(), found, "{left}");
     }
+    // One of three was stopped in time.
+    let mut book = Book::default();
+    (0..3).for_each(|number| book.enter(10 * number, (number, 0), number + 1, visit(Invoice)));
+    book.leave(1000, (0, 0), false);
+    book.finish(1_000_000);
+    assert_eq!(book.breaches.len(), 1);
+    // One has its permit rightly, and ends before the one that has lost its own is stopped, or never is.
+    for (stopped, found) in [(true, 0), (false, 1)] {
+        let mut book = Book::default();
+        (0..=PERMITS.into()).for_each(|number| book.enter(number, (number, 0), 0, visit(Export)));
+        book.leave(1000, (1, 0), true);
+        book.leave(2000, (0, 0), !stopped);
+        book.finish(2000);
+        assert_eq!(book.breaches.len(), found, "{stopped}");
+    }
+    // An item that nobody has handled.
+    let mut book = Book::default();
+    book.confirm(0, Webhook, "/k");
+    assert_eq!(book.breaches.len(), 1);
 }

@@ -78,8 +78,9 @@ impl Presences {
     }
 
     /// An item may be handled twice.
-    pub fn unsure(&self, unsure: &Unsure) {
-        let _ = self.0.out.send(format!("unsure {}\n", String::from_utf8_lossy(unsure.key.as_bytes())));
+    pub fn unsure(&self, path: &str, unsure: &Unsure) {
+        let _ =
+            self.0.out.send(format!("unsure {path}/{}\n", String::from_utf8_lossy(unsure.key.as_bytes())));
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::book::{Book, Breach};
+use super::book::{Book, Breach, Excuse};
 use super::events::Event;
 use super::samples::{Sample, thirds};
+use super::terms::TTL;
 use crate::common::report::{note, number};
 use crate::common::table::Table;
 use crate::load::Load;
@@ -51,9 +52,11 @@ impl Report<'_> {
         table.print();
         let mut table = Table::new("The referee", ["promise", "works", "breaches", "stopped late", "unsure"]);
         for route in Route::ALL {
-            let judged = self.book.judged[route as usize];
-            let breaches = self.book.breaches.iter().filter(|breach| breach.route == route).count();
-            let counts = [judged.visits, breaches as u64, judged.late, judged.unsure];
+            let breaches = self.book.breaches.iter().filter(|breach| breach.route == route).count() as u64;
+            let excused =
+                |excuse| self.book.excused.iter().filter(|of| (of.1, of.2) == (route, excuse)).count() as u64;
+            let works = self.book.judged[route as usize];
+            let counts = [works, breaches, excused(Excuse::Late), excused(Excuse::Unsure)];
             let [works, breaches, late, unsure] = counts.map(|count| number(count as f64));
             table.row([route.title().to_owned(), works, breaches, late, unsure]);
         }
@@ -75,11 +78,27 @@ impl Report<'_> {
         let mut problems: Vec<_> =
             late.take(TOLD).chain(lasting.take(TOLD)).chain(self.load.silent()).collect();
         for route in Route::ALL {
+            if self.book.judged[route as usize] == 0 {
+                problems.push(format!("{}: no work was judged", route.title()));
+            }
             let of_route = self.book.breaches.iter().filter(|breach| breach.route == route);
             problems.extend(of_route.take(TOLD).map(|breach| self.tell(breach)));
         }
+        // The first lease that an event costs ends a ttl after it.
+        let follows = |event: Event, after| after <= event.bound() + TTL;
+        for (at, route, _) in &self.book.excused {
+            let (cause, after) = self.event_before(self.time(*at));
+            if !cause.is_some_and(|event| follows(event, after)) {
+                problems.push(format!(
+                    "{}: excused without an event, {}",
+                    route.title(),
+                    since(cause, after)
+                ));
+            }
+        }
         for (name, [first, last, most]) in thirds(&self.samples, self.length) {
-            if last > most {
+            // Nor if one is not known.
+            if last.is_nan() || most.is_nan() || last > most {
                 problems.push(format!("{name} grew from {first} to {last}"));
             }
         }
@@ -101,8 +120,12 @@ impl Report<'_> {
         }
     }
 
+    fn time(&self, at: u64) -> Instant {
+        self.referee_began + Duration::from_micros(at)
+    }
+
     fn tell(&self, Breach { at, route, what }: &Breach) -> String {
-        let (cause, after) = self.event_before(self.referee_began + Duration::from_micros(*at));
+        let (cause, after) = self.event_before(self.time(*at));
         format!("{}: {what}, {}", route.title(), since(cause, after))
     }
 }

@@ -17,7 +17,7 @@ pub const BUDGET: (u32, u32) = (3, 20);
 pub const REMEMBER: Duration = Duration::from_secs(30);
 
 /// Longer than a failover takes, so that leases are renewed after it.
-const TTL: Duration = Duration::from_secs(8);
+pub const TTL: Duration = Duration::from_secs(8);
 
 /// With calls that count once the replica of their master has them, so that a failover loses nothing.
 pub fn store(urls: &str) -> Store {
