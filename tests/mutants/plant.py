@@ -158,10 +158,10 @@ class Source:
 
 def write(tree, sources, mutants):
     """Writes the sources with these mutants. Returns those that are in them."""
-    files, planted = {}, []
+    files = {path: Source(sources[path]) for path in {mutant["file"] for _, mutant in mutants}}
+    planted = []
     for number, mutant in mutants:
-        source = files.setdefault(mutant["file"], Source(sources[mutant["file"]]))
-        if source.plant(number, mutant):
+        if files[mutant["file"]].plant(number, mutant):
             planted.append(number)
     for path, text in sources.items():
         file = files.get(path)
