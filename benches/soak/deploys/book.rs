@@ -108,11 +108,8 @@ impl Book {
 
     /// `is_done`: it came to its end, and was not stopped.
     pub fn leave(&mut self, at: u64, who: Who, is_done: bool) {
-        if !self.present.contains_key(&who) {
-            return;
-        }
-        self.settle(at, (!is_done).then_some(who));
         let Some(Present { visit, entered }) = self.present.remove(&who) else { return };
+        self.settle(at, (!is_done).then_some(who));
         let Visit { route, key, sent, units, .. } = visit;
         let place = self.by_key.entry(key.clone()).or_default();
         let were = place.present.clone();

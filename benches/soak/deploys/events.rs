@@ -84,8 +84,11 @@ fn reshard(cluster: &ReplicatedCluster, round: usize) {
     let keys: Vec<String> = from.query(&["KEYS", "td:{*"]).unwrap();
     let mut slots = Vec::new();
     for key in keys {
+        if slots.len() == SLOTS {
+            break;
+        }
         let slot = from.cli(&["CLUSTER", "KEYSLOT", &key]);
-        if slots.len() < SLOTS && !slots.contains(&slot) {
+        if !slots.contains(&slot) {
             let moving = SlotMove::between(from, to, &key);
             if slots.len() % SLOW == 0 {
                 sleep(ON_ITS_WAY);
