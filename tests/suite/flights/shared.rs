@@ -252,6 +252,24 @@ pub(crate) async fn what_is_forgotten_runs_anew(place: &Place, name: &str) {
     assert_eq!(origin.runs(), 2);
 }
 
+/// Who was given an answer has seen the end of its run: however many publish at once, what is forgotten then does not come
+/// back.
+pub(crate) async fn a_crowd_forgets_what_it_was_given(place: &Place, name: &str) {
+    let flight: SingleFlight<u64> = builder().build(place, name).unwrap();
+    let callers = (0..64_u64).map(|key| {
+        let flight = flight.clone();
+        tokio::spawn(async move {
+            for run in 0..20 {
+                let answer = flight.run(key, move || async move { run }).await?;
+                assert!(answer == run, "run {run} of key {key} got {answer}");
+                flight.forget(key).await?;
+            }
+            Ok::<_, Error>(())
+        })
+    });
+    all_ended(callers.collect()).await;
+}
+
 pub(crate) async fn any_key_is_legal_and_apart_from_others(place: &Place, name: &str) {
     let (flights, origin) = (several(place, name, 2, builder), Origin::open());
     for (number, key) in hostile().iter().enumerate() {
