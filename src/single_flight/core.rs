@@ -31,6 +31,8 @@ pub(crate) struct Core<T, E> {
     pub(super) format: Format<T, E>,
     pub(super) leases: Leases<Flight>,
     parallel: Parallel,
+    /// The publications of this process that are on their way to a server.
+    pub(super) publications: Parallel,
     pub(super) stored: Stored,
     pub(super) over_budget: Often,
     pub(super) local_cache: Option<Arc<LocalCache<T>>>,
@@ -139,6 +141,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             decisions: Decisions::new("single_flight", name),
             table,
             parallel: Parallel::new(settings.max_parallel),
+            publications: Parallel::new(Some(1)),
             stored: Stored::new(settings.most_stored()),
             over_budget: Often::new(name, Event::AnswerOverBudget),
             local_cache: local_cache.transpose()?,
@@ -151,6 +154,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     pub(super) async fn forget(&self, key: Key) -> Result<(), Error> {
         let Admission { store, namespace, .. } = &*self.leases.admission;
+        // It would overtake a publication that waits in a queue.
+        drop(self.publications.enter(&key).await);
         kept::forget(store, namespace, (&self.name, key)).await
     }
 

@@ -17,7 +17,7 @@ use super::core::{Call, Core, FlightOutcome, OutcomeOf, Work};
 use super::layer::Captured;
 use super::local_cache::Epoch;
 use super::shared::{Pass, Publication, SharedOutcome};
-use super::table::LeaderGuard;
+use super::table::{LeaderGuard, send_all};
 use super::{early, local_cache};
 use crate::error::Subject;
 use crate::lease::{Ask, Got, Wait, micros};
@@ -143,28 +143,37 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             }
         };
         guard.work_done();
-        send(&mut caller, Ok(FlightOutcome::Own(own)));
+        let own = Ok(FlightOutcome::Own(own));
         let mut publication = self.format.publication(shared);
         if has_old && publication.fresh.is_zero() {
             // The entry replaces the old answer and expires at once.
             publication.fresh = Duration::from_millis(1);
         }
-        let Some(lease) = lease else { return guard.finish(Ok(&publication.outcome)) };
-        let (entry, unpublished) = (self.entry(&publication), self.settings.unpublished);
-        guard.finish(Ok(match (&entry, unpublished) {
-            (None, Pass::Caller) => &SharedOutcome::Pass(Pass::Caller),
-            _ => &publication.outcome,
-        }));
+        let Some(lease) = lease else {
+            send(&mut caller, own);
+            return guard.finish(Ok(&publication.outcome));
+        };
+        let entry = self.entry(&publication);
+        let passes = entry.is_none() && matches!(self.settings.unpublished, Pass::Caller);
+        let waiters = guard.end();
+        let outcome = (!waiters.is_empty()).then(|| match passes {
+            true => SharedOutcome::Pass(Pass::Caller),
+            false => publication.outcome.clone(),
+        });
         // A failed run does not replace the last good answer.
-        if has_old && publication.has_failed {
-            return;
+        if !(has_old && publication.has_failed) {
+            // The first poll sends it, unless others of the namespace are being sent. A task waits for the reply.
+            let mut published =
+                Box::pin(in_current_span(self.publish(lease, publication, entry, has_old, epoch)));
+            let is_sent = poll_fn(|context| Poll::Ready(published.poll_unpin(context).is_pending())).await;
+            if let (true, Ok(runtime)) = (is_sent, Handle::try_current()) {
+                runtime.spawn(published);
+            }
         }
-        // The first poll sends it, unless others of the namespace are being sent. A task waits for the reply.
-        let mut published =
-            Box::pin(in_current_span(self.publish(lease, publication, entry, has_old, epoch)));
-        let is_sent = poll_fn(|context| Poll::Ready(published.poll_unpin(context).is_pending())).await;
-        if let (true, Ok(runtime)) = (is_sent, Handle::try_current()) {
-            runtime.spawn(published);
+        // Who has an answer may forget it: by then its publication is known, see `publications`.
+        send(&mut caller, own);
+        if let Some(outcome) = outcome {
+            send_all(waiters, &outcome);
         }
     }
 
@@ -188,7 +197,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         // Of an answer on its way to a slow server, one copy is enough.
         let outcome = epoch.is_some().then_some(outcome);
         let sent = clock::now();
+        let turn = self.publications.enter(lease.key()).await;
         let entered = self.leases.admission.complete(&lease.state, entry, false).await;
+        drop(turn);
         let was_held = entered.map(was_held);
         match (self.is_stored(&was_held), length, outcome) {
             (Some(true), Some(length), Some(outcome)) => {

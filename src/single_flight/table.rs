@@ -57,7 +57,7 @@ struct Entry<V> {
     stale: Option<(V, Instant)>,
 }
 
-type Waiters<V> = VecDeque<oneshot::Sender<Wakeup<V>>>;
+pub(super) type Waiters<V> = VecDeque<oneshot::Sender<Wakeup<V>>>;
 
 /// The message to a waiter.
 pub(super) enum Wakeup<V> {
@@ -267,11 +267,17 @@ impl<V: Clone> LeaderGuard<V> {
         self.flight.with(Entry::next_run);
     }
 
+    /// Ends the flight, and returns all waiters.
+    pub(super) fn end(&mut self) -> Waiters<V> {
+        self.leads = false;
+        let Some(Entry { mut waiters, mut later, .. }) = self.flight.end() else { return Waiters::new() };
+        waiters.append(&mut later);
+        waiters
+    }
+
     /// Ends the flight: all waiters get `outcome`.
     pub(super) fn finish(&mut self, outcome: Result<&V, &Error>) {
-        self.leads = false;
-        let Some(entry) = self.flight.end() else { return };
-        for waiter in entry.waiters.into_iter().chain(entry.later) {
+        for waiter in self.end() {
             // A waiter that was dropped needs no outcome.
             let _ = waiter.send(Wakeup::Outcome(outcome.cloned().map_err(Error::clone)));
         }
@@ -295,7 +301,7 @@ impl<V: Clone> LeaderGuard<V> {
     }
 }
 
-fn send_all<V: Clone>(waiters: Waiters<V>, outcome: &V) {
+pub(super) fn send_all<V: Clone>(waiters: Waiters<V>, outcome: &V) {
     for waiter in waiters {
         let _ = waiter.send(Wakeup::Outcome(Ok(outcome.clone())));
     }
