@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use tower_distributed::{Mutex, MutexGuard, Store};
+use tower_distributed::{Mutex, MutexGuard, Quota, Store, TokenBucket};
 
 use support::cluster::RedisCluster;
 use support::eventually;
 use support::program::since_7_0;
 use support::redis_server::RedisServer;
 use support::requires;
+use support::slot_move::SlotMove;
 
 const SOON: Duration = Duration::from_secs(30);
 const LOCKS: usize = 16;
@@ -24,14 +25,16 @@ struct Scene {
     keys: Vec<u64>,
 }
 
+fn durable(cluster: &RedisCluster) -> Store {
+    let builder = Store::builder().timeout(Duration::from_secs(2)).replicas(1, Duration::from_millis(500));
+    builder.cluster(cluster.urls()).unwrap()
+}
+
 impl Scene {
     async fn new() -> Self {
         let cluster = RedisCluster::start().await;
         let replica = cluster.replica_of(0).await;
-        let builder =
-            Store::builder().timeout(Duration::from_secs(2)).replicas(1, Duration::from_millis(500));
-        let mutex =
-            Mutex::builder().ttl(2 * SOON).build(&builder.cluster(cluster.urls()).unwrap(), "x").unwrap();
+        let mutex = Mutex::builder().ttl(2 * SOON).build(&durable(&cluster), "x").unwrap();
         let first = cluster.nodes()[0].port();
         let is_first = |key: &u64| cluster.node_of(&format!("td:{{x:{key}}}:lock")).port() == first;
         let keys = (0..).filter(is_first).take(2 * LOCKS + 1).collect();
@@ -107,4 +110,30 @@ async fn a_lock_of_a_cluster_that_no_replica_has_is_refused_and_released() {
     })
     .await;
     assert!(elsewhere.try_lock(key).await.unwrap_err().is_refused());
+}
+
+/// Its keys are at the old node still, which takes no new ones of its slot.
+#[tokio::test]
+async fn calls_are_durable_while_a_slot_is_on_its_way() {
+    requires!(since_7_0());
+    let scene = Scene::new().await;
+    let bucket = TokenBucket::new(&durable(&scene.cluster), "x", Quota::per_hour(1).burst(100)).unwrap();
+    let key = scene.keys[0];
+    let named = format!("td:{{x:{key}}}:tat");
+    assert!(bucket.allow(key).await.unwrap().is_admitted());
+    let moved = SlotMove::begin(&scene.cluster, &named);
+    let slot = moved.from.cli(&["CLUSTER", "KEYSLOT", &named]);
+    eventually("what was written beside the call to expire", SOON, async || {
+        moved.from.cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot]) == "1"
+    })
+    .await;
+    for _ in 0..3 {
+        let decision = bucket.allow(key).await;
+        assert!(decision.is_ok(), "{decision:?}");
+    }
+    // It still waits for the replica.
+    scene.replica.pause();
+    let error = bucket.allow(key).await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("0 of 1 replicas"), "{error}");
+    scene.replica.resume();
 }
