@@ -85,9 +85,13 @@ pub(in crate::store) fn mark(call: &Cmd, asking: bool) -> Cmd {
         _ => &[],
     };
     let key = if simple(2) == b"1" { simple(3) } else { simple(4) };
+    mark_at(key, if asking { ":asked" } else { ":wait" })
+}
+
+/// A write to a key that begins and ends so.
+pub(in crate::store) fn mark_at(key: &[u8], part: &str) -> Cmd {
     let mut mark = cmd("SET");
-    let part: &[u8] = if asking { b":asked" } else { b":wait" };
-    mark.arg([key, part].concat()).arg(1).arg("PX").arg(1000);
+    mark.arg([key, part.as_bytes()].concat()).arg(1).arg("PX").arg(1000);
     mark
 }
 

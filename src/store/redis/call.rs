@@ -16,11 +16,9 @@ use super::link::{Link, Ready};
 use super::plan::Call;
 use super::reply::Reply;
 use super::runtime::{Route, RuntimeLinks};
-use super::source::Connection;
 use super::{Loaded, RedisStore};
 use crate::Error;
 use crate::error::{Cause, Outage};
-use crate::store::durability;
 use crate::store::operation::Repeat;
 use crate::sync::lock;
 
@@ -221,7 +219,7 @@ impl RedisStore {
             let command = full.as_ref().unwrap_or(&call.command);
             // Futures are large, and would be copied on their way into each other.
             let reply = {
-                let sending = pin!(self.send(&mut connection, command, asking, &mut written));
+                let sending = pin!(self.send(&mut connection, (command, call.slot), asking, &mut written));
                 let sending = pin!(self.source.unless_switched(since, sending));
                 self.in_time(runtime, link, sending).await
             };
@@ -269,48 +267,6 @@ impl RedisStore {
             link.close(Some(held));
         }
         Failed { outage, sent: Some(sent), written: false, answers, redirect: None }
-    }
-
-    /// Sends a call; with `asking`, to a node that is getting the slot of its keys. If that is set, waits until it is
-    /// durable. Returns the reply, and why the call does not count.
-    async fn send(
-        &self,
-        connection: &mut Connection,
-        command: &redis::Cmd,
-        asking: bool,
-        written: &mut bool,
-    ) -> Result<(redis::Value, Option<RedisError>), RedisError> {
-        let durability = self.limits.durability;
-        if !asking && durability.is_none() {
-            return noting(pin!(connection.send(command)), written).await.map(|reply| (reply, None));
-        }
-        let ask = redis::cmd("ASKING");
-        let mut together: Vec<&redis::Cmd> = Vec::from_iter(asking.then_some(&ask));
-        together.push(command);
-        // WAIT is for what its connection has written. A call that finds the lease held writes nothing, although another
-        // connection wrote it. So each call is followed by a write.
-        let after = durability.map(|durability| (durability::mark(command, asking), durability.command()));
-        if let Some((mark, wait)) = &after {
-            together.extend(asking.then_some(&ask));
-            together.extend([mark, wait]);
-        }
-        let mut replies =
-            noting(pin!(connection.send_together(&together, asking.into())), written).await?.into_iter();
-        let mut next = || match replies.next() {
-            Some(redis::Value::ServerError(error)) => Err(RedisError::from(error)),
-            reply => Ok(reply.unwrap_or(redis::Value::Nil)),
-        };
-        let reply = next()?;
-        let Some(durability) = durability else { return Ok((reply, None)) };
-        if asking {
-            next()?;
-        }
-        // The call has run, so an error from here on must not look as if it had not.
-        let missing = match next().and_then(|_| next()) {
-            Ok(acked) => durability.check(acked).err(),
-            Err(error) => Some(durability.failed(&error)),
-        };
-        Ok((reply, missing.map(failure::not_durable)))
     }
 
     pub(super) fn timed_out(&self) -> Outage {
@@ -366,7 +322,7 @@ impl RedisStore {
 
 /// Awaits a reply. Sets `written` to whether anything was probably written: a connection that has ended fails at once, without
 /// writing. But the thread may have stood still within the first poll, while the call ran and then the connection ended.
-async fn noting<T>(
+pub(super) async fn noting<T>(
     mut reply: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
     written: &mut bool,
 ) -> Result<T, RedisError> {

@@ -9,6 +9,7 @@ pub(crate) mod client;
 #[cfg(feature = "cluster")]
 pub(in crate::store) mod cluster;
 mod commands;
+mod durable;
 pub(in crate::store) mod endpoint;
 mod failure;
 mod flusher;

@@ -41,8 +41,7 @@ fn tagged(channels: &str, tag: &str) -> String {
     format!("{channels}{{{tag}}}:")
 }
 
-/// The prefixes of the channels of all groups, and their slots.
-#[cfg(feature = "cluster")]
+/// The prefixes of the channels, or keys, of all groups, and their slots.
 pub(super) fn prefixes(channels: &str) -> impl Iterator<Item = (String, u16)> {
     TAGS.iter().map(move |(tag, slot)| (tagged(channels, tag), *slot))
 }
