@@ -7,7 +7,7 @@
 //!
 //! For most kinds, half of the sequences do not run in the in-memory store. They run on states that are never
 //! dropped, and the clock is set back at times. The clock of the in-memory store never runs backwards, so that
-//! store may drop more.
+//! store may drop more. The places in a queue are evicted at times, too.
 
 mod all;
 mod busy;
@@ -338,6 +338,10 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
                 let half_a_day = 43_200_000_000;
                 let by = if rng.random_bool(0.02) { half_a_day } else { *jumps.choose(&mut rng).unwrap() };
                 time.set(time.now + by);
+            }
+            if let Some(states) = rust.states.as_ref().filter(|_| rng.random_bool(0.1)) {
+                let evicted: Vec<_> = (first..first + IN_STEP).filter(|_| rng.random_bool(0.3)).collect();
+                evicted.into_iter().for_each(|sequence| time.evict(sequence, states));
             }
             let now = time.now;
             // Calls with other terms would leave apart, and may overtake.

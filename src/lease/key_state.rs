@@ -127,7 +127,8 @@ impl<H: Holders> KeyState<H> {
         if let (true, Some((expiry, fence))) = (waited, self.holders.held(token, now)) {
             return Standing::Held { expiry, fence };
         }
-        if self.queue.contains(token) {
+        // Without a place, after an eviction, it lines up again.
+        if self.queue.has_place(token) {
             return Standing::Queued {
                 soonest: self.holders.soonest(now),
                 before: self.queue.position(token),

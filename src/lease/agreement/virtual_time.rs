@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use super::{Side, Tried};
+use super::{Side, States, Tried};
+use crate::sync::lock;
 use crate::{Store, StoreBuilder};
 use support::client::Client;
 use support::redis_server::RedisServer;
@@ -108,6 +109,16 @@ impl Time {
     /// Deletes expired keys, as Redis does sooner or later.
     pub(super) fn expire(&mut self) {
         self.server.query::<()>(redis::cmd("EVAL").arg(EXPIRE).arg(0)).unwrap();
+    }
+
+    /// Deletes the places in a queue, and its flows, on both sides, as Redis may do when it is out of memory.
+    pub(super) fn evict<K: Tried>(&mut self, sequence: usize, rust: &States<K>) {
+        let key = K::key(sequence);
+        for part in K::PARTS.iter().filter(|part| part.ends_with("waiters") || part.ends_with("flows")) {
+            let places = format!("td:{{agreement:{}}}:{part}", key.as_bytes().escape_ascii());
+            self.server.query::<()>(redis::cmd("DEL").arg(places)).unwrap();
+        }
+        lock(&rust.of).entry(key.as_bytes().to_vec()).or_default().queue.evict();
     }
 
     /// Returns what was published since the last call.

@@ -66,6 +66,19 @@ fn who_goes_away_costs_its_flow_nothing() {
     assert!(line.turns_until(&light) <= 1);
 }
 
+/// What is left of a heavy waiter's turn is not before the turns that have begun meanwhile.
+#[test]
+fn who_follows_one_that_goes_away_comes_before_nobody_whose_turn_it_is() {
+    let mut line = Line::default();
+    [0, 2, 0, 2, 0, 2].into_iter().for_each(|number| drop(line.comes(number, COST)));
+    let (heavy, _light) = (line.comes(1, 256 * COST), line.comes(1, COST));
+    let mut served = || line.serves().unwrap().1.number;
+    assert_eq!([served(), served(), served()], [0, 2, 0]);
+    line.leaves(&heavy);
+    let mut served = || line.serves().unwrap().1.number;
+    assert_eq!([served(), served(), served(), served()], [2, 1, 0, 2]);
+}
+
 /// Of 3000 turns, how many one flow gets beside new flows with a heavy waiter each. `light`: the cost of a waiter that comes
 /// before it, and goes away.
 fn turns_beside_new_flows(light: Option<i64>) -> usize {
