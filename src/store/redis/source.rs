@@ -347,3 +347,39 @@ impl fmt::Debug for Source {
 }
 
 debug!(Connection);
+
+#[cfg(all(test, feature = "cluster", feature = "sentinel"))]
+mod tests {
+    use crate::Store;
+
+    #[tokio::test]
+    async fn what_is_certainly_the_same_place() {
+        let one = |url: &str| Store::redis(url).unwrap();
+        let cluster = |hosts: [&str; 2]| {
+            Store::builder().cluster(hosts.map(|host| format!("redis://{host}/"))).unwrap()
+        };
+        let sentinel = |hosts: [&str; 2], master: &str, database: u8| {
+            let urls = hosts.map(|host| format!("redis://{host}/{database}"));
+            Store::builder().sentinel(urls, master).unwrap()
+        };
+        let is_same = |one: &Store, other: &Store| {
+            assert_eq!(one.is_same(other), other.is_same(one), "{one:?} {other:?}");
+            one.is_same(other)
+        };
+        assert!(is_same(&one("redis://a/1"), &one("redis://a:6379/1")));
+        assert!(!is_same(&one("redis://a/1"), &one("redis://a/2")));
+        assert!(!is_same(&one("redis://a/1"), &one("redis://a:6380/1")));
+
+        assert!(is_same(&cluster(["a", "b"]), &cluster(["b", "c"])));
+        assert!(!is_same(&cluster(["a", "b"]), &cluster(["c", "d"])));
+        assert!(is_same(&one("redis://a"), &cluster(["a", "b"])));
+        assert!(!is_same(&one("redis://c"), &cluster(["a", "b"])));
+
+        let first = sentinel(["a", "b"], "first", 1);
+        assert!(is_same(&first, &sentinel(["b", "c"], "first", 1)));
+        assert!(!is_same(&first, &sentinel(["b", "c"], "second", 1)));
+        assert!(!is_same(&first, &sentinel(["b", "c"], "first", 2)));
+        assert!(!is_same(&first, &sentinel(["c", "d"], "first", 1)));
+        assert!(!is_same(&first, &cluster(["a", "b"])));
+    }
+}

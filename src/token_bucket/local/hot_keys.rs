@@ -53,5 +53,8 @@ mod tests {
         assert_eq!(hot_keys.note(7, 5_000_000, span, 100), Some(100));
         let others = (0..1000).filter_map(|key| hot_keys.note(key, 6_000_000, span, 1)).count();
         assert_eq!(others, 0, "many keys in one place");
+        let most = (1 << BITS) - 1;
+        assert_eq!(hot_keys.note(7, 7_000_000, span, i64::MAX), Some(most));
+        assert_eq!(hot_keys.note(7, 7_000_000, span, 1), None, "the same place and span, as much as it counts");
     }
 }
