@@ -152,6 +152,7 @@ on_every_store! {
     crate::leases::kinds_of_one_name_are_apart as kinds_of_one_name_are_apart,
     crate::permits::the_limit_is_never_exceeded as the_limit_is_never_exceeded,
     crate::permits::all_that_is_out_is_counted as all_that_is_out_is_counted,
+    crate::permits::each_of_a_crowd_is_asked_for_on_its_own_terms as each_of_a_crowd_is_asked_for_on_its_own_terms,
     crate::permits::a_weight_that_never_fits_is_an_error as a_weight_that_never_fits_is_an_error,
     crate::permits::a_heavy_one_is_not_overtaken as a_heavy_one_is_not_overtaken,
     crate::permits::waits_until_none_is_left as waits_until_none_is_left,

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::future::{join, join_all};
+use futures::poll;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tower_distributed::{Lease, WaitGroup};
 
 use crate::stores::{Place, SOON};
@@ -50,6 +52,37 @@ pub(crate) async fn all_that_is_out_is_counted(place: &Place, name: &str) {
     assert!(group.try_add_n("k", 2).await.unwrap().done().await.unwrap());
     assert!(Lease::from(three).release().await.unwrap());
     assert_eq!(group.count("k").await.unwrap(), 0);
+}
+
+/// Those who wait, those who wait behind few, and those who do not wait share calls to the store, not their terms.
+pub(crate) async fn each_of_a_crowd_is_asked_for_on_its_own_terms(place: &Place, name: &str) {
+    let group = WaitGroup::new(place, name, 1).unwrap();
+    let few = WaitGroup::builder(1).max_waiters(1).build(place, name).unwrap();
+    let held = group.add("k").await.unwrap();
+    let mut waiting: Vec<_> = (0..20).map(|_| Box::pin(group.add("k"))).collect();
+    let mut trying: Vec<_> = (0..20).map(|_| Box::pin(group.try_add("k"))).collect();
+    let mut hoping: Vec<_> = (0..20).map(|_| Box::pin(few.add("k"))).collect();
+    let mut refused = Vec::new();
+    for ((waiting, trying), hoping) in waiting.iter_mut().zip(&mut trying).zip(&mut hoping) {
+        assert!(poll!(waiting.as_mut()).is_pending());
+        refused.extend([poll!(trying.as_mut()), poll!(hoping.as_mut())]);
+    }
+    // In memory they are refused at once.
+    let refused = refused.into_iter().filter(|refused| refused.is_ready()).count();
+    assert!(refused == 0 || refused == 40, "{refused}");
+    if refused == 0 {
+        for refused in timeout(SOON, join(join_all(trying), join_all(hoping)))
+            .await
+            .map(|(a, b)| a.into_iter().chain(b))
+            .unwrap()
+        {
+            assert!(refused.unwrap_err().is_refused());
+        }
+    }
+    assert!(held.done().await.unwrap());
+    for waiting in waiting {
+        assert!(timeout(SOON, waiting).await.unwrap().unwrap().done().await.unwrap());
+    }
 }
 
 pub(crate) async fn a_weight_that_never_fits_is_an_error(place: &Place, name: &str) {

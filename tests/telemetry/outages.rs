@@ -113,6 +113,39 @@ async fn an_outage_is_told_from_its_beginning_to_its_end_and_counted() {
     assert_no_secrets();
 }
 
+/// Waiters poll, and the reason is told once, however often it is tried again.
+#[tokio::test]
+async fn a_subscription_that_is_denied_is_told_once() {
+    listen();
+    let server = RedisServer::start().await;
+    server.cli(&["ACL", "SETUSER", "default", "resetchannels"]);
+    let address = format!("127.0.0.1:{}", server.port());
+    let store = Store::redis(&server.url()).unwrap();
+    let group = WaitGroup::new(&store, "denied", 1).unwrap();
+    let permit = group.add(KEY).await.unwrap();
+    let waiter = tokio::spawn({
+        let group = group.clone();
+        async move { group.add(KEY).await.map(drop) }
+    });
+    eventually("it to be told", SOON, async || !told(&address, "subscription_lost").is_empty()).await;
+    let denied = || {
+        server
+            .cli(&["INFO", "commandstats"])
+            .lines()
+            .find(|line| line.contains("subscribe"))
+            .map(str::to_owned)
+    };
+    let first = denied();
+    eventually("it to be tried again", SOON, async || denied() != first).await;
+    assert!(permit.done().await.unwrap());
+    waiter.await.unwrap().unwrap();
+    let told = told(&address, "subscription_lost");
+    assert_eq!(told.len(), 1, "{told:?}");
+    let message = &told[0]["message"];
+    assert!(message.starts_with("no subscription, so waiters poll the store: NOPERM"), "{message}");
+    assert_no_secrets();
+}
+
 /// Each of several runtimes has breakers of its own, and an outage is one.
 #[test]
 fn runtimes_that_end_in_an_outage_do_not_end_it() {

@@ -55,6 +55,10 @@ mod tests {
         assert_eq!(others, 0, "many keys in one place");
         let most = (1 << BITS) - 1;
         assert_eq!(hot_keys.note(7, 7_000_000, span, i64::MAX), Some(most));
-        assert_eq!(hot_keys.note(7, 7_000_000, span, 1), None, "the same place and span, as much as it counts");
+        assert_eq!(
+            hot_keys.note(7, 7_000_000, span, 1),
+            None,
+            "the same place and span, as much as it counts"
+        );
     }
 }
