@@ -225,6 +225,7 @@ on_every_store! {
     crate::flights::shared::answers_without_life_are_for_one as answers_without_life_are_for_one,
     crate::flights::shared::errors_are_for_one_and_the_others_run_at_once as errors_are_for_one_and_the_others_run_at_once,
     crate::flights::shared::errors_are_shared_with_those_who_wait as errors_are_shared_with_those_who_wait,
+    crate::flights::shared::large_errors_are_shared_with_those_who_wait as large_errors_are_shared_with_those_who_wait,
     crate::flights::shared::those_who_run_at_once_are_bounded as those_who_run_at_once_are_bounded,
     crate::flights::shared::errors_that_are_shared_fail_all_alike as errors_that_are_shared_fail_all_alike,
     crate::flights::shared::what_is_forgotten_runs_anew as what_is_forgotten_runs_anew,

@@ -185,6 +185,26 @@ pub(crate) async fn errors_are_shared_with_those_who_wait(place: &Place, name: &
     assert_eq!(flights[2].try_run("k", origin.failing(1)).await.unwrap(), 2);
 }
 
+/// What is too large for a message is asked for again, by those who have waited for it.
+pub(crate) async fn large_errors_are_shared_with_those_who_wait(place: &Place, name: &str) {
+    const LARGE: usize = 100_000;
+    let shared = || builder::<String>().share_errors(Postcard);
+    let (flights, origin) = (visible(place, name, 3, shared), Origin::shut());
+    let mut callers = Vec::new();
+    for flight in flights.iter().cycle().take(6) {
+        let (flight, work) = (flight.clone(), origin.failing(1));
+        let work = move || async move { work().await.map_err(|error| error.repeat(LARGE)) };
+        callers.push(begin(async move { flight.try_run("k", work).await }).await);
+    }
+    place.lined_up(&format!("{name}:k"), 2).await;
+    origin.let_go(1);
+    for caller in callers {
+        let error = ended(caller).await.unwrap_err();
+        assert!(matches!(&error, RunError::Failed(error) if error.len() == LARGE));
+    }
+    assert_eq!(origin.runs(), 1);
+}
+
 /// So many of a key run at once in a process, where nothing is shared.
 pub(crate) async fn those_who_run_at_once_are_bounded(place: &Place, name: &str) {
     let origin = Origin::crowded();
