@@ -77,10 +77,12 @@ def main():
     judged = [number for number in planted if told(number) not in known]
     if not judged:
         sys.exit("no mutant is planted")
+    left = []
     with ThreadPoolExecutor(os.cpu_count()) as workers:
-        left = [number for number, is_left in zip(judged, workers.map(survives, judged)) if is_left]
-    for number in left:
-        print(f"{told(number)} | {len(reached[number])} tests reach it")
+        for number, is_left in zip(judged, workers.map(survives, judged)):
+            if is_left:
+                left.append(number)
+                print(f"{told(number)} | {len(reached[number])} tests reach it", flush=True)
     killed = 1 - len(left) / len(judged)
     print(f"{len(judged) - len(left)} of {len(judged)} mutants are noticed: {killed:.3f}; "
           f"{len(planted) - len(judged)} are equivalent")
