@@ -310,6 +310,15 @@ mod tests {
     use crate::{QuotaTable, Quotas};
 
     #[test]
+    fn kinds_are_read_by_their_names() {
+        for kind in Kind::ALL {
+            assert_eq!(kind.to_string().parse::<Kind>().unwrap(), kind);
+        }
+        let error = "nothing".parse::<Kind>().unwrap_err();
+        assert!(error.is_invalid() && error.to_string().contains("\"nothing\""), "{error}");
+    }
+
+    #[test]
     fn any_key_can_be_printed_and_read_again() {
         let printed = [
             (&b"user-7"[..], "user-7"),

@@ -73,6 +73,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn nor_a_thread() {
+        let deadline = Instant::now() + Duration::from_millis(20);
+        futures::executor::block_on(block_until(deadline));
+        assert!(Instant::now() >= deadline);
+    }
+
+    #[test]
     fn no_runtime_is_needed() {
         let began = std::time::Instant::now();
         let span = Duration::from_millis(20);

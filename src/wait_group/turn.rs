@@ -208,6 +208,13 @@ mod tests {
         assert_eq!(Queueing { newest, ..classes }.suffix(&key, Turn::new(), 1, 16), "/1/16/..f4240.186a0");
     }
 
+    /// By the numbers that the authors of both functions give.
+    #[test]
+    fn flows_have_the_same_numbers_in_all_processes() {
+        assert_eq!(hash(FNV_OFFSET, b"a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(mix(1), 0xb456_bcfc_34c2_cb2c);
+    }
+
     #[test]
     fn the_last_permits_are_kept_for_the_classes_above() {
         let queueing = Queueing { classes: 4, reserved: vec![(0, 2), (1, 5)], ..Queueing::default() };

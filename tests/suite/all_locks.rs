@@ -37,6 +37,11 @@ pub(crate) async fn all_are_locked_or_none(place: &Place, name: &str) {
         "{error}: {after:?}"
     );
     are_free(&other, &["x", "y"]).await;
+    let brief = Mutex::builder().ttl(Duration::from_secs(3)).watchdog(false).build(place, name).unwrap();
+    let held = brief.lock_all(["p", "q"]).await.unwrap();
+    let after = other.try_lock_all(["o", "q"]).await.unwrap_err().retry_after().unwrap();
+    assert!(after <= Duration::from_secs(3), "{after:?}");
+    assert!(held.unlock().await.unwrap());
     first.extend().await.unwrap();
     let before = first.fences();
     assert!(first.unlock().await.unwrap());

@@ -8,7 +8,7 @@ use tower_distributed::{Refusal, Store};
 use tower_test::{assert_request_eq, mock};
 
 use super::subjects::{
-    ConcurrencyLimit, Dedupe, Mutex, RateLimit, Refusing, RwLock, SeveralLimits, on_subjects,
+    ConcurrencyLimit, Dedupe, Mutex, RateLimit, Refusing, RwLock, SeveralLimits, Subject, on_subjects,
 };
 use crate::flights::kind;
 use crate::probe::Probe;
@@ -18,8 +18,22 @@ use support::redis_server::RedisServer;
 use support::{eventually, spend_budget};
 
 on_subjects!(refusing: errors_of_calls_are_passed_on, a_task_whose_budget_is_spent_is_served_too);
+on_subjects!(all: one_operation_decides);
 on_subjects!([RateLimit SeveralLimits ConcurrencyLimit Mutex RwLock Dedupe Duplicates]:
     refused_requests_do_not_arrive);
+
+/// Nothing is asked for twice. In memory nothing is sent.
+async fn one_operation_decides<T: Subject>(stores: Stores) {
+    let store = stores.open();
+    let (inner, mut handle) = mock::pair::<String, String>();
+    let mut service = T::around(&T::layer(&store), inner);
+    let before = store.stats().operations;
+    let call = tokio::spawn(service.ready().await.unwrap().call("ann:1".into()));
+    assert_request_eq!(handle, "ann:1").send_response("hello".into());
+    let operations = store.stats().operations - before;
+    assert!(operations <= 1, "{operations}");
+    assert_eq!(call.await.unwrap().unwrap(), "hello");
+}
 
 async fn refused_requests_do_not_arrive<T: Refusing>(stores: Stores) {
     let occupied = T::occupy(&stores, "ann").await;
