@@ -34,7 +34,7 @@ for test in suite layers telemetry newcomer engine once_dedupe once_dedupe_fault
   tests+=(--test "$test")
 done
 cargo nextest list "${tests[@]}" --list-type binaries-only --message-format json >"$folder/binaries.json"
-# Servers of a Cluster would be started for each test alone.
-REACHED="$folder/reached" cargo nextest run "${tests[@]}" --no-fail-fast --test-threads 6 -E 'not test(/cluster|sentinel|pool/)' \
+# The suite's servers of Sentinel and Cluster would be started for each test alone.
+REACHED="$folder/reached" cargo nextest run "${tests[@]}" --no-fail-fast --test-threads 6 -E 'not (binary(suite) & test(/^(cluster|sentinel)::/))' \
   >"$folder/tests.txt" 2>&1 || grep FAIL "$folder/tests.txt"
 "$python" ../../../tests/mutants/judge.py "$folder"
