@@ -204,8 +204,7 @@ impl StoreBuilder {
     /// that [is unavailable](Error::is_unavailable), and what it was granted is released. The master may have run it.
     ///
     /// `WAIT` blocks the connection. So use a store of its own for the locks that need this, and another one for limits.
-    /// Not for a pool of a Cluster: give its [URLs](Self::cluster). While a slot of a Cluster moves, calls for the keys that
-    /// have not moved yet fail: keep that short.
+    /// Not for a pool of a Cluster: give its [URLs](Self::cluster).
     ///
     /// ```no_run
     /// use std::time::Duration;
