@@ -139,9 +139,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
     /// Removes the answer to a key in all processes, so that the next caller runs.
     ///
     /// A run that is in progress continues: new callers join it, and its answer is published. So an answer that was
-    /// computed from old data may appear after this call. An answer that a caller of this flight, or of a clone of
-    /// it, has got before does not appear again: this call waits until it is published. Another process that is reading the answer, or serves a stale
-    /// one, gives it to new callers until it receives the message about this call.
+    /// computed from old data may appear after this call. An answer that a caller of this flight, or of a clone of it,
+    /// has got before does not appear again: this call waits until it is published. Another process that is reading the
+    /// answer, or serves a stale one, gives it to new callers until it receives the message about this call.
     ///
     /// ```
     /// use std::time::Duration;
