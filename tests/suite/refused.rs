@@ -1,5 +1,6 @@
 //! Refused keys: counted by a layer in each process, and added up for an operator.
 
+use futures::future::join_all;
 use tower::{Layer as _, Service as _, ServiceExt as _, service_fn};
 use tower_distributed::fleet::{RefusedKey, RefusedKeys};
 use tower_distributed::operator::{Kind, State};
@@ -46,6 +47,12 @@ pub(crate) async fn refused_keys_are_counted_over_the_fleet(place: &Place, name:
     let all = [("ann", 3, 3), ("ben", 2, 2), ("ann%1b[2J", 1, 1)];
     let what = async || counts(&operator.top_refused(name, 9).await.unwrap()) == all;
     eventually("the lists of all processes", SOON, what).await;
+    // On more pages than one.
+    let many = TokenBucket::new(place, name, Quota::per_hour(1)).unwrap();
+    for outcome in join_all((0..2000_u32).map(|key| many.allow(key))).await {
+        assert!(outcome.unwrap().is_admitted());
+    }
+    assert_eq!(counts(&operator.top_refused(name, 9).await.unwrap()), all);
     assert_eq!(counts(&operator.top_refused(name, 2).await.unwrap()), all[..2]);
     assert!(operator.top_refused(&format!("{name}.other"), 9).await.unwrap().is_empty());
 
