@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Mutants of the Rust sources: a random sample of what cargo-mutants lists is compiled at once and switched on one by one, so
-# that a mutant costs the tests that reach it, not a build. Usage: run.sh [SAMPLE [SEED]]; SAMPLE is 300 if it is not given.
+# that a mutant costs the tests that reach it, not a build. Usage: run.sh [SAMPLE [SEED [GLOB...]]]; SAMPLE is 300 if it is not
+# given. With globs of files, as 'src/lease/**', the mutants are those of these.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 sample="${1:-300}"
 seed="${2:-$(date +%s)}"
+files=()
+for glob in "${@:3}"; do files+=(--file "$glob"); done
 folder="$PWD/target/mutants"
 mkdir -p "$folder"
 
@@ -24,7 +27,7 @@ cp -r "$folder/tree/src" "$folder/original"
 if [ -e Cargo.lock ]; then cp Cargo.lock "$folder/tree"; fi
 export CARGO_TARGET_DIR="$folder/target" CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0
 cd "$folder/tree"
-cargo mutants --list --json --config ../../../tests/mutants/mutants.toml >"$folder/list.json"
+cargo mutants --list --json --config ../../../tests/mutants/mutants.toml "${files[@]}" >"$folder/list.json"
 
 echo "a sample of $sample, seed $seed"
 "$python" ../../../tests/mutants/plant.py "$folder" "$sample" "$seed"
