@@ -132,7 +132,7 @@ mod tests {
         let layout = Arc::new(Layout::new(1, Duration::from_secs(100)));
         let mut exact = Exact::new(&Store::in_memory(), "items", layout);
         exact.began -= Duration::from_secs(60);
-        for (opened, is_checked) in [(0, true), (2, true), (60_000, false)] {
+        for (opened, is_checked) in [(0, true), (5000, true), (60_000, false)] {
             exact.opened.store(opened, Ordering::Relaxed);
             exact.open().await.unwrap();
             assert_eq!(exact.opened.load(Ordering::Relaxed) != opened, is_checked, "{opened}");

@@ -356,8 +356,7 @@ mod tests {
     fn unanswered() -> (TcpListener, Arc<Renewals>) {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let store = Store::redis(&format!("redis://{}", silent.local_addr().unwrap())).unwrap();
-        let renewals = Renewals::new(&store, &Namespace::open(&store, "tokens"));
-        (silent, renewals)
+        (silent, Renewals::new(&store, &Namespace::open(&store, "tokens")))
     }
 
     fn step(verb: Verb) -> HoldStep {
