@@ -160,7 +160,7 @@ async fn holds_under_other_quotas_leave_in_other_calls() {
     let (limits, richer) = (TokenBuckets::<2>(limits), TokenBuckets::<2>(richer));
     // The first leaves alone.
     let hold = |user: u64| {
-        let (limits, n) = if user % 2 == 0 { (&richer, 5) } else { (&limits, 1) };
+        let (limits, n) = if user.is_multiple_of(2) { (&richer, 5) } else { (&limits, 1) };
         limits.authorize([Key::from(user), Key::from("-")], [n, 1])
     };
     for hold in join_all((0..40).map(hold)).await {
