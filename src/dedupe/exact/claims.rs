@@ -119,3 +119,23 @@ impl Memory for Exact {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Otherwise the stored layout would expire while it is used.
+    #[tokio::test]
+    async fn the_layout_is_checked_again_after_half_the_time_that_items_are_remembered() {
+        let layout = Arc::new(Layout::new(1, Duration::from_secs(100)));
+        let mut exact = Exact::new(&Store::in_memory(), "items", layout);
+        exact.began -= Duration::from_secs(60);
+        for (opened, is_checked) in [(0, true), (5000, true), (60_000, false)] {
+            exact.opened.store(opened, Ordering::Relaxed);
+            exact.open().await.unwrap();
+            assert_eq!(exact.opened.load(Ordering::Relaxed) != opened, is_checked, "{opened}");
+        }
+    }
+}

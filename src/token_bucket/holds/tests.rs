@@ -284,3 +284,22 @@ fn a_bucket_that_is_full_after_its_holds_is_as_unused() {
     assert!(bucket.sweep(hour));
     assert_eq!(bucket, Bucket::default());
 }
+
+/// As in the scripts.
+#[test]
+fn what_is_written_when_holds_have_ended_has_the_levels_of_the_call_first() {
+    let other = Quotas::new([Quota::per_hour(10)]).unwrap();
+    let reserve = |quotas: &Quotas, cost| Reserve { quotas: quotas.clone(), ask: Ask { cost, wait: 0 } };
+    let extend = step(1, Verb::Extend { amount: 0, ttl: 1 });
+    let own = extend.quotas.clone();
+    let ended = || {
+        let mut bucket = Bucket::default();
+        step(1, Verb::Authorize { amount: 1, ttl: 1000 }).apply(&mut bucket, START);
+        assert!(reserve(&other, 1).apply(&mut bucket, START).is_admitted() && bucket.fits(&other));
+        bucket
+    };
+    let (mut refused, mut late) = (ended(), ended());
+    assert!(!reserve(&own, 21).apply(&mut refused, START + 1000).is_admitted());
+    assert_eq!(extend.apply(&mut late, START + 1000).outcome, Outcome::Ended);
+    assert!(refused.fits(&own) && late.fits(&own), "{refused:?}\n{late:?}");
+}

@@ -262,4 +262,29 @@ mod tests {
         let mut known = Known::default();
         assert!(known.ask(5) && !known.ask(5) && !known.ask(5 + GIVEN_UP) && known.ask(6 + GIVEN_UP));
     }
+
+    #[test]
+    fn keys_that_were_not_read_for_a_minute_make_room() {
+        let mut all: HashMap<_, _> = (0..MOST as u64).map(|key| (Key::from(key), Known::default())).collect();
+        let key = Key::from("another");
+        assert!(slot(&mut all, &key, UNUSED - 1).is_none());
+        assert!(slot(&mut all, &key, UNUSED).is_some());
+        assert_eq!(all.len(), 1);
+    }
+
+    /// A response that tells what is known costs no call.
+    #[tokio::test]
+    async fn nothing_is_sent_if_nothing_is_learned() {
+        let away = Store::redis("redis://127.0.0.1:1").unwrap();
+        let learned = LearnedQuotas::new(&away, "upstreams");
+        let policy = Policy { limit: Some(20), window: Some(Duration::from_secs(1)), ..Policy::named("") };
+        let told = Learned { policies: vec![policy], ..Learned::default() };
+        let quotas = Plan::of(&told, None).quotas.unwrap();
+        let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", quotas.clone()).unwrap();
+        let (key, decision) = (Key::from("k"), bucket.allow("k").await.unwrap());
+        assert_eq!(Plan::of(&told, None).missing(&decision), [0]);
+        learned.0.read(&key, Ok(Remembered { quotas: quotas.to_string().into(), corrects: false }));
+        learned.learn(&bucket, &key, &decision, &told);
+        assert_eq!(lock(&learned.0.known)[&key].asked_at, None);
+    }
 }

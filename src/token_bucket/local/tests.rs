@@ -359,3 +359,12 @@ fn giving_back_all_that_was_not_used_would_break_the_bound() {
         "125 at once"
     );
 }
+
+#[test]
+fn the_last_state_knows_its_block() {
+    let quotas = Quotas::new([Quota::per_second(1)]).unwrap();
+    let last_state = LastState::new(&quotas);
+    let bucket = Bucket::new(START + 1000, Bucket::full(&quotas).levels);
+    last_state.learn(0, &BucketState { quotas, now: START, bucket });
+    assert!(last_state.is_blocked(999) && !last_state.is_blocked(1000));
+}

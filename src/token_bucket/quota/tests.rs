@@ -121,3 +121,12 @@ fn stored_numbers_are_those_of_a_quota_or_refused() {
     assert!(!are_valid(1, span + 1, 1) && !are_valid(2, span / 2 + 1, 1) && !are_valid(3, span, 2));
     assert!(!are_valid(most, i64::MAX, 1) && !are_valid(4, span, 3));
 }
+
+#[test]
+fn equal_sets_share_one_value_as_long_as_they_are_used() {
+    let set = |burst| Quotas::new([Quota::per_second(7).burst(burst)]).unwrap();
+    let first = set(1);
+    let others: Vec<_> = (2..500).map(set).collect();
+    assert_eq!((set(1).id(), set(2).id()), (first.id(), others[0].id()));
+    assert!(first.copy() == first && first.copy().id() != first.id() && first != others[0]);
+}

@@ -1,11 +1,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures::future::join_all;
+use support::redis_server::RedisServer;
+
+use super::{Several, TokenBuckets};
 use crate::store::Operation as _;
 use crate::token_bucket::cancel::Cancel;
 use crate::token_bucket::operations::Reserve;
 use crate::token_bucket::state::{Ask, Bucket};
-use crate::{Key, Quota, Quotas, Store, StoreBuilder, TokenBucket, TokenBuckets};
+use crate::{Key, Quota, Quotas, Store, StoreBuilder, TokenBucket};
 
 fn bucket(store: &Store, name: &str, tokens: u32) -> TokenBucket {
     TokenBucket::new(store, name, Quota::non_refilling(tokens)).unwrap()
@@ -142,4 +146,24 @@ async fn a_full_store_charges_none() {
     assert_eq!(b.peek("y").await.unwrap().remaining(), 9);
     let two = TokenBuckets::new([a, b]).unwrap();
     assert!(two.allow(["x", "y"]).await.unwrap().is_admitted());
+}
+
+/// A call of the store contains the quotas once, for all its steps.
+#[tokio::test]
+async fn holds_under_other_quotas_leave_in_other_calls() {
+    let server = RedisServer::start().await;
+    let store = Store::redis(&server.url()).unwrap();
+    let limits = Several::new(&[bucket(&store, "users", 1), bucket(&store, "all", 1000)]).unwrap();
+    let more = Quotas::new([Quota::non_refilling(5)]).unwrap();
+    let richer =
+        limits.map(|limit, bucket| if limit == 0 { bucket.with_quotas(&more) } else { bucket.clone() });
+    let (limits, richer) = (TokenBuckets::<2>(limits), TokenBuckets::<2>(richer));
+    // The first leaves alone.
+    let hold = |user: u64| {
+        let (limits, n) = if user.is_multiple_of(2) { (&richer, 5) } else { (&limits, 1) };
+        limits.authorize([Key::from(user), Key::from("-")], [n, 1])
+    };
+    for hold in join_all((0..40).map(hold)).await {
+        hold.unwrap().release().await.unwrap();
+    }
 }
