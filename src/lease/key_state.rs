@@ -330,13 +330,13 @@ impl<H: Holders> Cell for KeyState<H> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wait_group::holders::PermitHolders;
+    use crate::lease::holder::Holder;
 
     /// A key that is always in use again keeps no memory of a crowd for ever.
     #[test]
     fn a_state_that_is_used_again_has_no_memory_of_a_crowd() {
         let spans = Spans { grant: 1000, alive: 1000, tombstone: 2000 };
-        let mut state = KeyState::<PermitHolders>::default();
+        let mut state = KeyState::<Holder<true, ()>>::default();
         for id in 0..100 {
             state.release(&format!("0123456789abcdef-{id}").into(), true, 1, spans);
         }
