@@ -77,3 +77,16 @@ impl Store {
         Ok(rule)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Store;
+
+    #[test]
+    fn only_a_store_of_another_database_may_select_it() {
+        for (database, selects) in [("", false), ("0", false), ("3", true)] {
+            let store = Store::redis(&format!("redis://127.0.0.1/{database}")).unwrap();
+            assert_eq!(store.acl_rule("app").unwrap().contains("+select"), selects, "{database}");
+        }
+    }
+}

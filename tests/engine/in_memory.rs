@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tower_distributed::{Mutex, Store};
+use tower_distributed::{Mutex, RwLock, Store};
 
 use crate::scene::{MACHINE, RECOVERY, current_thread, multi_thread};
 use support::eventually;
@@ -30,4 +30,21 @@ fn a_lock_in_memory_is_held_whatever_runtime_stands_still() {
         }
     }
     assert!(first.is_held() && second.is_held());
+}
+
+/// A reader keeps nothing of its lock, a writer its fence.
+#[tokio::test(start_paused = true)]
+async fn a_reader_writer_lock_is_forgotten() {
+    let store = Store::builder().max_keys(1).in_memory().unwrap();
+    let lock = RwLock::new(&store, "locks").unwrap();
+    for key in 0..3 {
+        let reader = lock.try_read(key).await.unwrap();
+        assert!(lock.try_read(key + 1).await.unwrap_err().is_overloaded());
+        assert!(reader.release().await.unwrap());
+    }
+    let writer = lock.try_write("written").await.unwrap();
+    assert!(writer.release().await.unwrap());
+    assert!(lock.try_read("read").await.unwrap_err().is_overloaded(), "the fence is forgotten");
+    tokio::time::advance(Duration::from_secs(9 * 86_400)).await;
+    drop(lock.try_read("read").await.unwrap());
 }

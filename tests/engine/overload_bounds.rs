@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -207,4 +208,37 @@ async fn releases_are_never_refused() {
     drop(last);
     drop(pending);
     eventually("the dropped lock to be free", RECOVERY, async || mutex.try_lock(99).await.is_ok()).await;
+}
+
+/// An acquire is not reserved, as a release is.
+#[tokio::test]
+async fn acquires_beyond_the_bound_are_refused() {
+    let _turn = MACHINE.read().await;
+    let server = RedisServer::start().await;
+    let proxy = SlowProxy::start(server.port(), SLOW).await;
+    let mutex = long_locks(&Store::builder().max_queued(BOUND).redis(&proxy.url()).unwrap());
+    assert!(mutex.try_lock("warm").await.unwrap().unlock().await.unwrap());
+    let locks = join_all((0..BURST).map(|key| mutex.try_lock(key))).await;
+    let refused: Vec<_> = locks.into_iter().filter_map(Result::err).collect();
+    assert!(refused.len() >= BURST - BOUND - UNDER_WAY, "{} of {BURST} were refused", refused.len());
+    assert_all_overloaded(&refused);
+}
+
+/// After a pause of its runtime, a call does not join those that have waited for long, which are refused soon.
+#[tokio::test]
+async fn a_call_after_a_pause_of_its_runtime_waits_for_its_own_time() {
+    const QUEUE: Duration = Duration::from_secs(1);
+    let _turn = MACHINE.read().await;
+    let server = RedisServer::start().await;
+    let builder = Store::builder().timeout(Duration::from_secs(5)).queue_timeout(QUEUE);
+    let bucket = wide_bucket(&builder.redis(&server.url()).unwrap());
+    assert!(is_served(&bucket.allow("warm").await));
+    // The first is sent, the others wait.
+    let (old, _) = ask(&bucket, 3, |key| format!("old {key}")).await;
+    thread::sleep(QUEUE * 6 / 10);
+    let (new, _) = ask(&bucket, 1, |key| format!("new {key}")).await;
+    thread::sleep(QUEUE * 6 / 10);
+    let (old, new) = (join_all(old).await, join_all(new).await);
+    assert!(old[1..].iter().all(|outcome| outcome.as_ref().is_err_and(Error::is_overloaded)), "{old:?}");
+    assert!(is_served(&new[0]), "{new:?}");
 }

@@ -122,3 +122,24 @@ async fn a_call_tries_to_connect_once() {
     assert!(outcome.is_err_and(|error| error.is_unavailable()));
     assert_eq!(accepted.len(), 1, "connections for one call");
 }
+
+/// A connection that was idle is tried with a `PING` before calls that may not run twice. Others need no second round trip:
+/// they are sent again if the connection is closed.
+#[tokio::test]
+async fn an_idle_connection_is_not_tried_before_a_call_that_may_run_twice() {
+    /// A connection without a reply for a second is idle.
+    const IDLE: Duration = Duration::from_millis(1_100);
+    let server = RedisServer::start().await;
+    let store = Store::redis(&server.url()).unwrap();
+    let (bucket, mutex) = (wide_bucket(&store), long_locks(&store));
+    assert!(is_served(&bucket.allow("k").await));
+    let mut pings = [server.calls_of("ping"); 3];
+    tokio::time::sleep(IDLE).await;
+    let guard = mutex.try_lock("k").await.unwrap();
+    pings[1] = server.calls_of("ping");
+    tokio::time::sleep(IDLE).await;
+    assert!(is_served(&bucket.allow("k").await));
+    pings[2] = server.calls_of("ping");
+    assert_eq!(pings, [pings[0], pings[0], pings[0] + 1]);
+    drop(guard);
+}

@@ -102,12 +102,16 @@ async fn a_closure_that_fails_is_told() {
 }
 
 #[tokio::test]
-async fn a_pool_has_credentials_of_its_own() {
-    let pool = deadpool_redis::Config::from_url("redis://127.0.0.1")
-        .create_pool(Some(deadpool_redis::Runtime::Tokio1))
-        .unwrap();
-    let error = Store::builder().credentials(Credentials::password("x")).pool(pool).unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("pool"), "{error}");
+async fn a_pool_has_settings_of_its_own() {
+    for builder in
+        [Store::builder().credentials(Credentials::password("x")), Store::builder().tcp_nodelay(false)]
+    {
+        let pool = deadpool_redis::Config::from_url("redis://127.0.0.1")
+            .create_pool(Some(deadpool_redis::Runtime::Tokio1))
+            .unwrap();
+        let error = builder.pool(pool).unwrap_err();
+        assert!(error.is_invalid() && error.to_string().contains("pool"), "{error}");
+    }
 }
 
 #[cfg(feature = "cluster")]

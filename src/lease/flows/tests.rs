@@ -79,6 +79,21 @@ fn who_follows_one_that_goes_away_comes_before_nobody_whose_turn_it_is() {
     assert_eq!([served(), served(), served(), served()], [2, 1, 0, 2]);
 }
 
+#[test]
+fn who_goes_away_from_behind_changes_no_turn() {
+    let turns = |behind: Option<i64>| {
+        let mut line = Line::default();
+        (0..5).for_each(|_| drop(line.comes(0, COST)));
+        line.serves();
+        line.comes(1, 2 * COST);
+        line.comes(2, COST);
+        let behind = behind.map(|cost| line.comes(1, cost));
+        behind.iter().for_each(|behind| line.leaves(behind));
+        std::iter::from_fn(|| Some(line.serves()?.1.number)).collect::<Vec<_>>()
+    };
+    assert_eq!([None, Some(1), Some(256 * COST)].map(turns), [(); 3].map(|()| vec![2, 0, 1, 0, 0, 0]));
+}
+
 /// Of 3000 turns, how many one flow gets beside new flows with a heavy waiter each. `light`: the cost of a waiter that comes
 /// before it, and goes away.
 fn turns_beside_new_flows(light: Option<i64>) -> usize {

@@ -176,3 +176,73 @@ impl<O: Operation> Pending<'_, O> {
         command
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::batch::Phase;
+    use super::*;
+    use crate::Store;
+    use crate::store::operation::{Cell, Fields, Garbled, Script};
+    use crate::store::{Client, Namespace};
+
+    /// An operation that carries this many bytes.
+    #[derive(Debug)]
+    struct Carry(usize);
+
+    #[derive(Clone, Debug, Default)]
+    struct Nothing;
+
+    impl Cell for Nothing {
+        fn is_idle(&self, _: i64) -> bool {
+            true
+        }
+    }
+
+    impl Operation for Carry {
+        type Cell = Nothing;
+        type Reply = i64;
+        type Undo = Self;
+        const SCRIPT: Script = Script { name: "carry", body: "" };
+        const PARTS: &'static [&'static str] = &["x"];
+        const REPEAT: Repeat = Repeat::Never;
+        const MOST_RUNS: usize = 8;
+
+        fn payload(&self) -> usize {
+            self.0
+        }
+
+        fn own(&self, _: usize, call: &mut Arguments<'_>) {
+            call.integer(1);
+        }
+
+        fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<i64, Garbled> {
+            fields.integer()
+        }
+
+        fn apply(self, _: &mut Nothing, _: i64) -> i64 {
+            0
+        }
+    }
+
+    #[test]
+    fn a_call_carries_no_more_bytes_than_its_bound_but_for_one_operation() {
+        let store = Store::redis("redis://127.0.0.1:1").unwrap();
+        let Client::Redis(client) = Namespace::<Nothing>::open(&store, "n").client::<Carry>() else {
+            unreachable!()
+        };
+        let item = |(number, payload): (u64, usize)| Item {
+            operation: Some(Carry(payload)),
+            key: number.into(),
+            slot: None,
+            owed: false,
+            weight: 0,
+            reserved: false,
+            phase: Phase::Waiting(None),
+        };
+        let items: Vec<_> =
+            (0..).zip([MOST_PAYLOAD / 2, MOST_PAYLOAD / 2, 1, 2 * MOST_PAYLOAD, 1]).map(item).collect();
+        let plan = Plan::new(&client.script, &client.keys, &items);
+        let sizes: Vec<_> = plan.calls.iter().map(Call::size).collect();
+        assert_eq!(sizes, [2, 1, 1, 1]);
+    }
+}
