@@ -227,7 +227,7 @@ async fn acquires_beyond_the_bound_are_refused() {
 /// After a pause of its runtime, a call does not join those that have waited for long, which are refused soon.
 #[tokio::test]
 async fn a_call_after_a_pause_of_its_runtime_waits_for_its_own_time() {
-    const QUEUE: Duration = Duration::from_secs(1);
+    const QUEUE: Duration = Duration::from_millis(2500);
     let _turn = MACHINE.read().await;
     let server = RedisServer::start().await;
     let builder = Store::builder().timeout(Duration::from_secs(5)).queue_timeout(QUEUE);
