@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use futures::future::{join, join_all};
+use futures::future::{join, join_all, maybe_done};
 use futures::poll;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -60,24 +60,16 @@ pub(crate) async fn each_of_a_crowd_is_asked_for_on_its_own_terms(place: &Place,
     let few = WaitGroup::builder(1).max_waiters(1).build(place, name).unwrap();
     let held = group.add("k").await.unwrap();
     let mut waiting: Vec<_> = (0..20).map(|_| Box::pin(group.add("k"))).collect();
-    let mut trying: Vec<_> = (0..20).map(|_| Box::pin(group.try_add("k"))).collect();
-    let mut hoping: Vec<_> = (0..20).map(|_| Box::pin(few.add("k"))).collect();
-    let mut refused = Vec::new();
+    let mut trying: Vec<_> = (0..20).map(|_| Box::pin(maybe_done(group.try_add("k")))).collect();
+    let mut hoping: Vec<_> = (0..20).map(|_| Box::pin(maybe_done(few.add("k")))).collect();
     for ((waiting, trying), hoping) in waiting.iter_mut().zip(&mut trying).zip(&mut hoping) {
         assert!(poll!(waiting.as_mut()).is_pending());
-        refused.extend([poll!(trying.as_mut()), poll!(hoping.as_mut())]);
+        let _ = (poll!(trying.as_mut()), poll!(hoping.as_mut()));
     }
-    // In memory they are refused at once.
-    let refused = refused.into_iter().filter(|refused| refused.is_ready()).count();
-    assert!(refused == 0 || refused == 40, "{refused}");
-    if refused == 0 {
-        for refused in timeout(SOON, join(join_all(trying), join_all(hoping)))
-            .await
-            .map(|(a, b)| a.into_iter().chain(b))
-            .unwrap()
-        {
-            assert!(refused.unwrap_err().is_refused());
-        }
+    for (mut trying, mut hoping) in trying.into_iter().zip(hoping) {
+        timeout(SOON, join(trying.as_mut(), hoping.as_mut())).await.unwrap();
+        let refused = [trying.as_mut().take_output(), hoping.as_mut().take_output()];
+        assert!(refused.into_iter().all(|refused| refused.unwrap().unwrap_err().is_refused()));
     }
     assert!(held.done().await.unwrap());
     for waiting in waiting {
