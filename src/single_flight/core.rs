@@ -31,7 +31,7 @@ pub(crate) struct Core<T, E> {
     pub(super) format: Format<T, E>,
     pub(super) leases: Leases<Flight>,
     parallel: Parallel,
-    /// The publications of this process that are on their way to a server.
+    /// The publications of this process that are on their way to a server; in memory there are none.
     pub(super) publications: Parallel,
     pub(super) stored: Stored,
     pub(super) over_budget: Often,
@@ -141,7 +141,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             decisions: Decisions::new("single_flight", name),
             table,
             parallel: Parallel::new(settings.max_parallel),
-            publications: Parallel::new(Some(1)),
+            publications: Parallel::new((!store.is_in_memory()).then_some(1)),
             stored: Stored::new(settings.most_stored()),
             over_budget: Often::new(name, Event::AnswerOverBudget),
             local_cache: local_cache.transpose()?,

@@ -173,7 +173,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         // Who has an answer may forget it: by then its publication is known, see `publications`.
         send(&mut caller, own);
         if let Some(outcome) = outcome {
-            send_all(waiters, &outcome);
+            send_all(waiters, Ok(&outcome));
         }
     }
 

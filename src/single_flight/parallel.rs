@@ -1,4 +1,4 @@
-//! Bounds how many callers of one key run at once in this process when the result is not shared.
+//! Bounds how many do something for one key at once in this process: run when the result is not shared, or publish.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

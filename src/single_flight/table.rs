@@ -277,17 +277,14 @@ impl<V: Clone> LeaderGuard<V> {
 
     /// Ends the flight: all waiters get `outcome`.
     pub(super) fn finish(&mut self, outcome: Result<&V, &Error>) {
-        for waiter in self.end() {
-            // A waiter that was dropped needs no outcome.
-            let _ = waiter.send(Wakeup::Outcome(outcome.cloned().map_err(Error::clone)));
-        }
+        send_all(self.end(), outcome);
     }
 
     /// Ends the flight with an outcome that was found. Waiters that came after it was forgotten do not get it: one leads.
     pub(super) fn found(mut self, outcome: &V) {
         let (waiters, leads) = self.flight.found().unwrap_or_default();
         self.leads = leads;
-        send_all(waiters, outcome);
+        send_all(waiters, Ok(outcome));
     }
 
     /// Sends an existing answer to all waiters. Callers that come before `until`, by the [clock] that includes suspend,
@@ -297,13 +294,14 @@ impl<V: Clone> LeaderGuard<V> {
             entry.stale = until.filter(|_| !entry.is_forgotten).map(|until| (stale.clone(), until));
             std::mem::take(&mut entry.waiters)
         });
-        send_all(waiters.unwrap_or_default(), &stale);
+        send_all(waiters.unwrap_or_default(), Ok(&stale));
     }
 }
 
-pub(super) fn send_all<V: Clone>(waiters: Waiters<V>, outcome: &V) {
+pub(super) fn send_all<V: Clone>(waiters: Waiters<V>, outcome: Result<&V, &Error>) {
     for waiter in waiters {
-        let _ = waiter.send(Wakeup::Outcome(Ok(outcome.clone())));
+        // A waiter that was dropped needs no outcome.
+        let _ = waiter.send(Wakeup::Outcome(outcome.cloned().map_err(Error::clone)));
     }
 }
 
