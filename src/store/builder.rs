@@ -204,7 +204,8 @@ impl StoreBuilder {
     /// that [is unavailable](Error::is_unavailable), and what it was granted is released. The master may have run it.
     ///
     /// `WAIT` blocks the connection. So use a store of its own for the locks that need this, and another one for limits.
-    /// Not for a pool of a Cluster: give its [URLs](Self::cluster).
+    /// Not for a pool of a Cluster: give its [URLs](Self::cluster). While a node of a Cluster passes on the last of its slots,
+    /// calls for the keys that have not moved yet fail.
     ///
     /// ```no_run
     /// use std::time::Duration;

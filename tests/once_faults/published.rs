@@ -28,6 +28,28 @@ async fn warm(server: &RedisServer, flight: &SingleFlight<String>) {
     flight.forget("warm").await.unwrap();
 }
 
+/// Flights of so many keys, whose answers are this long. The server is paused once all run. Returns the lengths of the answers.
+async fn run_before_a_pause(
+    server: &Arc<RedisServer>,
+    flight: &SingleFlight<String>,
+    runs: usize,
+    answer: usize,
+) -> Vec<usize> {
+    let all_run = Arc::new(Barrier::new(runs));
+    let run = async |key: String| {
+        let (all_run, server) = (Arc::clone(&all_run), Arc::clone(server));
+        let work = move || async move {
+            if all_run.wait().await.is_leader() {
+                server.pause();
+            }
+            all_run.wait().await;
+            "x".repeat(answer)
+        };
+        flight.run(key, work).await.unwrap().len()
+    };
+    join_all((0..runs).map(|number| run(number.to_string()))).await
+}
+
 async fn is_over(server: &RedisServer) {
     eventually("the flights to be over", SOON, async || keys(server, "lock") == 0).await;
 }
@@ -85,19 +107,7 @@ async fn answers_on_their_way_to_a_slow_server_are_bounded() {
     let flight = SingleFlight::<String>::builder(Postcard).ttl(LONG).largest_answer(2 * ANSWER);
     let flight = flight.max_stored(u64::MAX).build(&store, "f").unwrap();
     warm(&server, &flight).await;
-    let all_run = Arc::new(Barrier::new(RUNS));
-    let run = async |key: String| {
-        let (all_run, server) = (Arc::clone(&all_run), Arc::clone(&server));
-        let work = || async move {
-            if all_run.wait().await.is_leader() {
-                server.pause();
-            }
-            all_run.wait().await;
-            "x".repeat(ANSWER)
-        };
-        flight.run(key, work).await.unwrap().len()
-    };
-    let answers = join_all((0..RUNS).map(|number| run(number.to_string()))).await;
+    let answers = run_before_a_pause(&server, &flight, RUNS, ANSWER).await;
     assert!(answers.iter().all(|length| *length == ANSWER));
     server.resume();
     is_over(&server).await;
@@ -117,19 +127,7 @@ async fn the_end_waits_until_answers_are_published() {
     let store = open(&server.url());
     let flight = SingleFlight::<String>::builder(Postcard).ttl(LONG).build(&store, "f").unwrap();
     warm(&server, &flight).await;
-    let all_run = Arc::new(Barrier::new(RUNS));
-    let run = async |key: usize| {
-        let (all_run, server) = (Arc::clone(&all_run), Arc::clone(&server));
-        let work = || async move {
-            if all_run.wait().await.is_leader() {
-                server.pause();
-            }
-            all_run.wait().await;
-            "x".to_owned()
-        };
-        flight.run(key as u64, work).await.unwrap()
-    };
-    join_all((0..RUNS).map(run)).await;
+    run_before_a_pause(&server, &flight, RUNS, 1).await;
     let mut end = Box::pin(store.shutdown(SOON));
     assert!(timeout(Duration::from_millis(300), end.as_mut()).await.is_err(), "nothing is published");
     server.resume();

@@ -41,12 +41,12 @@ impl RedisStore {
             next(&mut replies)?;
         }
         // The call has run, so an error from here on must not look as if it had not.
-        let mut acked = next(&mut replies).and_then(|_| next(&mut replies));
+        let mut acked = acked_by(&mut replies);
         // A node that passes on the slot has the keys of the call, but takes no new one.
         if acked.as_ref().is_err_and(|error| failure::redirect(error).is_some()) {
             for mark in self.marks_beside(slot) {
-                let replies = connection.send_together(&[&mark, &wait], 0).await.map(Vec::into_iter);
-                acked = replies.and_then(|mut replies| next(&mut replies).and_then(|_| next(&mut replies)));
+                let replies = connection.send_together(&[&mark, &wait], 0).await;
+                acked = replies.and_then(|replies| acked_by(&mut replies.into_iter()));
                 if acked.is_ok() {
                     break;
                 }
@@ -69,6 +69,12 @@ impl RedisStore {
             .take(3)
             .collect()
     }
+}
+
+/// Takes the replies to a mark, and to the wait for it.
+fn acked_by(replies: &mut impl Iterator<Item = redis::Value>) -> Result<redis::Value, RedisError> {
+    next(replies)?;
+    next(replies)
 }
 
 /// Takes the next reply of several calls.
