@@ -9,92 +9,214 @@
 -- 1996). A flow that comes anew pays for its first waiter in advance, so that new flows are not served before all others. Its
 -- tag is fresh until it is served: if that waiter goes away, it pays for the next one instead, or is forgotten. Virtual times
 -- count halves of a cost. A fresh tag is odd, all others are even.
--- The score of a waiter with a flow is its rank times 2^49, plus 2^48, plus its flow times 2^26, plus a ticket.
+-- The first waiter of a flow is its head: its score is its rank times 2^49, plus 2^47, plus the tag. So the lowest score is
+-- served first; of equal ones, the lowest token. The score of those behind it is its rank times 2^49, plus 2^48, plus its flow
+-- times 2^26, plus a ticket: that without the ticket is the line of the flow.
 -- The mark is a ZSET:
---   line    the flow and its rank as a number, the score of its waiters without the ticket / 2^26 -> rank * 2^49 + tag.
---           A flow without waiters: rank * 2^49 + 2^48 + tag. It is forgotten once the virtual time has passed its tag
+--   line    that score / 2^26 -> rank * 2^49 + tag. A flow without waiters: rank * 2^49 + 2^48 + tag. It is forgotten once the
+--           virtual time has passed its tag
 --   vR      the virtual time of rank R -> rank * 2^49 + tag
 --   tR      for rank R -> 2^52 + when it was served last, or got its first waiter (µs)
 --   nR      for rank R -> 2^52 + since when it has waiters without a flow (µs). Only valid while one of these may be served
 --           newest first
 local width, most = 67108864, 4398046511104 -- 2^26; 2^42: the highest cost, and the longest aging and `newest`
-local chosen -- the waiter that `head` found last: its token, rank, line, and the token behind it
-local tops -- the first line of a rank and its tag, and the second one and its tag, if these are known
+local lines = 281474976710656 -- 2^48; `plain` is 2^47
+local head -- the waiter that `head` returned last, and its score
+local moved -- the one that has become the head of its flow since, and its score; false: other scores have changed, too
 
 local none = {} -- the order of a token without one
-local orders = {} -- by the end of a token
 local function order(token)
-  local ending = string.match(token, '/.*', 18) or ''
-  local of = orders[ending]
-  if of then return of end
-  local flow, cost, aging, newest = string.match(ending, '^/[^/]*/[^/]*/(%x*)%.(%x*)%.(%x*)%.?(%x*)$')
-  if flow then
-    flow, cost, aging, newest = tonumber(flow, 16), tonumber(cost, 16), tonumber(aging, 16), tonumber(newest, 16)
-    of = {flow = flow and cost and math.min(flow, 4194303), aging = aging and math.min(aging, most)}
-    of.cost = of.flow and 2 * math.max(math.min(cost, most), 1)
-    of.newest = not of.flow and newest and math.min(newest, most)
-  end
-  orders[ending] = of or none
-  return orders[ending]
+  local flow, cost, rest = string.match(token, '^[^/]*/[^/]*/[^/]*/(%x*)%.(%x*)%.(.*)$', 18)
+  if not flow then return none end
+  flow, cost = tonumber(flow, 16), tonumber(cost, 16)
+  local of = flow and cost and {flow = math.min(flow, 4194303), cost = 2 * math.max(math.min(cost, most), 1)} or {}
+  if rest == '' then return of end
+  local aging, newest = string.match(rest, '^(%x*)%.?(%x*)$')
+  if not aging then return none end
+  aging, newest = tonumber(aging, 16), tonumber(newest, 16)
+  of.aging, of.newest = aging and math.min(aging, most), not of.flow and newest and math.min(newest, most) or nil
+  return of
 end
 
--- The functions for tokens that have an order. They are created when one has.
-local by
-local function new_order()
-  by = {}
+-- The functions for what is rarer with flows. They are created when it comes.
+local flows
+local function new_flows()
+  flows = {}
   local format, floor = string.format, math.floor
 
   local function whole(number)
     return format('%d', number)
   end
 
-  -- The first `n` waiters of a line.
-  local function front(line, n)
-    return call('ZRANGE', queue, whole(line * width), '(' .. whole((line + 1) * width), 'BYSCORE', 'LIMIT', 0, n)
+  -- Keeps the mark as long as the queue. It was evicted if members that it must have had were added.
+  function flows.keep(added)
+    if added > 0 then call('PEXPIRE', mark, math.ceil(ARGV[4] / 1000)) end
   end
 
-  -- The virtual time of a rank, as a score; nil: it begins.
+  -- Forgets the flows without waiters whose tag the virtual time has passed.
+  function flows.pass(rank, reached)
+    call('ZREMRANGEBYSCORE', mark, whole(rank * ranks + lines), '(' .. whole(reached + lines))
+  end
+
+  -- Returns a tag and the virtual time. All tags of the rank are lowered before this one would leave its range.
+  function flows.fit(rank, tag, reached)
+    local from = rank * ranks
+    if tag < from + plain then return tag, reached end
+    flows.pass(rank, reached)
+    local by = reached - from - 2
+    local function lower(key, lowest, above)
+      local all = call('ZRANGE', key, whole(lowest), '(' .. whole(above), 'BYSCORE', 'WITHSCORES')
+      -- A fresh tag may be one less than the virtual time.
+      for i = 1, #all, 2 do call('ZADD', key, whole(math.max(all[i + 1] - by, lowest)), all[i]) end
+    end
+    lower(mark, from, from + ranks)
+    lower(queue, from + plain, from + lines)
+    head, moved = nil, false
+    return tag - by, from + 2
+  end
+
+  -- Returns the virtual time of a rank, as a score.
   local function served(rank)
     return tonumber(call('ZSCORE', mark, 'v' .. rank) or nil)
   end
 
-  -- Returns the first line of a rank and its tag, and the second one and its tag, unless only the first is known.
-  local function top(rank)
-    if tops and tops.rank == rank and tops.mark == mark then return tops end
-    local from, to = whole(rank * ranks), '(' .. whole(rank * ranks + plain)
-    local tags = call('ZRANGE', mark, from, to, 'BYSCORE', 'LIMIT', 0, 3, 'WITHSCORES')
-    tops = {mark = mark, rank = rank}
-    for i = 1, #tags, 2 do
-      if tags[i] ~= 'v' .. rank then tops[#tops + 1], tops[#tops + 2] = tags[i], tonumber(tags[i + 1]) end
-    end
-    return tops
+  -- Returns the first waiter of a line behind the head.
+  local function front(line)
+    return call('ZRANGE', queue, whole(line * width), '(' .. whole((line + 1) * width), 'BYSCORE', 'LIMIT', 0, 1)[1]
   end
 
-  -- Forgets the flows without waiters whose tag the virtual time has passed.
-  local function pass(rank, reached)
-    call('ZREMRANGEBYSCORE', mark, whole(rank * ranks + plain), '(' .. whole(reached + plain))
+  -- Returns the head that is served first in the rank that begins there, and its score.
+  local function first_head(from)
+    return call('ZRANGE', queue, whole(from + plain), '(' .. whole(from + lines), 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   end
 
-  -- Returns the sum of a virtual time and a cost, and that time. All tags of the rank are lowered before one would leave its
-  -- range.
-  local function tag_of(rank, reached, cost)
+  -- Returns the ticket for a waiter behind the one with this score. Tickets begin again before they would leave the line.
+  local function behind(line, last)
+    if last + 1 < (line + 1) * width then return last + 1 end
+    local all = call('ZRANGE', queue, whole(line * width), '(' .. whole((line + 1) * width), 'BYSCORE')
+    for i, token in ipairs(all) do call('ZADD', queue, whole(line * width + i - 1), token) end
+    return line * width + #all
+  end
+
+  -- Returns what `line_up` of a kind returns. `last`: the score of the last waiter of its line, if there is one.
+  function flows.line_up(of, rank, placed, last)
     local from = rank * ranks
-    if reached + cost < from + plain then return reached + cost, reached end
-    pass(rank, reached)
-    local all = call('ZRANGE', mark, whole(from), '(' .. whole(from + ranks), 'BYSCORE', 'WITHSCORES')
-    -- A fresh tag may be one less than the virtual time.
-    for i = 1, #all, 2 do call('ZADD', mark, whole(math.max(all[i + 1] - reached + from + 2, from)), all[i]) end
-    return from + 2 + cost, from + 2
+    local line, score, before = (from + lines) / width + of.flow, nil, nil
+    if last then
+      score = behind(line, tonumber(last))
+      if not placed then return false, score end
+      before = 1 + call('ZCOUNT', queue, whole(line * width), '(' .. whole((line + 1) * width))
+    end
+    local reached, begins = served(rank), false
+    local count = call('ZCOUNT', mark, whole(from), '(' .. whole(from + lines)) - (reached and 1 or 0)
+    local tag = not last and tonumber(call('ZSCORE', mark, whole(line)) or nil) or -1
+    if not last and (count == 0 or call('EXISTS', queue) == 0) then
+      call('ZREMRANGEBYSCORE', mark, whole(from), '(' .. whole(from + ranks))
+      count, reached, tag, begins = 0, nil, -1, true
+      local lowest = tonumber(first_head(from)[2] or nil)
+      if lowest then
+        -- The flows were evicted.
+        count, reached = call('ZCOUNT', queue, whole(from + plain), '(' .. whole(from + lines)), lowest - plain - lowest % 2
+        call('ZADD', mark, whole(reached), 'v' .. rank)
+      end
+    end
+    if not last and tag >= from and tag < from + lines then
+      score, before = line * width, 1
+    elseif not last then
+      reached, tag, before, count = reached or from, tag - lines, 0, count + 1
+      if tag == reached then tag = tag + 1 end
+      if tag < reached then tag = reached + of.cost - 1 end
+      tag = flows.fit(rank, tag, reached)
+      call('ZADD', mark, whole(tag), whole(line))
+      score = tag + plain
+    end
+    if not placed then return begins, score end
+    local lower = rank > 0 and lease.ahead(rank - 1) or 0
+    return begins, score, math.min(lease.ahead(rank), lower + (before + 1) * math.max(count, 1) - 1)
   end
 
-  -- Returns the tag for a flow of which nothing is known.
-  local function anew(rank, reached, cost)
-    return (tag_of(rank, reached, cost - 1))
+  -- A head has left the queue without a lease, `next` is behind it. Returns the tag of its flow, and the virtual time.
+  function flows.leave(of, rank, tag, next, line)
+    local reached = served(rank) or rank * ranks
+    local is_fresh = tag % 2 == 1
+    if next and is_fresh then
+      tag, reached = flows.fit(rank, math.max(tag - of.cost + (order(next).cost or 2), reached + 1), reached)
+      flows.keep(call('ZADD', mark, whole(tag), line))
+    elseif is_fresh then
+      call('ZREM', mark, line)
+    elseif not next then
+      flows.keep(call('ZADD', mark, whole(tag + lines), line))
+    end
+    return tag, reached
+  end
+
+  -- Makes the first waiter of a line its head.
+  local function raise(rank, line, tag, token)
+    local from = rank * ranks
+    tag = math.max(from, math.min(tag, from + plain - 1))
+    flows.keep(call('ZADD', mark, whole(tag), whole(line)))
+    call('ZADD', queue, whole(tag + plain), token)
+  end
+
+  -- Finds the heads of a rank that has none: its flows were evicted, or a version wrote them that knows no heads.
+  function flows.raise(rank)
+    local from, above = rank * ranks + lines, '(' .. whole((rank + 1) * ranks)
+    while true do
+      local first = call('ZRANGE', queue, whole(from), above, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+      if not first[1] then return end
+      local line = floor(first[2] / width)
+      local tag = tonumber(call('ZSCORE', mark, whole(line)) or nil)
+      raise(rank, line, tag or (served(rank) or rank * ranks) + (order(first[1]).cost or 2) - 1, first[1])
+      from = (line + 1) * width
+    end
+  end
+
+  -- Brings back the tags of heads, if Redis has evicted them; and heads, as the above: the lowest tag of all is then below
+  -- those of the heads sooner or later.
+  function flows.touch(tokens)
+    local seen, names, tags = {}, {}, {}
+    for i, score in ipairs(call('ZMSCORE', queue, unpack(tokens))) do
+      local of, rank = order(tokens[i]), floor((score or 0) / ranks)
+      local within = score and of.flow and score % ranks
+      if within and within >= plain and within < lines then
+        names[#names + 1], tags[#tags + 1] = whole((rank * ranks + lines) / width + of.flow), whole(score - plain)
+      end
+      seen[rank] = seen[rank] or within
+    end
+    for i, tag in ipairs(names[1] and call('ZMSCORE', mark, unpack(names)) or {}) do
+      if not tag then call('ZADD', mark, tags[i], names[i]) end
+    end
+    for rank in pairs(seen) do
+      local from, is_lost = rank * ranks, nil
+      repeat
+        local two = call('ZRANGE', mark, whole(from), '(' .. whole(from + lines), 'BYSCORE', 'LIMIT', 0, 2, 'WITHSCORES')
+        local at = two[1] == 'v' .. rank and 3 or 1
+        local line, tag, first = string.match(two[at] or '', '^%d+$'), tonumber(two[at + 1] or nil), first_head(from)
+        is_lost = tag and not (first[1] and tag + plain >= tonumber(first[2]))
+        local token = is_lost and line and front(tonumber(line))
+        if token then
+          raise(rank, tonumber(line), tag, token)
+        elseif is_lost then
+          call('ZREM', mark, two[at]) -- its waiters were evicted, too; or it was forged
+        end
+      until not is_lost
+    end
+  end
+end
+
+-- The functions for tokens with an aging, or that may be served newest first. They are created when one has.
+local by
+local function new_order()
+  by = {}
+  local format, floor = string.format, math.floor
+
+  local function stamp(option, name)
+    return call('ZADD', mark, option, format('%d', lift + now), name) == 1
   end
 
   -- Records that a rank was served ('XX'), or got a waiter: its first ('CH') or another one ('NX').
-  local function aged(rank, option)
-    return rank > 0 and rank <= kind.counts and call('ZADD', mark, option, whole(lift + now), 't' .. rank) == 1
+  function by.aged(rank, option)
+    return rank > 0 and rank <= kind.counts and stamp(option, 't' .. rank)
   end
 
   -- Since when a rank has waiters without a flow, plus 2^52, if that is known.
@@ -117,55 +239,19 @@ local function new_order()
     local goes_on = token and (order(token).newest or order(lease.edge(rank, true)[1]).newest)
     local from = goes_on and since(rank)
     if not from or from > lift + now then
-      call('ZADD', mark, whole(lift + now), 'n' .. rank)
+      stamp('CH', 'n' .. rank)
       return true
     end
     return false, newest_first(token, from) and (rank > 0 and lease.ahead(rank - 1) or 0) or nil
   end
 
-  -- Returns the ticket for a waiter behind the one with this score. Tickets begin again before they would leave the line.
-  local function behind(line, last)
-    if last + 1 < (line + 1) * width then return last + 1 end
-    local all = front(line, width)
-    for i, token in ipairs(all) do call('ZADD', queue, whole(line * width + i - 1), token) end
-    return line * width + #all
-  end
-
-  -- Returns whether the keys have to be kept for longer; for a token with a flow, its score; and how many waiters may be
-  -- served before it, if that is not the order of arrival. `placed`: whether the last is asked for.
-  function by.line_up(of, rank, placed)
-    chosen, tops = nil, nil -- the token behind it may be another one now
+  -- Returns whether the keys have to be kept for longer, and how many waiters are served before it, if the newest is first.
+  function by.line_up(of, rank)
     local starts = of.aging and not lease.edge(rank)[1]
-    local is_new = of.aging and aged(rank, starts and 'CH' or 'NX') or starts
-    if of.newest then
-      local begins, place = joins(rank)
-      return is_new or begins, nil, place
-    end
-    if not of.flow then return is_new end
-    local line = (rank * ranks + plain) / width + of.flow
-    local from, to = whole(line * width), '(' .. whole((line + 1) * width)
-    local last = call('ZRANGE', queue, to, from, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
-    local score = last and behind(line, tonumber(last)) or line * width
-    if last and not placed then return is_new, score end
-    local first, reached, before, begins = rank * ranks, served(rank), 0, false
-    local flows = call('ZCOUNT', mark, whole(first), '(' .. whole(first + plain)) - (reached and 1 or 0)
-    if last then
-      before = call('ZCOUNT', queue, from, to)
-    else
-      begins, flows = flows == 0, flows + 1
-      if begins then
-        reached = nil
-        call('ZREMRANGEBYSCORE', mark, whole(first), '(' .. whole(first + ranks))
-      end
-      reached = reached or first
-      local tag = (not begins and tonumber(call('ZSCORE', mark, whole(line)) or nil) or 0) - plain
-      if tag == reached then tag = tag + 1 end
-      call('ZADD', mark, whole(tag < reached and anew(rank, reached, of.cost) or tag), whole(line))
-      begins = begins or call('EXISTS', queue) == 0
-    end
-    if not placed then return is_new or begins, score end
-    local lower = rank > 0 and lease.ahead(rank - 1) or 0
-    return is_new or begins, score, math.min(lease.ahead(rank), lower + (before + 1) * math.max(flows, 1) - 1)
+    local is_new = of.aging and by.aged(rank, starts and 'CH' or 'NX') or starts
+    if not of.newest then return is_new end
+    local begins, place = joins(rank)
+    return is_new or begins, place
   end
 
   -- Returns the rank above this one that is served before it now, if one has waited for too long.
@@ -178,110 +264,49 @@ local function new_order()
     end
   end
 
+  -- Returns who is served first, and its score. `lowest`: the first of the lowest rank, and its score.
   function by.head(lowest)
-    local token, score = lowest[1], tonumber(lowest[2])
-    chosen = nil
-    local rank = floor(score / ranks)
-    local other = by.due(rank, order(token).aging)
+    local rank = floor(lowest[2] / ranks)
+    local other = by.due(rank, order(lowest[1]).aging)
     if other then
       lowest, rank = lease.edge(other), other
-      token, score = lowest[1], tonumber(lowest[2])
-    end
-    if score % ranks < plain then
-      if not (order(token).newest and newest_first(token, since(rank))) then return token end
-      -- The first one is dropped if it stopped sending heartbeats: its turn may never come.
-      local beat = tonumber(call('ZSCORE', beats, token) or 0)
-      return beat > now and beat < lift and lease.edge(rank, true)[1] or token
-    end
-    while true do
-      local first = top(rank)
-      if not first[1] then return token end -- the flows were evicted: heartbeats bring them back
-      local line = tonumber(string.match(first[1], '^%d+$') or '')
-      local two = line and front(line, 2) or {}
-      if two[1] then
-        chosen = {token = two[1], first = true, next = two[2], rank = rank, line = line, tag = first[2]}
-        return chosen.token
-      end
-      call('ZREM', mark, first[1]) -- the queue was evicted, and the flow did not come back; or it was forged
-      tops = nil
-    end
-  end
-
-  -- Removes a waiter from the queue. `granted`: it is granted a lease.
-  function by.drop(of, token, granted)
-    local was = chosen and chosen.token == token and chosen
-    chosen = nil
-    if not (was or of.flow or granted and of.aging) then return call('ZREM', queue, token) end
-    if not was then
-      local score = tonumber(call('ZSCORE', queue, token) or nil)
-      if not score then return end
-      was = {rank = floor(score / ranks), line = of.flow and floor(score / width)}
-      local two = was.line and front(was.line, 2) or {}
-      was.first, was.next = two[1] == token, two[two[1] == token and 2 or 1]
-    end
-    call('ZREM', queue, token)
-    local rank, next, line, others = was.rank, was.next, was.line and whole(was.line), was.tag and tops
-    tops = nil
-    if granted and of.aging then aged(rank, 'XX') end
-    if not line or next and not granted and not was.first then return end
-    local tag = was.tag or tonumber(call('ZSCORE', mark, line) or nil)
-    if not tag then return end -- it was evicted
-    local is_fresh = tag % 2 == 1
-    local reached
-    if granted then
-      -- No tag is below the virtual time, but for a fresh one. If another version has written a lower one, the virtual time
-      -- steps back once, which costs little.
-      local served_at = tag + tag % 2
-      tag, reached = tag_of(rank, served_at, of.cost or 2)
-      call('ZADD', mark, whole(reached), 'v' .. rank, whole(tag + (next and 0 or plain)), line)
-      if others and others[3] and reached == served_at then
-        -- All lines of a rank have the same number of digits.
-        if next and (tag < others[4] or tag == others[4] and line < others[3]) then
-          tops = {mark = mark, rank = rank, line, tag}
-        else
-          tops = {mark = mark, rank = rank, others[3], others[4]}
-        end
-      end
-    else
-      reached = served(rank) or rank * ranks
-      if next and is_fresh then
-        call('ZADD', mark, whole(math.max(tag - of.cost + (order(next).cost or 2), reached + 1)), line)
-      elseif not next and is_fresh then
-        call('ZREM', mark, line)
-      elseif not next then
-        call('ZADD', mark, whole(tag + plain), line)
+      if lowest[2] % ranks >= lines then
+        if not flows then new_flows() end
+        flows.raise(rank)
+        lowest = lease.edge(rank)
       end
     end
-    if not next then pass(rank, reached) end
-  end
-
-  -- Brings back the flows of waiters, if Redis has evicted them.
-  function by.touch(tokens)
-    local waits, lines = {}, {}
-    for i, score in ipairs(call('ZMSCORE', queue, unpack(tokens))) do
-      if score and order(tokens[i]).flow then
-        waits[#waits + 1], lines[#lines + 1] = tokens[i], whole(floor(score / width))
-      end
-    end
-    if #lines == 0 then return end
-    for i, tag in ipairs(call('ZMSCORE', mark, unpack(lines))) do
-      local rank = floor(lines[i] * width / ranks)
-      if not tag then
-        call('ZADD', mark, 'NX', whole(anew(rank, served(rank) or rank * ranks, order(waits[i]).cost)), lines[i])
-      end
-    end
+    if not (lowest[2] % ranks < plain and newest_first(lowest[1], since(rank))) then return lowest end
+    -- The first one is dropped if it stopped sending heartbeats: its turn may never come.
+    local beat = tonumber(call('ZSCORE', beats, lowest[1]) or 0)
+    local newest = beat > now and beat < lift and lease.edge(rank, true) or lowest
+    return newest[1] and newest or lowest
   end
 end
 
 local permits_more = kind.more
 function kind.more()
   permits_more()
+  local floor, format = math.floor, string.format
 
   function kind.line_up(token, rank, placed)
-    local of = order(token)
+    local of, is_new, begins, score, place = order(token), nil, nil, nil, nil
     if of == none then return end
-    if not by then new_order() end
-    return by.line_up(of, rank, placed)
+    head = nil
+    if of.aging or of.newest then
+      if not by then new_order() end
+      is_new, place = by.line_up(of, rank)
+    end
+    if of.flow then
+      local first = rank * ranks + lines + of.flow * width
+      local above = first + width
+      local from, to = format('(%d', above), format('%d', first)
+      local last = call('ZRANGE', queue, from, to, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+      if last and not placed and last + 1 < above then return is_new, last + 1 end -- without more functions
+      if not flows then new_flows() end
+      begins, score, place = flows.line_up(of, rank, placed, last)
+    end
+    return is_new or begins, score, place
   end
 
   function kind.due(token, rank)
@@ -294,15 +319,30 @@ function kind.more()
   -- `lowest`: the first waiter and its score, if known since the one that was returned before has left. Returns the same for
   -- the next call.
   function kind.head(lowest)
-    lowest = lowest or call('ZRANGE', queue, 0, 1, 'WITHSCORES')
-    local token, score = lowest[1], lowest[2]
-    if not token then return end
-    if order(token) ~= none or score % ranks >= plain then
-      if not by then new_order() end
-      local first = by.head(lowest)
-      if first ~= token then return first, {token, score} end
+    if moved and lowest then
+      local ahead = moved[2] - lowest[2]
+      local is_first = ahead < 0 or ahead == 0 and moved[1] < lowest[1]
+      lowest = is_first and {moved[1], moved[2], unpack(lowest, 1, 2)} or {lowest[1], lowest[2]}
     end
-    return token, lowest[4] and {lowest[3], lowest[4]}
+    if moved == false or not lowest then lowest = call('ZRANGE', queue, 0, 1, 'WITHSCORES') end
+    moved, head = nil, nil
+    if not lowest[1] then return end
+    if lowest[2] % ranks >= lines then
+      if not flows then new_flows() end
+      flows.raise(floor(lowest[2] / ranks))
+      lowest = call('ZRANGE', queue, 0, 1, 'WITHSCORES')
+    end
+    head = lowest
+    if string.byte(lowest[1], -1) ~= 46 then -- with '.' at its end, it has neither an aging nor is the newest first
+      local of = order(lowest[1])
+      if of.aging or of.newest then
+        if not by then new_order() end
+        head = by.head(lowest)
+        if head[1] ~= lowest[1] then return head[1], {lowest[1], lowest[2]} end
+      end
+    end
+    -- Who is behind a head may be the next head.
+    return lowest[1], lowest[4] and lowest[4] % ranks < lines and {lowest[3], lowest[4]} or nil
   end
 
   -- Returns whether a waiter has to leave by `drop`.
@@ -310,18 +350,56 @@ function kind.more()
     return order(token).flow
   end
 
+  -- Removes a waiter from the queue. `granted`: it is granted a lease.
   function kind.drop(token, granted)
-    local of = order(token)
-    if of == none and not chosen then return call('ZREM', queue, token) end
-    if not by then new_order() end
-    return by.drop(of, token, granted)
+    local of, score = order(token), nil
+    if of.flow or granted and of.aging then
+      score = tonumber(head and head[1] == token and head[2] or call('ZSCORE', queue, token) or nil)
+    end
+    head = nil
+    call('ZREM', queue, token)
+    if not score then return end
+    local rank, within = floor(score / ranks), score % ranks
+    if granted and of.aging then
+      if not by then new_order() end
+      by.aged(rank, 'XX')
+    end
+    -- Who is behind the head of its flow changes nothing.
+    if not of.flow or within < plain or within >= lines then return end
+    local from, tag, reached = rank * ranks, score - plain, nil
+    local line = (from + lines) / width + of.flow
+    local first, above = format('%d', line * width), format('(%d', (line + 1) * width)
+    local next, name = call('ZRANGE', queue, first, above, 'BYSCORE', 'LIMIT', 0, 1)[1], format('%d', line)
+    if granted then
+      -- No tag is below the virtual time, but for a fresh one. If another version has written a lower one, the virtual time
+      -- steps back once, which costs little.
+      reached = tag + tag % 2
+      tag = reached + of.cost
+    end
+    if not flows and not (granted and next and tag < from + plain) then new_flows() end
+    moved = nil
+    if granted then
+      if tag >= from + plain then tag, reached = flows.fit(rank, tag, reached) end
+      local idle = next and 0 or lines
+      local added = call('ZADD', mark, format('%d', reached), 'v' .. rank, format('%d', tag + idle), name)
+      if added == 2 then
+        if not flows then new_flows() end
+        flows.keep(added)
+      end
+    else
+      tag, reached = flows.leave(of, rank, tag, next, name)
+    end
+    if not next then return flows.pass(rank, reached) end
+    local text = format('%d', tag + plain)
+    call('ZADD', queue, text, next)
+    if moved == nil then moved = {next, text} end
   end
 
   function kind.touch(tokens)
     for _, token in ipairs(tokens) do
       if order(token).flow then
-        if not by then new_order() end
-        return by.touch(tokens)
+        if not flows then new_flows() end
+        return flows.touch(tokens)
       end
     end
   end

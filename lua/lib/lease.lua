@@ -11,7 +11,7 @@
 -- Times are whole µs below 2^53: Redis writes such numbers exactly, in commands and in replies.
 local call = redis.call
 local lift = 4503599627370496 -- 2^52: above every time. ZSET members with higher scores neither hold nor wait
-local ranks, plain = 562949953421312, 281474976710656 -- 2^49: the scores of one rank; 2^48: of those, without a flow
+local ranks, plain = 562949953421312, 140737488355328 -- 2^49: the scores of one rank; 2^47: of those, without a flow
 local holders, mark, queue, beats, fifth, sixth -- the keys of the current run
 local asker -- the token of the current run
 local heard, found -- the messages to the asker's process, and what `look` found, or why `enter` entered nothing

@@ -13,14 +13,10 @@ function kind.begin()
   if holders ~= set then set, swept, count, lasts = holders, false, nil, nil end
 end
 
-local sizes = {} -- weight and limit by the end of a token; false: none
+-- Returns its weight and limit, if it has them.
 local function size(token)
-  local ending = string.match(token, '/.*', 18) or ''
-  if sizes[ending] == nil then
-    local weight, limit = string.match(ending, '^/(%d+)/(%d+)%f[/%z]')
-    sizes[ending] = weight and {tonumber(weight), tonumber(limit)} or false
-  end
-  if sizes[ending] then return unpack(sizes[ending]) end
+  local weight, limit = string.match(token, '^[^/]*/(%d+)/(%d+)%f[/%z]', 18)
+  if weight then return tonumber(weight), tonumber(limit) end
 end
 
 local function drop(token)

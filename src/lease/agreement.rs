@@ -12,6 +12,7 @@
 mod all;
 mod busy;
 mod claims;
+mod evicted_flows;
 mod ids;
 mod kept;
 mod quick;

@@ -1,8 +1,8 @@
 //! Fair shares and classes among the waiters of a key, and newest first: the Rust twin of `lua/lib/flows.lua`.
 //!
 //! Start-time fair queueing: P. Goyal, H. M. Vin and H. Cheng, "Start-time Fair Queueing", SIGCOMM 1996. Each flow has a
-//! tag: the virtual time at which it may be served next. The lowest tag is served first, and is the virtual time from then
-//! on. What was served raises the tag of its flow by its cost, also if nobody else of the flow waits: so a flow whose callers
+//! tag: the virtual time at which it may be served next. The lowest tag is served first (of equal ones, the flow whose first
+//! waiter has the lowest token), and is the virtual time from then on. What was served raises the tag of its flow by its cost, also if nobody else of the flow waits: so a flow whose callers
 //! come one after the other loses nothing, as long as the next one comes before its turn.
 //!
 //! A flow that comes anew pays for its first waiter in advance, which the source does not say: otherwise an endless row of
@@ -11,6 +11,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 
@@ -43,8 +44,8 @@ pub(crate) struct Flow {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Flows {
     lines: HashMap<(i64, i64), Line>,
-    /// Those that have waiters, by rank and tag.
-    tags: BTreeSet<(i64, i64, i64)>,
+    /// The rank, the tag and the first waiter of those that have waiters.
+    heads: BTreeSet<(i64, i64, Arc<str>)>,
     /// Those that have none.
     idle: BTreeSet<(i64, i64, i64)>,
     /// How many flows of each rank have waiters.
@@ -57,41 +58,45 @@ pub(super) struct Flows {
     waits: [Option<i64>; RANKS],
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Line {
     tag: i64,
     waiters: i64,
+    /// Its first waiter, if it has one.
+    head: Option<Arc<str>>,
 }
 
 impl Flows {
     /// Adds a waiter. Returns how many flows with waiters its rank has, how many waiters are before it in its own, and
     /// whether it is the only one in a flow of its rank.
-    pub(super) fn add(&mut self, rank: i64, flow: Flow) -> (i64, i64, bool) {
+    pub(super) fn add(&mut self, rank: i64, flow: Flow, token: &Arc<str>) -> (i64, i64, bool) {
         let begins = self.counts[rank as usize] == 0;
         if begins {
             self.pass(rank, i64::MAX);
             self.served[rank as usize] = None;
         }
         let time = self.served[rank as usize].unwrap_or(0);
-        let anew = Line { tag: time.saturating_add(2 * flow.cost - 1), waiters: 0 };
-        let line = self.lines.entry((rank, flow.number)).or_insert(anew);
+        let anew = time.saturating_add(2 * flow.cost - 1);
+        let line =
+            self.lines.entry((rank, flow.number)).or_insert(Line { tag: anew, waiters: 0, head: None });
         let before = line.waiters;
         if before == 0 {
             self.idle.remove(&(rank, line.tag, flow.number));
             line.tag = match line.tag.cmp(&time) {
-                Ordering::Less => anew.tag,
+                Ordering::Less => anew,
                 Ordering::Equal => time + 1,
                 Ordering::Greater => line.tag,
             };
-            self.tags.insert((rank, line.tag, flow.number));
+            line.head = Some(Arc::clone(token));
+            self.heads.insert((rank, line.tag, Arc::clone(token)));
             self.counts[rank as usize] += 1;
         }
         line.waiters += 1;
         (self.counts[rank as usize], before, begins)
     }
 
-    /// Removes a waiter that is granted a lease.
-    pub(super) fn serve(&mut self, rank: i64, flow: Flow) {
+    /// Removes a waiter that is granted a lease. `next`: who is the first of its flow then.
+    pub(super) fn serve(&mut self, rank: i64, flow: Flow, next: Option<Arc<str>>) {
         let Some(line) = self.lines.get(&(rank, flow.number)) else { return };
         // No tag is below the virtual time, but for a fresh one.
         let time = line.tag + line.tag % 2;
@@ -100,31 +105,41 @@ impl Flows {
             "virtual time ran back"
         );
         self.served[rank as usize] = Some(time);
-        self.remove(rank, flow.number, |_| Some(time.saturating_add(2 * flow.cost)));
+        self.remove(rank, flow.number, next, |_| Some(time.saturating_add(2 * flow.cost)));
     }
 
-    /// Removes a waiter that is not granted a lease. `next`: what the waiter behind it costs, if it was the first of its
-    /// flow.
-    pub(super) fn leave(&mut self, rank: i64, flow: Flow, (was_first, next): (bool, Option<i64>)) {
+    /// Removes a waiter that is not granted a lease. `next`: who is the first of its flow then, and if that was the waiter that
+    /// is removed, what it costs.
+    pub(super) fn leave(&mut self, rank: i64, flow: Flow, next: Option<(Arc<str>, Option<i64>)>) {
         let time = self.served[rank as usize].unwrap_or(0);
-        self.remove(rank, flow.number, |tag| match next {
+        let (next, cost) = next.unzip();
+        self.remove(rank, flow.number, next, |tag| match cost {
             _ if tag % 2 == 0 => Some(tag),
-            Some(next) if was_first => Some((tag + 2 * (next - flow.cost)).max(time + 1)),
-            Some(_) => Some(tag),
+            Some(Some(next)) => Some((tag + 2 * (next - flow.cost)).max(time + 1)),
+            Some(None) => Some(tag),
             None => None,
         });
     }
 
-    /// Removes a waiter, and sets the tag of its flow. `None`: the flow is forgotten, if that was its last waiter.
-    fn remove(&mut self, rank: i64, number: i64, tag: impl FnOnce(i64) -> Option<i64>) {
+    /// Removes a waiter, and sets the first one and the tag of its flow. Without a tag the flow is forgotten, if that was its
+    /// last waiter.
+    fn remove(
+        &mut self,
+        rank: i64,
+        number: i64,
+        next: Option<Arc<str>>,
+        tag: impl FnOnce(i64) -> Option<i64>,
+    ) {
         let Some(line) = self.lines.get_mut(&(rank, number)) else { return };
         line.waiters -= 1;
-        let is_idle = line.waiters == 0;
-        self.tags.remove(&(rank, line.tag, number));
+        if let Some(head) = line.head.take() {
+            self.heads.remove(&(rank, line.tag, head));
+        }
         let tag = tag(line.tag);
         line.tag = tag.unwrap_or(line.tag);
-        if !is_idle {
-            self.tags.insert((rank, line.tag, number));
+        if let Some(next) = next {
+            line.head = Some(Arc::clone(&next));
+            self.heads.insert((rank, line.tag, next));
             return;
         }
         self.counts[rank as usize] -= 1;
@@ -146,10 +161,19 @@ impl Flows {
         }
     }
 
-    /// Returns the flow of a rank that is served first.
-    pub(super) fn first(&self, rank: i64) -> Option<i64> {
-        let (_, _, number) = self.tags.range((rank, i64::MIN, 0)..(rank + 1, i64::MIN, 0)).next()?;
-        Some(*number)
+    /// Returns the waiter with a flow that is served first in a rank.
+    pub(super) fn first(&self, rank: i64) -> Option<&Arc<str>> {
+        Some(&self.heads_of(rank).next()?.2)
+    }
+
+    /// Returns how many waiters of a rank are the first of their flows, and how many of these are served before this one, if it
+    /// is one of them.
+    pub(super) fn place(&self, rank: i64, token: &str) -> (usize, Option<usize>) {
+        (self.counts[rank as usize] as usize, self.heads_of(rank).position(|(.., head)| **head == *token))
+    }
+
+    fn heads_of(&self, rank: i64) -> impl Iterator<Item = &(i64, i64, Arc<str>)> {
+        self.heads.range((rank, i64::MIN, Arc::default())..(rank + 1, i64::MIN, Arc::default()))
     }
 
     /// Records that a rank was served, or got a waiter while it had none (`starts`). Returns whether nothing was known of

@@ -50,17 +50,24 @@ impl Queue {
 
     /// Returns the waiter that is served first: one of the lowest rank, or of a rank that has waited for too long.
     pub(crate) fn first(&self, now: i64) -> Option<&Arc<str>> {
-        let (&(lowest, ..), first) = self.places.first_key_value()?;
-        let rank = self.due(lowest, self.waiters.get(first)?.order, now).unwrap_or(lowest);
-        let (&(_, line, _), first) = self.range((rank, NO_FLOW, 0), (rank + 1, NO_FLOW, 0)).next()?;
-        if line == NO_FLOW {
-            // The first one is dropped if it stopped sending heartbeats: its turn may never come.
-            let newest = self.is_newest_first(rank, now) && self.is_alive(first, now);
-            let newest = newest.then(|| self.line(rank, NO_FLOW).next_back()).flatten();
-            return Some(newest.map_or(first, |(_, newest)| newest));
+        let (&(lowest, ..), _) = self.places.first_key_value()?;
+        let (mut has_flow, mut first) = self.lowest(lowest)?;
+        if let Some(rank) = self.due(lowest, self.waiters.get(first)?.order, now) {
+            (has_flow, first) = self.lowest(rank)?;
         }
-        let line = self.flows.as_ref().and_then(|flows| flows.first(rank)).unwrap_or(line);
-        Some(self.line(rank, line).next()?.1)
+        let rank = self.waiters.get(first)?.place.0;
+        if has_flow || !self.is_newest_first(rank, now) || !self.is_alive(first, now) {
+            // The first one is dropped if it stopped sending heartbeats: its turn may never come.
+            return Some(first);
+        }
+        Some(self.line(rank, NO_FLOW).next_back()?.1)
+    }
+
+    /// Returns the waiter with the lowest score of a rank, and whether it has a flow.
+    fn lowest(&self, rank: i64) -> Option<(bool, &Arc<str>)> {
+        let (&(_, line, _), first) = self.range((rank, NO_FLOW, 0), (rank + 1, NO_FLOW, 0)).next()?;
+        let head = self.flows.as_ref().filter(|_| line != NO_FLOW).and_then(|flows| flows.first(rank));
+        Some((line != NO_FLOW, head.unwrap_or(first)))
     }
 
     /// Returns whether the newest waiter without a flow of a rank is served before the first one, by the setting of that.
@@ -127,7 +134,27 @@ impl Queue {
 
     /// Returns how many waiters have a lower score than a token.
     pub(crate) fn position(&self, token: &str) -> i64 {
-        self.waiters.get(token).map_or(0, |waiter| self.places.range(..waiter.place).count()) as i64
+        let Some(Waiter { place, .. }) = self.waiters.get(token) else { return 0 };
+        let (rank, line, _) = *place;
+        let before = |place: Place| self.places.range(..place).count();
+        let Some(flows) = self.flows.as_ref().filter(|_| line != NO_FLOW) else {
+            return before(*place) as i64;
+        };
+        // The first ones of all flows have lower scores than those behind them.
+        let position = match flows.place(rank, token) {
+            (_, Some(first)) => before((rank, 0, 0)) + first,
+            (firsts, None) => before(*place) + firsts - self.lines_until(rank, line),
+        };
+        position as i64
+    }
+
+    /// Returns how many flows up to this one have waiters.
+    fn lines_until(&self, rank: i64, line: i64) -> usize {
+        let (mut next, mut count) = (0, 0);
+        while let Some(((_, line, _), _)) = self.range((rank, next, 0), (rank, line + 1, 0)).next() {
+            (next, count) = (line + 1, count + 1);
+        }
+        count
     }
 
     /// Returns how many waiters have this rank or a lower one.
@@ -159,14 +186,14 @@ impl Queue {
         let last = self.line(rank, line).next_back().map(|((.., ticket), _)| *ticket);
         let place = (rank, line, last.map_or(0, |ticket| ticket + 1));
         self.places.insert(place, Arc::clone(&token));
-        self.waiters.insert(token, Waiter { until, place, order });
+        self.waiters.insert(Arc::clone(&token), Waiter { until, place, order });
         self.counts[rank as usize] += 1;
         let lower = if rank > 0 { self.ahead(rank - 1) } else { 0 };
         let Some(flow) = order.flow else {
             let is_first = order.newest.is_some() && !joins && self.is_newest_first(rank, now);
             return (last.is_none() || aged || joins, is_first.then_some(lower));
         };
-        let (flows, before, begins) = self.flows().add(rank, flow);
+        let (flows, before, begins) = self.flows().add(rank, flow, &token);
         // At most as many of each flow as of its own, after all of lower ranks.
         let place = ahead.min(lower + (before + 1) * flows - 1);
         (aged || begins || self.places.len() == 1, Some(place))
@@ -205,15 +232,17 @@ impl Queue {
             self.flows().aged(rank, true, now);
         }
         if let Some(flow) = order.flow {
+            let next = self.line(rank, line).next().map(|(next, token)| (*next > place, Arc::clone(token)));
             if served.is_some() {
-                self.flows().serve(rank, flow);
+                self.flows().serve(rank, flow, next.map(|(_, next)| next));
                 return Some(until);
             }
-            let next = self.line(rank, line).next();
-            let was_first = next.is_none_or(|(next, _)| *next > place);
-            let cost = |token| self.waiters.get(token).and_then(|next| Some(next.order.flow?.cost));
-            let next = next.and_then(|(_, token)| cost(token));
-            self.flows().leave(rank, flow, (was_first, next));
+            let cost = |token: &str| Some(self.waiters.get(token)?.order.flow?.cost);
+            let next = next.map(|(was_first, next)| {
+                let cost = cost(&next).filter(|_| was_first);
+                (next, cost)
+            });
+            self.flows().leave(rank, flow, next);
         }
         Some(until)
     }

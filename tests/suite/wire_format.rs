@@ -236,6 +236,18 @@ async fn permits() {
 /// Flow 5 is before flow 2, and both are before class 1.
 #[tokio::test]
 async fn turns() {
+    // Versions that give the first waiter of a flow no score of its own have it in its line.
+    turns_with("").await;
+    turns_with(
+        r#"
+        ZADD td:{permits:k}:permits:waiters 140737488358400 fedcba9876543210-2.3938700/1/1/2.400.5265c00
+        ZADD td:{permits:k}:permits:waiters 140737488357376 fedcba9876543210-4.3938700/1/1/5.400.5265c00
+        "#,
+    )
+    .await;
+}
+
+async fn turns_with(scores: &str) {
     let scene = Scene::new().await;
     let mut heard = scene.other_process().await;
     scene.run(
@@ -256,6 +268,7 @@ async fn turns() {
         PEXPIRE td:{permits:k}:permits:beats 60000
         "#,
     );
+    scene.run(scores);
     let group = WaitGroup::new(&scene.store, "permits", 1).unwrap();
     let mut held = format!("{OLD}-1.3938700/1/1");
     for (lost, next) in [(None, 4), (Some(4), 2), (Some(2), 3), (Some(3), 5)] {

@@ -23,14 +23,14 @@ use crate::store::Clock;
 use crate::wait_group::holders::Permits;
 use support::redis_server::RedisServer;
 
-const SECOND: i64 = 1_000_000;
+pub(super) const SECOND: i64 = 1_000_000;
 const HOUR: i64 = 3_600 * SECOND;
 /// The longest ttl of a lease.
 const DAY: i64 = 24 * HOUR;
 
 /// One key on both sides.
-struct Pair<K: Tried> {
-    time: Time,
+pub(super) struct Pair<K: Tried> {
+    pub(super) time: Time,
     lua: Side<K>,
     rust: Side<K>,
     stores: [Store; 2],
@@ -42,7 +42,7 @@ struct Pair<K: Tried> {
 
 impl<K: Tried> Pair<K> {
     /// `ttl`: how long leases last. `drops`: whether the state in memory is dropped when it is idle.
-    async fn new(ttl: i64, drops: bool) -> Self {
+    pub(super) async fn new(ttl: i64, drops: bool) -> Self {
         let server = RedisServer::start().await;
         let in_process = Arc::new(AtomicI64::new(0));
         let on_redis = virtual_time::store(&server);
@@ -59,12 +59,12 @@ impl<K: Tried> Pair<K> {
         }
     }
 
-    fn token(&mut self, suffix: &str) -> Arc<str> {
+    pub(super) fn token(&mut self, suffix: &str) -> Arc<str> {
         self.tokens += 1;
         format!("aaaaaaaaaaaaaaaa-{:x}.{:x}{suffix}", self.tokens, self.ttl).into()
     }
 
-    async fn take(&mut self, step: Step<K>) -> String {
+    pub(super) async fn take(&mut self, step: Step<K>) -> String {
         let key = K::key(0);
         let lua = self.lua.take(key.clone(), step.clone(), 0).await;
         assert_eq!(lua, self.rust.take(key, step, 0).await);
@@ -73,28 +73,28 @@ impl<K: Tried> Pair<K> {
         lua
     }
 
-    async fn call(&mut self, token: &Arc<str>, verb: VerbOf<K>, rank: i64) -> String {
+    pub(super) async fn call(&mut self, token: &Arc<str>, verb: VerbOf<K>, rank: i64) -> String {
         let terms = Terms { ttl: self.ttl, max_waiters: 1000, rank, placed: true };
         self.take(Step::Calls(terms, vec![(Arc::clone(token), verb)])).await
     }
 
-    async fn acquire(&mut self, token: &Arc<str>, rank: i64) -> String {
+    pub(super) async fn acquire(&mut self, token: &Arc<str>, rank: i64) -> String {
         let query = Some(K::query(0, self.time.now));
         self.call(token, Verb::Acquire { query, bypass: false }, rank).await
     }
 
-    async fn release(&mut self, token: &Arc<str>, rank: i64) {
+    pub(super) async fn release(&mut self, token: &Arc<str>, rank: i64) {
         let answer = self.call(token, Verb::Release { withdraws: false }, rank).await;
         assert!(answer.contains(&format!("{:?}", What::Released(Was::Held))), "{answer}");
     }
 
-    async fn holds(&mut self, token: &Arc<str>, rank: i64) {
+    pub(super) async fn holds(&mut self, token: &Arc<str>, rank: i64) {
         let answer = self.acquire(token, rank).await;
         assert!(answer.contains("Acquired(Held {"), "{answer}");
     }
 
     /// The ids of the waiters that were told something, on both sides.
-    fn told(&mut self) -> Vec<String> {
+    pub(super) fn told(&mut self) -> Vec<String> {
         let lua = self.lua.told(&self.stores[0], self.time.published());
         assert_eq!(lua, self.rust.told(&self.stores[1], Vec::new()));
         lua

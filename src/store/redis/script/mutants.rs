@@ -58,7 +58,10 @@ const TESTS: &[(&str, &[&str])] = &[
     ("lib/clock", &["token_bucket::agreement", "permits_agree"]),
     ("lib/complete", &["claims::claims_agree", "exact_claims_agree", "flights_agree"]),
     ("lib/exact", &["agreement::busy", "exact_claims_agree"]),
-    ("lib/flows", &["agreement::busy", "permits_agree", "permits_with_classes_agree"]),
+    (
+        "lib/flows",
+        &["agreement::busy", "agreement::evicted_flows", "permits_agree", "permits_with_classes_agree"],
+    ),
     ("lib/hold_step", &["token_bucket::agreement"]),
     ("lib/holds", &["token_bucket::agreement"]),
     ("lib/lease", &["permits_agree", "mutexes_agree", "reader_writer_locks_agree"]),
