@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::sync::{Barrier, oneshot};
+use tokio::time::timeout;
 use tower_distributed::single_flight::Postcard;
 use tower_distributed::{SingleFlight, Store};
 
@@ -116,4 +117,20 @@ async fn answers_on_their_way_to_a_slow_server_are_bounded() {
     assert_eq!(again.len(), ANSWER);
     eventually("the next answer to be published", SOON, async || keys(&server, "answer") == published + 1)
         .await;
+}
+
+/// A process that ends in order leaves no lead behind, and no answer of its callers is lost.
+#[tokio::test]
+async fn the_end_waits_until_answers_are_published() {
+    const RUNS: usize = 64;
+    let server = Arc::new(RedisServer::start().await);
+    let store = open(&server.url());
+    let flight = SingleFlight::<String>::builder(Postcard).ttl(LONG).build(&store, "f").unwrap();
+    warm(&server, &flight).await;
+    run_before_a_pause(&server, &flight, RUNS, 1).await;
+    let mut end = Box::pin(store.shutdown(SOON));
+    assert!(timeout(Duration::from_millis(300), end.as_mut()).await.is_err(), "nothing is published");
+    server.resume();
+    end.await.unwrap();
+    assert_eq!((keys(&server, "lock"), keys(&server, "answer")), (0, RUNS));
 }

@@ -230,6 +230,7 @@ on_every_store! {
     crate::flights::shared::errors_that_are_shared_fail_all_alike as errors_that_are_shared_fail_all_alike,
     crate::flights::shared::what_is_forgotten_runs_anew as what_is_forgotten_runs_anew,
     crate::flights::shared::a_crowd_forgets_what_it_was_given as a_crowd_forgets_what_it_was_given,
+    crate::flights::shared::what_a_crowd_was_given_is_published_before_the_end as what_a_crowd_was_given_is_published_before_the_end,
     crate::flights::shared::what_was_found_is_forgotten_too as what_was_found_is_forgotten_too,
     crate::flights::shared::any_key_is_legal_and_apart_from_others as any_key_of_a_flight_is_legal,
     crate::flights::shared::mutexes_of_one_name_are_apart as mutexes_of_one_name_are_apart,

@@ -4,7 +4,9 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use futures::{join, poll};
+use tokio::time::timeout;
 use tower_distributed::operator::{Entry, Kind};
 use tower_distributed::single_flight::{Postcard, RunError};
 use tower_distributed::{Error, Mutex, SingleFlight};
@@ -12,6 +14,7 @@ use tower_distributed::{Error, Mutex, SingleFlight};
 use super::{
     Origin, all_differ, all_ended, begin, begin_run, builder, call, call_failing, ended, several, visible,
 };
+use crate::fleet::elsewhere;
 use crate::keys::hostile;
 use crate::operators::is_answered;
 use crate::stores::{Place, SOON};
@@ -288,6 +291,22 @@ pub(crate) async fn a_crowd_forgets_what_it_was_given(place: &Place, name: &str)
         })
     });
     all_ended(callers.collect()).await;
+}
+
+/// Who was given an answer may end the process in order: others get the answer, and do not run.
+pub(crate) async fn what_a_crowd_was_given_is_published_before_the_end(place: &Place, name: &str) {
+    let store = elsewhere(place);
+    let flight: SingleFlight<u64> = builder().build(&store, name).unwrap();
+    let runs = (0..64_u64).map(|key| flight.run(key, move || async move { key }));
+    for (key, answer) in join_all(runs).await.into_iter().enumerate() {
+        assert_eq!(answer.unwrap(), key as u64);
+    }
+    store.shutdown(SOON).await.unwrap();
+    let other: SingleFlight<u64> = builder().build(place, name).unwrap();
+    for key in 0..64_u64 {
+        let answer = timeout(SOON, other.run(key, || async { 99 })).await.expect("the lead is given back");
+        assert_eq!(answer.unwrap(), key);
+    }
 }
 
 pub(crate) async fn any_key_is_legal_and_apart_from_others(place: &Place, name: &str) {
