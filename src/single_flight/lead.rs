@@ -186,6 +186,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         has_old: bool,
         epoch: Option<Epoch>,
     ) {
+        let _owed = self.leases.admission.store.publication();
         let length = entry.as_ref().map(|entry| entry.bytes.len());
         let mut entry = entry.unwrap_or_else(|| {
             Entry::of(self.settings.unpublished.bytes(), fresh.min(self.format.pass), Duration::ZERO)

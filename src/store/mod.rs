@@ -43,7 +43,7 @@ pub(crate) use self::notifier::{ALL, Ids, Link, Listener, News, Notifier, Push, 
 pub(crate) use self::operation::{
     Arguments, Cell, END, Field, Fields, Garbled, Operation, Repeat, Script, script,
 };
-pub(crate) use self::owed::Owed;
+pub(crate) use self::owed::{Owed, OwedOne};
 pub(crate) use self::redis::send_queue::Padded;
 pub(crate) use self::redis_name::Stem;
 pub(crate) use self::scheduler::{PeriodicTask, Scheduler, Signal};
@@ -338,6 +338,11 @@ impl Store {
     /// The pending background operations. `None` in memory, where there are none.
     pub(crate) fn owed(&self) -> Option<&Owed> {
         self.on_redis().map(|store| &store.owed)
+    }
+
+    /// Notes that an outcome is on its way until what is returned is dropped. `None` in memory, where it is there at once.
+    pub(crate) fn publication(&self) -> Option<OwedOne> {
+        self.on_redis().map(|store| store.publications.one())
     }
 
     /// Starts the subscription to wake-ups, unless it runs already.

@@ -1,6 +1,8 @@
 //! Operations that a store still has to run, although no caller waits for them: releases, confirmations and undo
 //! operations.
 
+use std::sync::Arc;
+
 use crate::sync::Notify;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
@@ -29,6 +31,12 @@ impl Owed {
         }
     }
 
+    /// Owes one operation until what is returned is dropped.
+    pub(crate) fn one(self: &Arc<Self>) -> OwedOne {
+        self.add(1);
+        OwedOne(Arc::clone(self))
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
@@ -42,5 +50,15 @@ impl Owed {
             }
             none.await;
         }
+    }
+}
+
+/// An operation that is owed while this lives.
+#[derive(Debug)]
+pub(crate) struct OwedOne(Arc<Owed>);
+
+impl Drop for OwedOne {
+    fn drop(&mut self) {
+        self.0.done(1);
     }
 }

@@ -84,6 +84,8 @@ pub(crate) struct RedisStore {
     scripts: Mutex<HashMap<&'static str, Arc<Loaded>>>,
     pub(crate) background: Background,
     pub(crate) owed: Owed,
+    /// Outcomes of flights that are on their way, though their callers have them.
+    pub(crate) publications: Arc<Owed>,
     subscription: Subscription,
     pub(in crate::store) refused: Refused,
     telemetry: Server,
@@ -116,6 +118,7 @@ impl RedisStore {
             runtimes: Mutex::default(),
             scripts: Mutex::default(),
             owed: Owed::default(),
+            publications: Arc::default(),
             refused: Refused::default(),
             operations: AtomicU64::new(0),
             batches: AtomicU64::new(0),
@@ -256,14 +259,22 @@ impl RedisStore {
     /// Waits until nothing is owed, then closes all connections. After `limit` it returns how many operations are
     /// still owed.
     pub(super) async fn shutdown(&self, limit: Duration) -> Result<(), usize> {
-        self.base.scheduler.shut_down();
-        self.base.scheduler.hurry();
-        let none = tokio::time::timeout(limit, self.owed.none()).await;
+        let give_up = || {
+            self.base.scheduler.shut_down();
+            self.base.scheduler.hurry();
+        };
+        let none = tokio::time::timeout(limit, async {
+            // The end of a lease could overtake what its holder has published.
+            self.publications.none().await;
+            give_up();
+            self.owed.none().await;
+        });
+        let none = none.await.inspect_err(|_| give_up());
         self.subscription.stop();
         let runtimes = lock(&self.runtimes).clone();
         runtimes.iter().for_each(|links| links.close());
         self.source.stop();
-        none.map_err(|_| self.owed.count())
+        none.map_err(|_| self.owed.count() + self.publications.count())
     }
 }
 
