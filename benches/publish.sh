@@ -42,7 +42,7 @@ settings() {
     leases) echo "ROUNDS=5 SECONDS=0.5 HOLD=30 IDLE=5" ;;
     real_redis) echo "ROUNDS=5 SECONDS=0.5 KILLS=3 AWAY=10" ;;
     # The capacity of the service behind adaptive limits changes every 2 SECONDS.
-    fairness) echo "ROUNDS=3 SECONDS=1" ;;
+    fairness) echo "ROUNDS=7 SECONDS=1" ;;
     # Leases are renewed every 10 s.
     scale) echo "ROUNDS=3 IDLE=20" ;;
     soak) echo "SECONDS=30" ;;
