@@ -1,5 +1,5 @@
 //! Flows whose tags were evicted alone, or whose first waiters were written by a version that gives these no scores of their
-//! own. The order is that of the step, which loses nothing.
+//! own, and tickets at their end. The order is that of the step, which loses nothing.
 
 use std::sync::Arc;
 
@@ -29,7 +29,8 @@ impl Crowd {
         pair.holds(&held, 0).await;
         let mut waiters = Vec::new();
         for flow in flows {
-            let token = pair.token(&format!("/1/1/{flow}.400."));
+            let cost = if *flow == 3 { "100" } else { "400" };
+            let token = pair.token(&format!("/1/1/{flow}.{cost}."));
             assert!(pair.acquire(&token, 0).await.contains("Queued"));
             waiters.push(token);
         }
@@ -70,6 +71,10 @@ impl Crowd {
     }
 }
 
+fn line(flow: i64) -> String {
+    ((LINES >> 26) + flow).to_string()
+}
+
 /// Who leads a flow keeps its turn, and the tags come back with the next grant.
 #[tokio::test]
 async fn turns_outlive_their_tags() {
@@ -97,7 +102,7 @@ async fn tags_come_back_where_a_waiter_goes_away() {
 #[tokio::test]
 async fn heartbeats_bring_back_tags() {
     let mut crowd = Crowd::new(&[1, 1, 2]).await;
-    let lines = [1, 2].map(|flow| ((LINES >> 26) + flow).to_string());
+    let lines = [1, 2].map(line);
     let tags = lines.each_ref().map(|line| crowd.score(FLOWS, line));
     assert!(tags.iter().all(Option::is_some));
     crowd.run(&["DEL", FLOWS]);
@@ -118,6 +123,62 @@ async fn new_flows_come_after_those_whose_tags_are_gone() {
     let first = crowd.waiters.clone().into_iter().filter_map(|token| crowd.score(QUEUE, &token)).min();
     let mine = crowd.score(QUEUE, &token);
     assert!(first.is_some() && mine > first && mine < Some(LINES), "{mine:?}, {first:?}");
+}
+
+/// The last ticket of a line is taken: those behind the first waiter get new ones.
+#[tokio::test]
+async fn tickets_begin_again() {
+    let mut crowd = Crowd::new(&[1, 1, 1]).await;
+    let (line, last) = (LINES + (1 << 26), Arc::clone(&crowd.waiters[2]));
+    for ticket in [(1 << 26) - 2, (1 << 26) - 1] {
+        crowd.run(&["ZADD", QUEUE, &(line + ticket).to_string(), &last]);
+        let token = crowd.pair.token("/1/1/1.400.");
+        crowd.pair.acquire(&token, 0).await;
+        let score = crowd.score(QUEUE, &token);
+        let expected = if ticket == (1 << 26) - 2 { ticket + 1 } else { 3 };
+        assert_eq!(score, Some(line + expected));
+        crowd.waiters.push(token);
+    }
+    assert_eq!(crowd.all(5).await, [0, 1, 2, 3, 4]);
+}
+
+/// Tags are near their end: all are lowered, and the turns stay, whether a waiter is served, comes or goes away.
+#[tokio::test]
+async fn tags_begin_again() {
+    for what in 0..3 {
+        let mut crowd = Crowd::new(&[1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3]).await;
+        assert_eq!(crowd.all(2).await, [7, 8]);
+        let more = HEADS - 4000;
+        for member in ["v0".to_owned(), line(1), line(2), line(3)] {
+            crowd.run(&["ZINCRBY", FLOWS, &more.to_string(), &member]);
+        }
+        for head in [0, 4, 9] {
+            let token = Arc::clone(&crowd.waiters[head]);
+            crowd.run(&["ZINCRBY", QUEUE, &more.to_string(), &token]);
+        }
+        // The first one lowers the tags, the second one is before others.
+        for suffix in ["/1/1/7.1000.", "/1/1/8.40."].iter().filter(|_| what == 1) {
+            let token = crowd.pair.token(suffix);
+            crowd.pair.acquire(&token, 0).await;
+            crowd.waiters.push(token);
+        }
+        if what == 2 {
+            let heavy = crowd.pair.token("/1/1/9.400.");
+            crowd.pair.acquire(&heavy, 0).await;
+            let behind = crowd.pair.token("/1/1/9.1000.");
+            crowd.pair.acquire(&behind, 0).await;
+            crowd.waiters.push(behind);
+            crowd.pair.call(&heavy, Verb::Release { withdraws: false }, 0).await;
+        }
+        for flow in 16..22 {
+            crowd.next().await;
+            let token = crowd.pair.token(&format!("/1/1/{flow:x}.40."));
+            crowd.pair.acquire(&token, 0).await;
+            crowd.waiters.push(token);
+        }
+        assert!(crowd.score(FLOWS, "v0") < Some(HEADS - 100_000), "they were not lowered");
+        crowd.all(crowd.waiters.len() - 2 - 6).await;
+    }
 }
 
 /// All first waiters are where older versions have them.
