@@ -27,13 +27,17 @@ impl Crowd {
         let mut pair = Pair::new(30 * SECOND, false).await;
         let held = pair.token("/1/1/9.400.");
         pair.holds(&held, 0).await;
-        let mut waiters = Vec::new();
+        let mut crowd = Self { pair, held, waiters: Vec::new() };
+        crowd.wait(flows).await;
+        crowd
+    }
+
+    async fn wait(&mut self, flows: &[i64]) {
         for flow in flows {
-            let token = pair.token(&format!("/1/1/{flow}.400."));
-            assert!(pair.acquire(&token, 0).await.contains("Queued"));
-            waiters.push(token);
+            let token = self.pair.token(&format!("/1/1/{flow}.400."));
+            assert!(self.pair.acquire(&token, 0).await.contains("Queued"));
+            self.waiters.push(token);
         }
-        Self { pair, held, waiters }
     }
 
     fn run(&mut self, command: &[&str]) {
@@ -107,17 +111,42 @@ async fn heartbeats_bring_back_tags() {
     assert_eq!(crowd.all(3).await.len(), 3);
 }
 
-/// A flow that comes while the tags are gone is not before all others.
+/// A flow that comes while the tags are gone is not before all others; nor where a heartbeat has brought them back, or who
+/// went away.
 #[tokio::test]
 async fn new_flows_come_after_those_whose_tags_are_gone() {
-    let mut crowd = Crowd::new(&[1, 1, 1, 1, 1, 1, 2, 2, 2]).await;
-    crowd.all(4).await;
-    crowd.run(&["DEL", FLOWS]);
-    let token: Arc<str> = "bbbbbbbbbbbbbbbb-77.1c9c380/1/1/3.400.".into();
-    crowd.pair.acquire(&token, 0).await;
-    let first = crowd.waiters.clone().into_iter().filter_map(|token| crowd.score(QUEUE, &token)).min();
-    let mine = crowd.score(QUEUE, &token);
-    assert!(first.is_some() && mine > first && mine < Some(LINES), "{mine:?}, {first:?}");
+    for between in 0..3 {
+        let mut crowd = Crowd::new(&[1, 1, 1, 1, 1, 1, 2, 2, 2]).await;
+        crowd.all(4).await;
+        crowd.wait(&[4, 4]).await;
+        crowd.run(&["DEL", FLOWS]);
+        let waiters = crowd.waiters.clone();
+        match between {
+            0 => {}
+            1 => drop(crowd.pair.take(Step::Heartbeat(waiters[4..].to_vec())).await),
+            _ => drop(crowd.pair.call(&waiters[9], Verb::Release { withdraws: false }, 0).await),
+        }
+        let token: Arc<str> = "bbbbbbbbbbbbbbbb-77.1c9c380/1/1/3.400.".into();
+        crowd.pair.acquire(&token, 0).await;
+        let first = waiters.iter().filter_map(|token| crowd.score(QUEUE, token)).min();
+        let mine = crowd.score(QUEUE, &token);
+        assert!(first.is_some() && mine > first && mine < Some(LINES), "{between}: {mine:?}, {first:?}");
+    }
+}
+
+/// A flow whose first waiter kept its turn has no second one.
+#[tokio::test]
+async fn a_flow_whose_tag_is_gone_has_one_turn() {
+    for serves in [false, true] {
+        let mut crowd = Crowd::new(&[1, 1, 1, 1, 1, 2]).await;
+        crowd.run(&["DEL", FLOWS]);
+        if serves {
+            assert_eq!(crowd.next().await, 0);
+        }
+        crowd.wait(&[2, 2, 2]).await;
+        let expected = [0, 5, 1, 6, 2, 7, 3, 8, 4];
+        assert_eq!(crowd.all(9 - usize::from(serves)).await, expected[usize::from(serves)..]);
+    }
 }
 
 /// All first waiters are where older versions have them.
@@ -134,15 +163,21 @@ async fn waiters_of_older_versions_are_served_in_turn() {
     assert_eq!(served, [0, 1, 2, 3]);
 }
 
-/// One of them is, beside a flow that is served all the time.
+/// One of them is, beside a flow that is served all the time; also if its tag is gone.
 #[tokio::test]
 async fn a_heartbeat_finds_the_first_waiter_of_a_flow() {
-    let mut crowd = Crowd::new(&[1, 1, 1, 2]).await;
-    let lost = Arc::clone(&crowd.waiters[3]);
-    crowd.lose_head(2, &lost);
-    assert!(crowd.score(QUEUE, &lost) >= Some(LINES));
-    crowd.pair.release(&crowd.held.clone(), 0).await;
-    crowd.pair.take(Step::Heartbeat(vec![Arc::clone(&lost)])).await;
-    let score = crowd.score(QUEUE, &lost);
-    assert!(score >= Some(HEADS) && score < Some(LINES), "{score:?}");
+    for evicts in [false, true] {
+        let mut crowd = Crowd::new(&[1, 1, 1, 2]).await;
+        let lost = Arc::clone(&crowd.waiters[3]);
+        crowd.lose_head(2, &lost);
+        assert!(crowd.score(QUEUE, &lost) >= Some(LINES));
+        if evicts {
+            crowd.run(&["DEL", FLOWS]);
+        }
+        crowd.pair.take(Step::Heartbeat(vec![Arc::clone(&lost)])).await;
+        crowd.pair.release(&crowd.held.clone(), 0).await;
+        crowd.pair.take(Step::Heartbeat(vec![Arc::clone(&lost)])).await;
+        let score = crowd.score(QUEUE, &lost);
+        assert!(score >= Some(HEADS) && score < Some(LINES), "{evicts}: {score:?}");
+    }
 }
