@@ -48,9 +48,28 @@ local function new_flows()
     return format('%d', number)
   end
 
-  -- Keeps the mark as long as the queue. It was evicted if members that it must have had were added.
-  function flows.keep(added)
-    if added > 0 then call('PEXPIRE', mark, math.ceil(ARGV[4] / 1000)) end
+  -- Keeps the mark as long as the queue.
+  local function keep()
+    call('PEXPIRE', mark, math.ceil(ARGV[4] / 1000))
+  end
+
+  -- Brings back the virtual time of a rank and the tags of its heads, if Redis has evicted them. Returns how many heads there
+  -- are, and the virtual time; nil: none.
+  function flows.restore(rank)
+    local from = rank * ranks
+    local all = call('ZRANGE', queue, whole(from + plain), '(' .. whole(from + lines), 'BYSCORE', 'WITHSCORES')
+    keep()
+    if not all[1] then return 0 end
+    local reached = all[2] - plain - all[2] % 2
+    local tags = {whole(reached), 'v' .. rank}
+    for i = 1, #all, 2 do
+      local flow = order(all[i]).flow
+      if flow then
+        tags[#tags + 1], tags[#tags + 2] = whole(all[i + 1] - plain), whole((from + lines) / width + flow)
+      end
+    end
+    for i = 1, #tags, 4000 do call('ZADD', mark, 'NX', unpack(tags, i, math.min(i + 3999, #tags))) end
+    return #tags / 2 - 1, reached
   end
 
   -- Forgets the flows without waiters whose tag the virtual time has passed.
@@ -109,17 +128,11 @@ local function new_flows()
     end
     local reached, begins = served(rank), false
     local count = call('ZCOUNT', mark, whole(from), '(' .. whole(from + lines)) - (reached and 1 or 0)
-    local tag = not last and tonumber(call('ZSCORE', mark, whole(line)) or nil) or -1
     if not last and (count == 0 or call('EXISTS', queue) == 0) then
       call('ZREMRANGEBYSCORE', mark, whole(from), '(' .. whole(from + ranks))
-      count, reached, tag, begins = 0, nil, -1, true
-      local lowest = tonumber(first_head(from)[2] or nil)
-      if lowest then
-        -- The flows were evicted.
-        count, reached = call('ZCOUNT', queue, whole(from + plain), '(' .. whole(from + lines)), lowest - plain - lowest % 2
-        call('ZADD', mark, whole(reached), 'v' .. rank)
-      end
+      begins, count, reached = true, flows.restore(rank)
     end
+    local tag = not last and tonumber(call('ZSCORE', mark, whole(line)) or nil) or -1
     if not last and tag >= from and tag < from + lines then
       score, before = line * width, 1
     elseif not last then
@@ -138,15 +151,16 @@ local function new_flows()
   -- A head has left the queue without a lease, `next` is behind it. Returns the tag of its flow, and the virtual time.
   function flows.leave(of, rank, tag, next, line)
     local reached = served(rank) or rank * ranks
-    local is_fresh = tag % 2 == 1
+    local is_fresh, is_evicted = tag % 2 == 1, false
     if next and is_fresh then
       tag, reached = flows.fit(rank, math.max(tag - of.cost + (order(next).cost or 2), reached + 1), reached)
-      flows.keep(call('ZADD', mark, whole(tag), line))
+      is_evicted = call('ZADD', mark, whole(tag), line) == 1
     elseif is_fresh then
       call('ZREM', mark, line)
     elseif not next then
-      flows.keep(call('ZADD', mark, whole(tag + lines), line))
+      is_evicted = call('ZADD', mark, whole(tag + lines), line) == 1
     end
+    if is_evicted then flows.restore(rank) end
     return tag, reached
   end
 
@@ -154,8 +168,8 @@ local function new_flows()
   local function raise(rank, line, tag, token)
     local from = rank * ranks
     tag = math.max(from, math.min(tag, from + plain - 1))
-    flows.keep(call('ZADD', mark, whole(tag), whole(line)))
     call('ZADD', queue, whole(tag + plain), token)
+    if call('ZADD', mark, whole(tag), whole(line)) == 1 then keep() end
   end
 
   -- Finds the heads of a rank that has none: its flows were evicted, or a version wrote them that knows no heads.
@@ -171,22 +185,25 @@ local function new_flows()
     end
   end
 
-  -- Brings back the tags of heads, if Redis has evicted them; and heads, as the above: the lowest tag of all is then below
-  -- those of the heads sooner or later.
+  -- Brings back tags, if Redis has evicted them; and heads, as the above: the lowest tag of all is then below those of the
+  -- heads sooner or later.
   function flows.touch(tokens)
-    local seen, names, tags = {}, {}, {}
+    local names, costs, in_rank, times = {}, {}, {}, {}
     for i, score in ipairs(call('ZMSCORE', queue, unpack(tokens))) do
-      local of, rank = order(tokens[i]), floor((score or 0) / ranks)
-      local within = score and of.flow and score % ranks
-      if within and within >= plain and within < lines then
-        names[#names + 1], tags[#tags + 1] = whole((rank * ranks + lines) / width + of.flow), whole(score - plain)
+      local of, rank, at = order(tokens[i]), floor((score or 0) / ranks), #names + 1
+      if score and of.flow then
+        names[at], costs[at] = whole((rank * ranks + lines) / width + of.flow), of.cost
+        in_rank[at], times[rank] = rank, false
       end
-      seen[rank] = seen[rank] or within
     end
     for i, tag in ipairs(names[1] and call('ZMSCORE', mark, unpack(names)) or {}) do
-      if not tag then call('ZADD', mark, tags[i], names[i]) end
+      local rank = in_rank[i]
+      if not tag then
+        times[rank] = times[rank] or select(2, flows.restore(rank)) or rank * ranks
+        call('ZADD', mark, 'NX', whole(times[rank] + costs[i] - 1), names[i])
+      end
     end
-    for rank in pairs(seen) do
+    for rank in pairs(times) do
       local from, is_lost = rank * ranks, nil
       repeat
         local two = call('ZRANGE', mark, whole(from), '(' .. whole(from + lines), 'BYSCORE', 'LIMIT', 0, 2, 'WITHSCORES')
@@ -382,9 +399,9 @@ function kind.more()
       if tag >= from + plain then tag, reached = flows.fit(rank, tag, reached) end
       local idle = next and 0 or lines
       local added = call('ZADD', mark, format('%d', reached), 'v' .. rank, format('%d', tag + idle), name)
-      if added == 2 then
+      if added == 2 then -- it was evicted
         if not flows then new_flows() end
-        flows.keep(added)
+        flows.restore(rank)
       end
     else
       tag, reached = flows.leave(of, rank, tag, next, name)
