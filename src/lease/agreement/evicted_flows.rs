@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use super::Step;
 use super::busy::{Pair, SECOND};
-use crate::lease::key_state::Was;
+use super::{Step, Tried as _};
+use crate::lease::key_state::{Terms, Was};
 use crate::lease::operations::{Verb, What};
 use crate::lease::token::Token;
 use crate::wait_group::holders::Permits;
@@ -180,4 +180,25 @@ async fn a_heartbeat_finds_the_first_waiter_of_a_flow() {
         let score = crowd.score(QUEUE, &lost);
         assert!(score >= Some(HEADS) && score < Some(LINES), "{evicts}: {score:?}");
     }
+}
+
+/// One of them is, and nobody waits for long enough to send a heartbeat.
+#[tokio::test]
+async fn grants_find_the_first_waiter_of_a_flow() {
+    let mut flows = [1; 100];
+    flows[0] = 2;
+    let mut crowd = Crowd::new(&flows).await;
+    let lost = Arc::clone(&crowd.waiters[0]);
+    crowd.lose_head(2, &lost);
+    let mut held = Arc::clone(&crowd.held);
+    for next in crowd.waiters.clone().into_iter().skip(1).take(90) {
+        let release = (std::mem::replace(&mut held, next), Verb::Release { withdraws: false });
+        let release = Step::Calls(Terms::usual(SECOND), vec![release]);
+        // The step, which loses nothing, would go another way.
+        crowd.pair.lua.take(Permits::key(0), release, 0).await;
+        if crowd.score(QUEUE, &lost) < Some(LINES) {
+            return;
+        }
+    }
+    panic!("the flow never has its turn");
 }
