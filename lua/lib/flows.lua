@@ -20,7 +20,7 @@
 --   nR      for rank R -> 2^52 + since when it has waiters without a flow (µs). Only valid while one of these may be served
 --           newest first
 local width, most = 67108864, 4398046511104 -- 2^26; 2^42: the highest cost, and the longest aging and `newest`
-local lines = 281474976710656 -- 2^48; `plain` is 2^47
+local lines, rare = 281474976710656, 131072 -- 2^48, while `plain` is 2^47; the virtual time between two looks for lost heads
 local head -- the waiter that `head` returned last, and its score
 local moved -- the one that has become the head of its flow since, and its score; false: other scores have changed, too
 
@@ -185,8 +185,25 @@ local function new_flows()
     end
   end
 
-  -- Brings back tags, if Redis has evicted them; and heads, as the above: the lowest tag of all is then below those of the
-  -- heads sooner or later.
+  -- Makes those heads that should be served before all heads of a rank: another version has left them behind. So the lowest
+  -- tag of all is below those of the heads sooner or later.
+  function flows.find(rank)
+    local from, is_lost = rank * ranks, nil
+    repeat
+      local two = call('ZRANGE', mark, whole(from), '(' .. whole(from + lines), 'BYSCORE', 'LIMIT', 0, 2, 'WITHSCORES')
+      local at = two[1] == 'v' .. rank and 3 or 1
+      local line, tag, first = string.match(two[at] or '', '^[1-9]%d*$'), tonumber(two[at + 1] or nil), first_head(from)
+      is_lost = tag and not (first[1] and tag + plain >= tonumber(first[2]))
+      local token = is_lost and line and front(tonumber(line))
+      if token then
+        raise(rank, tonumber(line), math.max(tag, served(rank) or tag), token)
+      elseif is_lost then
+        call('ZREM', mark, two[at]) -- its waiters were evicted, too; or it was forged
+      end
+    until not is_lost
+  end
+
+  -- Brings back tags, if Redis has evicted them, and heads.
   function flows.touch(tokens)
     local names, costs, in_rank, times = {}, {}, {}, {}
     for i, score in ipairs(call('ZMSCORE', queue, unpack(tokens))) do
@@ -203,21 +220,7 @@ local function new_flows()
         call('ZADD', mark, 'NX', whole(times[rank] + costs[i] - 1), names[i])
       end
     end
-    for rank in pairs(times) do
-      local from, is_lost = rank * ranks, nil
-      repeat
-        local two = call('ZRANGE', mark, whole(from), '(' .. whole(from + lines), 'BYSCORE', 'LIMIT', 0, 2, 'WITHSCORES')
-        local at = two[1] == 'v' .. rank and 3 or 1
-        local line, tag, first = string.match(two[at] or '', '^%d+$'), tonumber(two[at + 1] or nil), first_head(from)
-        is_lost = tag and not (first[1] and tag + plain >= tonumber(first[2]))
-        local token = is_lost and line and front(tonumber(line))
-        if token then
-          raise(rank, tonumber(line), tag, token)
-        elseif is_lost then
-          call('ZREM', mark, two[at]) -- its waiters were evicted, too; or it was forged
-        end
-      until not is_lost
-    end
+    for rank in pairs(times) do flows.find(rank) end
   end
 end
 
@@ -406,10 +409,19 @@ function kind.more()
     else
       tag, reached = flows.leave(of, rank, tag, next, name)
     end
-    if not next then return flows.pass(rank, reached) end
-    local text = format('%d', tag + plain)
-    call('ZADD', queue, text, next)
-    if moved == nil then moved = {next, text} end
+    if next then
+      local text = format('%d', tag + plain)
+      call('ZADD', queue, text, next)
+      if moved == nil then moved = {next, text} end
+    else
+      flows.pass(rank, reached)
+    end
+    -- Who waits for too short a time for a heartbeat finds lost heads, too.
+    if granted and floor(tag / rare) > floor(reached / rare) then
+      if not flows then new_flows() end
+      flows.find(rank)
+      moved = false
+    end
   end
 
   function kind.touch(tokens)
