@@ -20,7 +20,7 @@
 --   nR      for rank R -> 2^52 + since when it has waiters without a flow (µs). Only valid while one of these may be served
 --           newest first
 local width, most = 67108864, 4398046511104 -- 2^26; 2^42: the highest cost, and the longest aging and `newest`
-local lines, rare = 281474976710656, 131072 -- 2^48, while `plain` is 2^47; the virtual time between two looks for lost heads
+local lines, rare = 281474976710656, 131072 -- 2^48 (`plain` is 2^47); the virtual time between two looks for lost heads
 local head -- the waiter that `head` returned last, and its score
 local moved -- the one that has become the head of its flow since, and its score; false: other scores have changed, too
 
@@ -83,10 +83,10 @@ local function new_flows()
     if tag < from + plain then return tag, reached end
     flows.pass(rank, reached)
     local by = reached - from - 2
-    local function lower(key, lowest, above)
-      local all = call('ZRANGE', key, whole(lowest), '(' .. whole(above), 'BYSCORE', 'WITHSCORES')
+    local function lower(zset, lowest, above)
+      local all = call('ZRANGE', zset, whole(lowest), '(' .. whole(above), 'BYSCORE', 'WITHSCORES')
       -- A fresh tag may be one less than the virtual time.
-      for i = 1, #all, 2 do call('ZADD', key, whole(math.max(all[i + 1] - by, lowest)), all[i]) end
+      for i = 1, #all, 2 do call('ZADD', zset, whole(math.max(all[i + 1] - by, lowest)), all[i]) end
     end
     lower(mark, from, from + ranks)
     lower(queue, from + plain, from + lines)
@@ -106,7 +106,8 @@ local function new_flows()
 
   -- Returns the head that is served first in the rank that begins there, and its score.
   local function first_head(from)
-    return call('ZRANGE', queue, whole(from + plain), '(' .. whole(from + lines), 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+    local above = '(' .. whole(from + lines)
+    return call('ZRANGE', queue, whole(from + plain), above, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   end
 
   -- Returns the ticket for a waiter behind the one with this score. Tickets begin again before they would leave the line.
@@ -127,16 +128,16 @@ local function new_flows()
       before = 1 + call('ZCOUNT', queue, whole(line * width), '(' .. whole((line + 1) * width))
     end
     local reached, begins = served(rank), false
-    local count = call('ZCOUNT', mark, whole(from), '(' .. whole(from + lines)) - (reached and 1 or 0)
-    if not last and (count == 0 or call('EXISTS', queue) == 0) then
+    local leads = call('ZCOUNT', mark, whole(from), '(' .. whole(from + lines)) - (reached and 1 or 0)
+    if not last and (leads == 0 or call('EXISTS', queue) == 0) then
       call('ZREMRANGEBYSCORE', mark, whole(from), '(' .. whole(from + ranks))
-      begins, count, reached = true, flows.restore(rank)
+      begins, leads, reached = true, flows.restore(rank)
     end
     local tag = not last and tonumber(call('ZSCORE', mark, whole(line)) or nil) or -1
     if not last and tag >= from and tag < from + lines then
       score, before = line * width, 1
     elseif not last then
-      reached, tag, before, count = reached or from, tag - lines, 0, count + 1
+      reached, tag, before, leads = reached or from, tag - lines, 0, leads + 1
       if tag == reached then tag = tag + 1 end
       if tag < reached then tag = reached + of.cost - 1 end
       tag = flows.fit(rank, tag, reached)
@@ -145,7 +146,7 @@ local function new_flows()
     end
     if not placed then return begins, score end
     local lower = rank > 0 and lease.ahead(rank - 1) or 0
-    return begins, score, math.min(lease.ahead(rank), lower + (before + 1) * math.max(count, 1) - 1)
+    return begins, score, math.min(lease.ahead(rank), lower + (before + 1) * math.max(leads, 1) - 1)
   end
 
   -- A head has left the queue without a lease, `next` is behind it. Returns the tag of its flow, and the virtual time.
@@ -188,7 +189,7 @@ local function new_flows()
   -- Makes those heads that should be served before all heads of a rank: another version has left them behind. So the lowest
   -- tag of all is below those of the heads sooner or later.
   function flows.find(rank)
-    local from, is_lost = rank * ranks, nil
+    local from, is_lost = rank * ranks
     repeat
       local two = call('ZRANGE', mark, whole(from), '(' .. whole(from + lines), 'BYSCORE', 'LIMIT', 0, 2, 'WITHSCORES')
       local at = two[1] == 'v' .. rank and 3 or 1
