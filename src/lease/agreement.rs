@@ -369,7 +369,7 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
         }
     }
     // With claims, most messages say that there is nothing left to do.
-    assert!(grants > SEQUENCES / 2, "only {grants} messages to waiters: the test covers too little");
+    assert!(grants > SEQUENCES / 4, "only {grants} messages to waiters: the test covers too little");
     assert!(cut > SEQUENCES / 20 || !K::GOES_BACK, "only {cut} leases were cut: the test covers too little");
     println!("{grants} messages to waiters, {cut} leases cut");
 }

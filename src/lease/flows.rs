@@ -1,4 +1,5 @@
-//! Fair shares and classes among the waiters of a key, and newest first: the Rust twin of `lua/lib/flows.lua`.
+//! Fair shares and classes among the waiters of a key, and newest first: the Rust twin of `lua/lib/flows.lua` and
+//! `turns.lua`.
 //!
 //! Start-time fair queueing: P. Goyal, H. M. Vin and H. Cheng, "Start-time Fair Queueing", SIGCOMM 1996. Each flow has a
 //! tag: the virtual time at which it may be served next. The lowest tag is served first (of equal ones, the flow whose first

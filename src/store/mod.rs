@@ -257,7 +257,7 @@ impl Store {
     }
 
     /// Waits until all pending background operations are done, such as releases after drops, and closes the
-    /// connections. Use it for a clean exit of the process.
+    /// connections. Use it for a clean exit of the process. Answers of flights are published first, in at most half of `limit`.
     ///
     /// Leases that are still held, such as those of requests that a time-out has cut off, end: they signal
     /// [`lost`](crate::LeaseHandle::lost) and are released. Locks that are kept

@@ -26,7 +26,7 @@ impl Kind for Permits {
     type Outcome = ();
     const PARTS: &'static [&'static str] =
         &["permits:holders", "permits:flows", "permits:waiters", "permits:beats"];
-    const SCRIPTS: Scripts = scripts!("lib/quick_permits"; "lib/permits", "lib/flows");
+    const SCRIPTS: Scripts = scripts!("lib/quick_permits"; "lib/permits", "lib/flows", "lib/turns");
     const FENCED: bool = false;
 
     fn weight(token: &str) -> i64 {

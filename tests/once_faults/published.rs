@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use tokio::runtime::Builder;
 use tokio::sync::{Barrier, oneshot};
 use tokio::time::timeout;
 use tower_distributed::single_flight::Postcard;
-use tower_distributed::{SingleFlight, Store};
+use tower_distributed::{Mutex, SingleFlight, Store};
 
 use crate::places::{LONG, SOON, open};
 use support::eventually;
@@ -133,4 +134,26 @@ async fn the_end_waits_until_answers_are_published() {
     server.resume();
     end.await.unwrap();
     assert_eq!((keys(&server, "lock"), keys(&server, "answer")), (0, RUNS));
+}
+
+/// The runtime of a caller stands still, and reads no reply. The process gives back what it holds all the same.
+#[test]
+fn a_runtime_that_stands_still_keeps_no_lock_at_the_end() {
+    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let (stands_still, runs) = (runtime(), runtime());
+    let server = Arc::new(runs.block_on(RedisServer::start()));
+    let store = open(&server.url());
+    let flight = SingleFlight::<String>::builder(Postcard).ttl(LONG).build(&store, "f").unwrap();
+    let locks = |store: &Store| Mutex::builder().ttl(LONG).build(store, "m").unwrap();
+    let _lock = runs.block_on(locks(&store).lock("k")).unwrap();
+    stands_still.block_on(async {
+        warm(&server, &flight).await;
+        run_before_a_pause(&server, &flight, 1, 1).await;
+    });
+    server.resume();
+    runs.block_on(async {
+        let left = store.shutdown(Duration::from_secs(2)).await.unwrap_err().to_string();
+        assert!(left.contains("1 releases and other background operations"), "{left}");
+        drop(locks(&open(&server.url())).try_lock("k").await.expect("the lock is given back"));
+    });
 }

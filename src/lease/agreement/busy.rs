@@ -31,7 +31,7 @@ const DAY: i64 = 24 * HOUR;
 /// One key on both sides.
 pub(super) struct Pair<K: Tried> {
     pub(super) time: Time,
-    lua: Side<K>,
+    pub(super) lua: Side<K>,
     rust: Side<K>,
     stores: [Store; 2],
     tokens: u64,

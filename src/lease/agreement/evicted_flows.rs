@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use super::Step;
 use super::busy::{Pair, SECOND};
-use crate::lease::key_state::Was;
+use super::{Step, Tried as _};
+use crate::lease::key_state::{Terms, Was};
 use crate::lease::operations::{Verb, What};
 use crate::lease::token::Token;
 use crate::wait_group::holders::Permits;
@@ -20,21 +20,30 @@ struct Crowd {
     pair: Pair<Permits>,
     held: Arc<str>,
     waiters: Vec<Arc<str>>,
+    rank: i64,
 }
 
 impl Crowd {
     async fn new(flows: &[i64]) -> Self {
+        Self::of_rank(0, flows).await
+    }
+
+    async fn of_rank(rank: i64, flows: &[i64]) -> Self {
         let mut pair = Pair::new(30 * SECOND, false).await;
         let held = pair.token("/1/1/9.400.");
         pair.holds(&held, 0).await;
-        let mut waiters = Vec::new();
+        let mut crowd = Self { pair, held, waiters: Vec::new(), rank };
+        crowd.wait(flows).await;
+        crowd
+    }
+
+    async fn wait(&mut self, flows: &[i64]) {
         for flow in flows {
             let cost = if *flow == 3 { "100" } else { "400" };
-            let token = pair.token(&format!("/1/1/{flow}.{cost}."));
-            assert!(pair.acquire(&token, 0).await.contains("Queued"));
-            waiters.push(token);
+            let token = self.pair.token(&format!("/1/1/{flow}.{cost}."));
+            assert!(self.pair.acquire(&token, self.rank).await.contains("Queued"));
+            self.waiters.push(token);
         }
-        Self { pair, held, waiters }
     }
 
     fn run(&mut self, command: &[&str]) {
@@ -43,7 +52,7 @@ impl Crowd {
 
     /// Moves the first waiter of a flow to the front of its line, where older versions have it.
     fn lose_head(&mut self, flow: i64, token: &Arc<str>) {
-        let score = LINES + (flow << 26);
+        let score = (self.rank << 49) + LINES + (flow << 26);
         self.run(&["ZADD", QUEUE, &score.to_string(), token]);
     }
 
@@ -112,17 +121,42 @@ async fn heartbeats_bring_back_tags() {
     assert_eq!(crowd.all(3).await.len(), 3);
 }
 
-/// A flow that comes while the tags are gone is not before all others.
+/// A flow that comes while the tags are gone is not before all others; nor where a heartbeat has brought them back, or who
+/// went away.
 #[tokio::test]
 async fn new_flows_come_after_those_whose_tags_are_gone() {
-    let mut crowd = Crowd::new(&[1, 1, 1, 1, 1, 1, 2, 2, 2]).await;
-    crowd.all(4).await;
-    crowd.run(&["DEL", FLOWS]);
-    let token: Arc<str> = "bbbbbbbbbbbbbbbb-77.1c9c380/1/1/3.400.".into();
-    crowd.pair.acquire(&token, 0).await;
-    let first = crowd.waiters.clone().into_iter().filter_map(|token| crowd.score(QUEUE, &token)).min();
-    let mine = crowd.score(QUEUE, &token);
-    assert!(first.is_some() && mine > first && mine < Some(LINES), "{mine:?}, {first:?}");
+    for between in 0..3 {
+        let mut crowd = Crowd::new(&[1, 1, 1, 1, 1, 1, 2, 2, 2]).await;
+        crowd.all(4).await;
+        crowd.wait(&[4, 4]).await;
+        crowd.run(&["DEL", FLOWS]);
+        let waiters = crowd.waiters.clone();
+        match between {
+            0 => {}
+            1 => drop(crowd.pair.take(Step::Heartbeat(waiters[4..].to_vec())).await),
+            _ => drop(crowd.pair.call(&waiters[9], Verb::Release { withdraws: false }, 0).await),
+        }
+        let token: Arc<str> = "bbbbbbbbbbbbbbbb-77.1c9c380/1/1/3.400.".into();
+        crowd.pair.acquire(&token, 0).await;
+        let first = waiters.iter().filter_map(|token| crowd.score(QUEUE, token)).min();
+        let mine = crowd.score(QUEUE, &token);
+        assert!(first.is_some() && mine > first && mine < Some(LINES), "{between}: {mine:?}, {first:?}");
+    }
+}
+
+/// A flow whose first waiter kept its turn has no second one.
+#[tokio::test]
+async fn a_flow_whose_tag_is_gone_has_one_turn() {
+    for serves in [false, true] {
+        let mut crowd = Crowd::new(&[1, 1, 1, 1, 1, 2]).await;
+        crowd.run(&["DEL", FLOWS]);
+        if serves {
+            assert_eq!(crowd.next().await, 0);
+        }
+        crowd.wait(&[2, 2, 2]).await;
+        let expected = [0, 5, 1, 6, 2, 7, 3, 8, 4];
+        assert_eq!(crowd.all(9 - usize::from(serves)).await, expected[usize::from(serves)..]);
+    }
 }
 
 /// The last ticket of a line is taken: those behind the first waiter get new ones.
@@ -184,26 +218,55 @@ async fn tags_begin_again() {
 /// All first waiters are where older versions have them.
 #[tokio::test]
 async fn waiters_of_older_versions_are_served_in_turn() {
-    let mut crowd = Crowd::new(&[1, 1, 2, 2]).await;
-    for (flow, at) in [(1, 0), (2, 2)] {
-        let token = Arc::clone(&crowd.waiters[at]);
-        crowd.lose_head(flow, &token);
+    for rank in [0, 2] {
+        let mut crowd = Crowd::of_rank(rank, &[1, 1, 2, 2]).await;
+        for (flow, at) in [(1, 0), (2, 2)] {
+            let token = Arc::clone(&crowd.waiters[at]);
+            crowd.lose_head(flow, &token);
+        }
+        let mut served = crowd.all(4).await;
+        assert!(served[0] % 2 == 0 && served[1] % 2 == 0, "{rank}: {served:?}");
+        served.sort_unstable();
+        assert_eq!(served, [0, 1, 2, 3]);
     }
-    let mut served = crowd.all(4).await;
-    assert!(served[0] % 2 == 0 && served[1] % 2 == 0, "{served:?}");
-    served.sort_unstable();
-    assert_eq!(served, [0, 1, 2, 3]);
 }
 
-/// One of them is, beside a flow that is served all the time.
+/// One of them is, beside a flow that is served all the time; also if its tag is gone.
 #[tokio::test]
 async fn a_heartbeat_finds_the_first_waiter_of_a_flow() {
-    let mut crowd = Crowd::new(&[1, 1, 1, 2]).await;
-    let lost = Arc::clone(&crowd.waiters[3]);
+    for evicts in [false, true] {
+        let mut crowd = Crowd::new(&[1, 1, 1, 2]).await;
+        let lost = Arc::clone(&crowd.waiters[3]);
+        crowd.lose_head(2, &lost);
+        assert!(crowd.score(QUEUE, &lost) >= Some(LINES));
+        if evicts {
+            crowd.run(&["DEL", FLOWS]);
+        }
+        crowd.pair.take(Step::Heartbeat(vec![Arc::clone(&lost)])).await;
+        crowd.pair.release(&crowd.held.clone(), 0).await;
+        crowd.pair.take(Step::Heartbeat(vec![Arc::clone(&lost)])).await;
+        let score = crowd.score(QUEUE, &lost);
+        assert!(score >= Some(HEADS) && score < Some(LINES), "{evicts}: {score:?}");
+    }
+}
+
+/// One of them is, and nobody waits for long enough to send a heartbeat.
+#[tokio::test]
+async fn grants_find_the_first_waiter_of_a_flow() {
+    let mut flows = [1; 100];
+    flows[0] = 2;
+    let mut crowd = Crowd::new(&flows).await;
+    let lost = Arc::clone(&crowd.waiters[0]);
     crowd.lose_head(2, &lost);
-    assert!(crowd.score(QUEUE, &lost) >= Some(LINES));
-    crowd.pair.release(&crowd.held.clone(), 0).await;
-    crowd.pair.take(Step::Heartbeat(vec![Arc::clone(&lost)])).await;
-    let score = crowd.score(QUEUE, &lost);
-    assert!(score >= Some(HEADS) && score < Some(LINES), "{score:?}");
+    let mut held = Arc::clone(&crowd.held);
+    for next in crowd.waiters.clone().into_iter().skip(1).take(90) {
+        let release = (std::mem::replace(&mut held, next), Verb::Release { withdraws: false });
+        let release = Step::Calls(Terms::usual(SECOND), vec![release]);
+        // The step, which loses nothing, would go another way.
+        crowd.pair.lua.take(Permits::key(0), release, 0).await;
+        if crowd.score(QUEUE, &lost) < Some(LINES) {
+            return;
+        }
+    }
+    panic!("the flow never has its turn");
 }

@@ -45,6 +45,7 @@ use std::time::Duration;
 
 pub(crate) use redis::Value;
 use tokio::runtime::{Handle, Id};
+use tokio::time::{Instant, timeout};
 
 use self::batch::Batch;
 use self::budget::Budget;
@@ -259,17 +260,17 @@ impl RedisStore {
     /// Waits until nothing is owed, then closes all connections. After `limit` it returns how many operations are
     /// still owed.
     pub(super) async fn shutdown(&self, limit: Duration) -> Result<(), usize> {
-        let give_up = || {
-            self.base.scheduler.shut_down();
-            self.base.scheduler.hurry();
-        };
-        let none = tokio::time::timeout(limit, async {
-            // The end of a lease could overtake what its holder has published.
+        let began = Instant::now();
+        // The end of a lease could overtake what its holder has published. What is published by a runtime that stands still
+        // leaves time for all others.
+        _ = timeout(limit / 2, self.publications.none()).await;
+        self.base.scheduler.shut_down();
+        self.base.scheduler.hurry();
+        let none = timeout(limit.saturating_sub(began.elapsed()), async {
             self.publications.none().await;
-            give_up();
             self.owed.none().await;
-        });
-        let none = none.await.inspect_err(|_| give_up());
+        })
+        .await;
         self.subscription.stop();
         let runtimes = lock(&self.runtimes).clone();
         runtimes.iter().for_each(|links| links.close());

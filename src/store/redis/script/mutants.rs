@@ -26,6 +26,15 @@ use support::scratch_dir::ScratchDir;
 /// Names a piece of the scripts, and the file with its mutant: `lib/queue=/tmp/queue.lua`.
 const VARIABLE: &str = "TOWER_DISTRIBUTED_LUA_MUTANT";
 
+/// Those of the order in which permits are granted.
+const TURNS: &[&str] = &[
+    "agreement::busy",
+    "agreement::evicted_flows",
+    "permits_agree",
+    "permits_with_classes_agree",
+    "permits_newest_first_agree",
+];
+
 /// The tests that should find the mutants of a piece.
 const TESTS: &[(&str, &[&str])] = &[
     ("bloom_filter/check_and_insert", &["bloom"]),
@@ -58,10 +67,7 @@ const TESTS: &[(&str, &[&str])] = &[
     ("lib/clock", &["token_bucket::agreement", "permits_agree"]),
     ("lib/complete", &["claims::claims_agree", "exact_claims_agree", "flights_agree"]),
     ("lib/exact", &["agreement::busy", "exact_claims_agree"]),
-    (
-        "lib/flows",
-        &["agreement::busy", "agreement::evicted_flows", "permits_agree", "permits_with_classes_agree"],
-    ),
+    ("lib/flows", TURNS),
     ("lib/hold_step", &["token_bucket::agreement"]),
     ("lib/holds", &["token_bucket::agreement"]),
     ("lib/lease", &["permits_agree", "mutexes_agree", "reader_writer_locks_agree"]),
@@ -83,6 +89,7 @@ const TESTS: &[(&str, &[&str])] = &[
     ("lib/runs", &["permits_agree", "mutexes_agree"]),
     ("lib/rw_lock", &["agreement::busy", "reader_writer_locks_agree"]),
     ("lib/several", &["token_bucket::agreement"]),
+    ("lib/turns", TURNS),
     ("single_flight/answer", &["flights_agree"]),
     ("single_flight/forget", &["flights_agree", "single_flight::"]),
     ("token_bucket/adjust", &["token_bucket::agreement"]),
