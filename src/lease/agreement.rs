@@ -313,10 +313,14 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     let release = ("warm".into(), Verb::Release { withdraws: false });
     let release = Step::Calls(Terms::usual(TTLS[0]), vec![release]);
     for step in [release, Step::Look, Step::Revoke("warm".into())] {
-        lua.take(K::key(SEQUENCES), step, 0).await;
+        lua.take(K::key(2 * SEQUENCES), step, 0).await;
     }
 
-    for batch in 0..SEQUENCES / IN_STEP {
+    // Where there are few messages to waiters, up to twice as many.
+    for batch in 0..2 * SEQUENCES / IN_STEP {
+        if batch >= SEQUENCES / IN_STEP && grants > SEQUENCES / 2 {
+            break;
+        }
         // As in a namespace, all leases have one ttl.
         let ttl = *TTLS.choose(&mut rng).unwrap();
         let first = batch * IN_STEP;
@@ -369,7 +373,7 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
         }
     }
     // With claims, most messages say that there is nothing left to do.
-    assert!(grants > SEQUENCES / 4, "only {grants} messages to waiters: the test covers too little");
+    assert!(grants > SEQUENCES / 2, "only {grants} messages to waiters: the test covers too little");
     assert!(cut > SEQUENCES / 20 || !K::GOES_BACK, "only {cut} leases were cut: the test covers too little");
     println!("{grants} messages to waiters, {cut} leases cut");
 }

@@ -3,8 +3,9 @@
 //!
 //! Start-time fair queueing: P. Goyal, H. M. Vin and H. Cheng, "Start-time Fair Queueing", SIGCOMM 1996. Each flow has a
 //! tag: the virtual time at which it may be served next. The lowest tag is served first (of equal ones, the flow whose first
-//! waiter has the lowest token), and is the virtual time from then on. What was served raises the tag of its flow by its cost, also if nobody else of the flow waits: so a flow whose callers
-//! come one after the other loses nothing, as long as the next one comes before its turn.
+//! waiter has the lowest token), and is the virtual time from then on. What was served raises the tag of its flow by its
+//! cost, also if nobody else of the flow waits: so a flow whose callers come one after the other loses nothing, as long as the
+//! next one comes before its turn.
 //!
 //! A flow that comes anew pays for its first waiter in advance, which the source does not say: otherwise an endless row of
 //! new flows would be served before all others. Its tag is fresh until it is served: if that waiter goes away, the flow pays

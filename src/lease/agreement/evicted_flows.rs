@@ -40,10 +40,16 @@ impl Crowd {
     async fn wait(&mut self, flows: &[i64]) {
         for flow in flows {
             let cost = if *flow == 3 { "100" } else { "400" };
-            let token = self.pair.token(&format!("/1/1/{flow}.{cost}."));
-            assert!(self.pair.acquire(&token, self.rank).await.contains("Queued"));
-            self.waiters.push(token);
+            self.comes(&format!("/1/1/{flow}.{cost}.")).await;
         }
+    }
+
+    /// Adds a waiter.
+    async fn comes(&mut self, suffix: &str) -> Arc<str> {
+        let token = self.pair.token(suffix);
+        assert!(self.pair.acquire(&token, self.rank).await.contains("Queued"));
+        self.waiters.push(Arc::clone(&token));
+        token
     }
 
     fn run(&mut self, command: &[&str]) {
@@ -166,12 +172,10 @@ async fn tickets_begin_again() {
     let (line, last) = (LINES + (1 << 26), Arc::clone(&crowd.waiters[2]));
     for ticket in [(1 << 26) - 2, (1 << 26) - 1] {
         crowd.run(&["ZADD", QUEUE, &(line + ticket).to_string(), &last]);
-        let token = crowd.pair.token("/1/1/1.400.");
-        crowd.pair.acquire(&token, 0).await;
+        let token = crowd.comes("/1/1/1.400.").await;
         let score = crowd.score(QUEUE, &token);
         let expected = if ticket == (1 << 26) - 2 { ticket + 1 } else { 3 };
         assert_eq!(score, Some(line + expected));
-        crowd.waiters.push(token);
     }
     assert_eq!(crowd.all(5).await, [0, 1, 2, 3, 4]);
 }
@@ -192,23 +196,17 @@ async fn tags_begin_again() {
         }
         // The first one lowers the tags, the second one is before others.
         for suffix in ["/1/1/7.1000.", "/1/1/8.40."].iter().filter(|_| what == 1) {
-            let token = crowd.pair.token(suffix);
-            crowd.pair.acquire(&token, 0).await;
-            crowd.waiters.push(token);
+            crowd.comes(suffix).await;
         }
         if what == 2 {
             let heavy = crowd.pair.token("/1/1/9.400.");
             crowd.pair.acquire(&heavy, 0).await;
-            let behind = crowd.pair.token("/1/1/9.1000.");
-            crowd.pair.acquire(&behind, 0).await;
-            crowd.waiters.push(behind);
+            crowd.comes("/1/1/9.1000.").await;
             crowd.pair.call(&heavy, Verb::Release { withdraws: false }, 0).await;
         }
         for flow in 16..22 {
             crowd.next().await;
-            let token = crowd.pair.token(&format!("/1/1/{flow:x}.40."));
-            crowd.pair.acquire(&token, 0).await;
-            crowd.waiters.push(token);
+            crowd.comes(&format!("/1/1/{flow:x}.40.")).await;
         }
         assert!(crowd.score(FLOWS, "v0") < Some(HEADS - 100_000), "they were not lowered");
         crowd.all(crowd.waiters.len() - 2 - 6).await;
