@@ -1,4 +1,4 @@
-"""Runs, for each planted mutant, the tests that reach it, the quickest first, until one fails.
+"""Runs, for each planted mutant, the tests that reach it, near and quick ones first, until one fails.
 
 Usage: judge.py FOLDER. FOLDER has list.json, planted.json, reached/, binaries.json, and tests.txt: the times of the tests without
 a mutant. Prints the mutants that no test notices, except those in equivalent.txt, and fails if these are more than one of 20.
@@ -35,28 +35,34 @@ def main():
             reached[int(number)].add(test)
 
     def failing(number, program, tests, patience):
-        """Those of the tests that fail with a mutant; all, if they do not end or their process is ended."""
+        """Those of the tests that fail with a mutant or do not end with it; all, if their process is ended."""
         run = subprocess.Popen(
             [programs[program]["binary-path"], "--exact", *tests, "--test-threads", "4"], cwd=tree,
             env={**os.environ, "MUTANT": str(number), "CARGO_MANIFEST_DIR": str(tree)}, start_new_session=True, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )
         try:
-            told, _ = run.communicate(timeout=patience * (10 + sum(times[program, test] for test in tests)))
+            told, _ = run.communicate(timeout=patience * (2 + sum(times[program, test] for test in tests)))
         except subprocess.TimeoutExpired:
             os.killpg(run.pid, signal.SIGKILL)
-            run.communicate()
-            return tests
+            ended = set(re.findall(r"^test (\S+) .*ok$", run.communicate()[0], re.M))
+            return [test for test in tests if test not in ended]
         return (re.findall(r"^test (\S+) .*FAILED$", told, re.M) or tests) if run.returncode else []
 
     def fails(number, program, tests):
         """Whether one of these tests fails with a mutant, and again, and not without it: a busy machine fails any."""
         failed = [test for test in failing(number, program, tests, 2) if test in tests]
-        again = failed and failing(number, program, failed, 4)
-        return bool(again) and not failing(0, program, failed, 4)
+        again = failed and failing(number, program, failed, 8)
+        return bool(again) and not failing(0, program, failed, 8)
+
+    def cost(number, test):
+        """The time of a test, by how far its module is from the mutant's."""
+        module = Path(mutants[number - 1]["file"]).with_suffix("").parts[1:]
+        shared = os.path.commonprefix([module, tuple(test[1].split("::"))])
+        return times[test] / 4 ** len(shared)
 
     def survives(number):
-        tests, at = sorted(reached[number], key=times.get), 0
+        tests, at = sorted(reached[number], key=lambda test: cost(number, test)), 0
         for size in (*CHUNKS, len(tests)):
             of = defaultdict(list)
             for program, test in tests[at : at + size]:
