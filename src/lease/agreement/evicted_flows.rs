@@ -12,6 +12,7 @@ use crate::wait_group::holders::Permits;
 
 const QUEUE: &str = "td:{agreement:sequence 0}:permits:waiters";
 const FLOWS: &str = "td:{agreement:sequence 0}:permits:flows";
+const BEATS: &str = "td:{agreement:sequence 0}:permits:beats";
 const HEADS: i64 = 1 << 47;
 const LINES: i64 = 1 << 48;
 
@@ -267,4 +268,40 @@ async fn grants_find_the_first_waiter_of_a_flow() {
         }
     }
     panic!("the flow never has its turn");
+}
+
+/// All first waiters are, and the tags are gone: the flows come anew, each behind the cost of its first waiter.
+#[tokio::test]
+async fn flows_without_first_waiters_and_tags_come_anew() {
+    let mut crowd = Crowd::new(&[1, 3]).await;
+    let waiters = crowd.waiters.clone();
+    for (flow, waiter) in [1, 3].into_iter().zip(&waiters) {
+        crowd.lose_head(flow, waiter);
+    }
+    crowd.run(&["DEL", FLOWS]);
+    assert_eq!(crowd.next().await, 1);
+    assert_eq!(crowd.score(QUEUE, &waiters[0]), Some(HEADS + 2 * 0x400 - 1));
+    assert_eq!(crowd.score(FLOWS, &line(1)), Some(2 * 0x400 - 1));
+}
+
+/// The tags of thousands of flows come back at once.
+#[tokio::test]
+async fn the_tags_of_thousands_of_flows_come_back() {
+    let mut crowd = Crowd::new(&[1]).await;
+    let first = Arc::clone(&crowd.waiters[0]);
+    let flows: Vec<i64> = (16..2116).collect();
+    let beat = crowd.score(BEATS, &first).unwrap();
+    for (key, score) in [(QUEUE, HEADS), (BEATS, beat)] {
+        let more = flows.iter().flat_map(|flow| {
+            let score = score + if key == QUEUE { 2 * flow } else { 0 };
+            [score.to_string(), format!("bbbbbbbbbbbbbbbb-{flow:x}.1c9c380/1/1/{flow:x}.400.")]
+        });
+        let command: Vec<_> = ["ZADD", key].map(str::to_owned).into_iter().chain(more).collect();
+        crowd.run(&command.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    crowd.run(&["DEL", FLOWS]);
+    crowd.pair.take(Step::Heartbeat(vec![first])).await;
+    for flow in flows {
+        assert_eq!(crowd.score(FLOWS, &line(flow)), Some(2 * flow));
+    }
 }
