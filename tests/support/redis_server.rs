@@ -204,6 +204,21 @@ impl RedisServer {
     }
 }
 
+/// A test that fails shows what its servers have logged last.
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<_> = log.lines().collect();
+            println!(
+                "The log of the server on port {}:\n{}",
+                self.port,
+                lines[lines.len().saturating_sub(30)..].join("\n")
+            );
+        }
+    }
+}
+
 /// Formats a reply like redis-cli when its output is not a terminal.
 fn raw(reply: &Value) -> String {
     match reply {
