@@ -1,7 +1,8 @@
 """Runs, for each planted mutant, the tests that reach it, near and quick ones first, until one fails.
 
 Usage: judge.py FOLDER. FOLDER has list.json, planted.json, reached/, binaries.json, and tests.txt: the times of the tests without
-a mutant. Prints the mutants that no test notices, except those in equivalent.txt, and fails if these are more than one of 20.
+a mutant. A test whose name ends with `::` is a module whose tests share their servers: they run as one. Prints the mutants that
+no test notices, except those in equivalent.txt, and fails if these are more than one of 20.
 """
 
 import json
@@ -36,8 +37,9 @@ def main():
 
     def failing(number, program, tests, patience):
         """Those of the tests that fail with a mutant or do not end with it; all, if their process is ended."""
+        exact = () if tests[0].endswith("::") else ("--exact",)
         run = subprocess.Popen(
-            [programs[program]["binary-path"], "--exact", *tests, "--test-threads", "4"], cwd=tree,
+            [programs[program]["binary-path"], *exact, *tests, "--test-threads", "4"], cwd=tree,
             env={**os.environ, "MUTANT": str(number), "CARGO_MANIFEST_DIR": str(tree)}, start_new_session=True, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )
@@ -47,11 +49,12 @@ def main():
             os.killpg(run.pid, signal.SIGKILL)
             ended = set(re.findall(r"^test (\S+) .*ok$", run.communicate()[0], re.M))
             return [test for test in tests if test not in ended]
-        return (re.findall(r"^test (\S+) .*FAILED$", told, re.M) or tests) if run.returncode else []
+        failed = re.findall(r"^test (\S+) .*FAILED$", told, re.M)
+        return ([test for test in tests if test in failed] or tests) if run.returncode else []
 
     def fails(number, program, tests):
         """Whether one of these tests fails with a mutant, and again, and not without it: a busy machine fails any."""
-        failed = [test for test in failing(number, program, tests, 2) if test in tests]
+        failed = failing(number, program, tests, 2)
         again = failed and failing(number, program, failed, 8)
         return bool(again) and not failing(0, program, failed, 8)
 
@@ -66,8 +69,8 @@ def main():
         for size in (*CHUNKS, len(tests)):
             of = defaultdict(list)
             for program, test in tests[at : at + size]:
-                of[program].append(test)
-            if any(fails(number, program, names) for program, names in of.items()):
+                of[program, test.endswith("::") and test].append(test)
+            if any(fails(number, program, names) for (program, _), names in of.items()):
                 return False
             at += size
         return True
