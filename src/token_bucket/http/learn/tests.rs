@@ -168,6 +168,13 @@ fn the_fields_of_vendors() {
     assert_eq!(told(&tokens), [("tokens", 150_000, 86_400, Some(149_984), 360)]);
     let quotas = Plan::of(&tokens, None).quotas.unwrap();
     assert_eq!(quotas.max_cost(), 150_000);
+    // Halfway between a minute and a day, by their ratio.
+    let window = |reset| {
+        let [limit, remaining] =
+            [("x-ratelimit-limit-requests", "1"), ("x-ratelimit-remaining-requests", "0")];
+        default(&[limit, remaining, ("x-ratelimit-reset-requests", reset)])[0].2
+    };
+    assert_eq!((window("37m57s"), window("37m58s")), (60, 86_400));
 
     let anthropic = [
         ("date", DATE),
