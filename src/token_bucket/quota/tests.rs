@@ -7,9 +7,14 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::*;
 
+/// The interval of a quota, as it is stored. No product is above what a number of Lua holds.
 fn interval(quota: Quota) -> (i64, i64) {
     let quotas = Quotas::new([quota]).unwrap();
-    (quotas.limits()[0].num, quotas.limits()[0].den)
+    let Tokens { burst, num, den } = quotas.limits()[0].tokens;
+    let all = i128::from(burst) * MOST_REPEATS as i128 * i128::from(den);
+    assert!(i128::from(num) * i128::from(den) < 1 << 53 && den <= 1 << 20, "{num}/{den}");
+    assert!(den == 1 || all <= 1 << 53, "{burst} of {num}/{den}");
+    (num, den)
 }
 
 #[test]
