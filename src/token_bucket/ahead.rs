@@ -7,7 +7,7 @@ use crate::store::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script,
 use crate::token_bucket::quota::Quotas;
 
 /// The minimum size of a prefetch.
-const LEAST: i64 = 8;
+pub(super) const LEAST: i64 = 8;
 
 /// One process may prefetch at most one in `SHARE` of the available tokens.
 const SHARE: i64 = 4;

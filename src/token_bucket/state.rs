@@ -5,6 +5,9 @@
 //! `T`, a request for `n` tokens is admitted if `max(TAT, now) + n·T − burst·T ≤ now + wait`. It acts at the time
 //! on the left-hand side. Times are whole µs plus `den`-ths of a µs, so nothing is rounded.
 
+#[cfg(test)]
+mod tests;
+
 use smallvec::SmallVec;
 
 use crate::store::Cell;

@@ -184,12 +184,12 @@ impl Bucket {
         }
     }
 
-    /// Whether the request fits the windows of calendar quotas in which it acts.
+    /// Whether the request fits the windows of calendar quotas in which it acts. [`has`](Self::has) checks what is held.
     #[cold]
     pub(super) fn has_in_windows(&self, quotas: &Quotas, now: i64, ask: Ask) -> bool {
         let (acts, until) = (self.acts_in_windows(quotas, now, ask.cost), now + ask.wait);
         let mut levels = self.pairs(quotas).filter(|(level, _)| level.calendar().is_some());
-        acts <= until && levels.all(|(level, _)| ask.cost <= level.unused(now, acts, until) - self.held())
+        acts <= until && levels.all(|(level, _)| ask.cost <= level.unused(now, acts, until))
     }
 
     /// When a request acts, if it is charged: each calendar quota charges it to the window in which it may act under all

@@ -1,5 +1,8 @@
 //! Bans: a key that is refused too often is refused completely for some time.
 
+#[cfg(test)]
+mod tests;
+
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,7 +121,7 @@ impl Bans {
         }
         let ban = self.bans.count(key.clone()).await?;
         let ban = ban.state.tightest();
-        let earlier = ban.limit - 1 - ban.remaining.min(ban.limit - 1);
+        let earlier = (ban.limit - 1).saturating_sub(ban.remaining);
         let span = self.ban.span.saturating_mul(1 << earlier.min(31)).min(self.ban.longest);
         bucket.block_for(key.clone(), span).await?;
         self.refusals.reset(key).await

@@ -1,5 +1,8 @@
 //! The learned quotas that this process knows.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -206,85 +209,3 @@ fn parsed(remembered: &Remembered) -> Option<Quotas> {
 }
 
 debug!(LearnedQuotas);
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::super::Policy;
-    use super::*;
-    use crate::Quota;
-
-    #[test]
-    fn the_number_of_known_keys_is_bounded() {
-        let learned = LearnedQuotas::new(&Store::in_memory(), "upstreams");
-        let remembered = || Ok(Remembered { quotas: "10/s".into(), corrects: false });
-        for key in 0..MOST as u64 + 100 {
-            let quotas = learned.0.read(&Key::from(key), remembered());
-            assert_eq!(quotas.map(|quotas| quotas.to_string()).as_deref(), Some("10/s"), "{key}");
-        }
-        assert_eq!(lock(&learned.0.known).len(), MOST);
-    }
-
-    #[test]
-    fn in_an_outage_what_is_known_stays_and_nobody_waits_again() {
-        let learned = LearnedQuotas::new(&Store::in_memory(), "upstreams");
-        let (key, away) = (Key::from("k"), || Err(Error::unavailable(crate::error::Cause::TimedOut, "away")));
-        assert_eq!(learned.0.read(&key, away()), None);
-        assert!(lock(&learned.0.known).contains_key(&key), "it is read again in the background");
-        learned.0.read(&key, Ok(Remembered { quotas: "10/s".into(), corrects: false }));
-        assert!(learned.0.read(&key, away()).is_some());
-        // A text of another version.
-        assert_eq!(
-            learned.0.read(&key, Ok(Remembered { quotas: "10/fortnight".into(), corrects: false })),
-            None
-        );
-    }
-
-    /// Requests that are decided before the store answers would go by the configured quotas, and wait by these.
-    #[tokio::test]
-    async fn what_is_learned_first_holds_before_the_store_answers() {
-        let away = Store::redis("redis://127.0.0.1:1").unwrap();
-        let learned = LearnedQuotas::new(&away, "upstreams");
-        let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", Quota::per_second(100)).unwrap();
-        let decision = bucket.allow("k").await.unwrap();
-        let policy = Policy { limit: Some(20), window: Some(Duration::from_secs(1)), ..Policy::named("") };
-        let told = Learned { policies: vec![policy], ..Learned::default() };
-        let key = Key::from("k");
-        learned.learn(&bucket, &key, &decision, &told);
-        let quotas = learned.known(&key).map(|quotas| quotas.to_string());
-        assert_eq!(quotas.as_deref(), Some("1164/min, burst 1"));
-    }
-
-    /// One call per key is in flight at a time.
-    #[test]
-    fn calls_are_bounded() {
-        let mut known = Known::default();
-        assert!(known.ask(5) && !known.ask(5) && !known.ask(5 + GIVEN_UP) && known.ask(6 + GIVEN_UP));
-    }
-
-    #[test]
-    fn keys_that_were_not_read_for_a_minute_make_room() {
-        let mut all: HashMap<_, _> = (0..MOST as u64).map(|key| (Key::from(key), Known::default())).collect();
-        let key = Key::from("another");
-        assert!(slot(&mut all, &key, UNUSED - 1).is_none());
-        assert!(slot(&mut all, &key, UNUSED).is_some());
-        assert_eq!(all.len(), 1);
-    }
-
-    /// A response that tells what is known costs no call.
-    #[tokio::test]
-    async fn nothing_is_sent_if_nothing_is_learned() {
-        let away = Store::redis("redis://127.0.0.1:1").unwrap();
-        let learned = LearnedQuotas::new(&away, "upstreams");
-        let policy = Policy { limit: Some(20), window: Some(Duration::from_secs(1)), ..Policy::named("") };
-        let told = Learned { policies: vec![policy], ..Learned::default() };
-        let quotas = Plan::of(&told, None).quotas.unwrap();
-        let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", quotas.clone()).unwrap();
-        let (key, decision) = (Key::from("k"), bucket.allow("k").await.unwrap());
-        assert_eq!(Plan::of(&told, None).missing(&decision), [0]);
-        learned.0.read(&key, Ok(Remembered { quotas: quotas.to_string().into(), corrects: false }));
-        learned.learn(&bucket, &key, &decision, &told);
-        assert_eq!(lock(&learned.0.known)[&key].asked_at, None);
-    }
-}

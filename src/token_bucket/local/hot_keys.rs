@@ -53,6 +53,15 @@ mod tests {
         assert_eq!(hot_keys.note(7, 5_000_000, span, 100), Some(100));
         let others = (0..1000).filter_map(|key| hot_keys.note(key, 6_000_000, span, 1)).count();
         assert_eq!(others, 0, "many keys in one place");
+        for bit in 0..TAG_BITS {
+            let two = (0..100).filter_map(|at| hot_keys.note((at % 2) << bit, 6_010_000, span, 1)).count();
+            assert_eq!(two, 0, "two keys in one place");
+        }
+        let many =
+            (0..16 * 1000).filter_map(|at| hot_keys.note((at % 1000) << 20, 6_020_000, span, 1)).count();
+        assert_eq!(many, 1000, "keys in many places");
+        let late = (0..40).filter_map(|at| hot_keys.note(7, i64::MAX / 2 + at % 2, 1000, 1)).count();
+        assert_eq!(late, 2, "so late that a span has a large number");
         let most = (1 << BITS) - 1;
         assert_eq!(hot_keys.note(7, 7_000_000, span, i64::MAX), Some(most));
         assert_eq!(

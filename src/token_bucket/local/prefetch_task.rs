@@ -1,6 +1,9 @@
 //! Prefetches tokens of a hot key, and gives unused tokens back. This is a task on the store's own thread that
 //! runs while the key is hot.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +13,7 @@ use super::slots::{MOST, SLOTS};
 use crate::clock;
 use crate::store::timer::sleep;
 use crate::sync::atomic::Ordering;
-use crate::token_bucket::ahead::{Prefetch, Prefetched};
+use crate::token_bucket::ahead::{LEAST, Prefetch, Prefetched};
 use crate::token_bucket::calls::Clients;
 use crate::token_bucket::cancel::Cancel;
 
@@ -65,10 +68,9 @@ impl PrefetchTask {
                 && self.entry.wants.load(Ordering::Relaxed)
             {
                 let missed = self.entry.missed.swap(0, Ordering::Relaxed);
-                let per_half_hold = (used + missed).saturating_mul(self.hold / 2) / (now - charged).max(100);
-                let most = per_half_hold.min(2 * previous + missed).min(MOST);
+                let most = worth(self.hold, now - charged, used, missed, previous);
                 (charged, used) = (now, 0);
-                previous = if most < 8 { 0 } else { self.charge(slot, most, now).await };
+                previous = if most > 0 { self.charge(slot, most, now).await } else { 0 };
                 goes_on = previous > 0;
                 if !goes_on {
                     self.entry.no_prefetch_until.store(now + self.hold, Ordering::Relaxed);
@@ -149,6 +151,14 @@ impl PrefetchTask {
             self.entry.open();
         }
     }
+}
+
+/// How many tokens are worth a prefetch, if tokens were used, and others missed, in the µs that have `passed` since the previous
+/// one: those of half of the time for which they are held.
+fn worth(hold: i64, passed: i64, used: i64, missed: i64, previous: i64) -> i64 {
+    let per_half_hold = (used + missed).saturating_mul(hold / 2) / passed.max(100);
+    let most = per_half_hold.min(2 * previous + missed).min(MOST);
+    if most < LEAST { 0 } else { most }
 }
 
 /// Also runs if the thread ends first. Prefetched tokens are not used after that.

@@ -1,3 +1,7 @@
+mod entries;
+mod gate;
+mod prefetched;
+
 use std::time::Duration;
 
 use futures::future::join_all;

@@ -99,3 +99,25 @@ impl ThreadLocalEntry {
         Decision { is_local: true, ..Decision::new(ask.cost, admitted, state) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::Quota;
+
+    #[test]
+    fn entries_use_many_places() {
+        let quotas = |burst| Quotas::new([Quota::per_second(3).burst(burst)]).unwrap();
+        let (key, set, sets) = (Key::from("k"), quotas(1), (1..200).map(quotas).collect::<Vec<_>>());
+        let key_of = |n: u64, length: usize| Key::from(format!("{n:x>length$}"));
+        let many = [
+            (0..200).map(|n| place(1, &key_of(n, 3), &set)).collect::<HashSet<_>>(),
+            (0..200).map(|n| place(1, &key_of(n, 20), &set)).collect(),
+            (0..200).map(|table| place(table, &key, &set)).collect(),
+            sets.iter().map(|set| place(1, &key, set)).collect(),
+        ];
+        assert!(many.iter().all(|places| places.len() > PLACES / 2), "{many:?}");
+    }
+}

@@ -7,9 +7,14 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::*;
 
+/// The interval of a quota, as it is stored. No product is above what a number of Lua holds.
 fn interval(quota: Quota) -> (i64, i64) {
     let quotas = Quotas::new([quota]).unwrap();
-    (quotas.limits()[0].num, quotas.limits()[0].den)
+    let Tokens { burst, num, den } = quotas.limits()[0].tokens;
+    let all = i128::from(burst) * MOST_REPEATS as i128 * i128::from(den);
+    assert!(i128::from(num) * i128::from(den) < 1 << 53 && den <= 1 << 20, "{num}/{den}");
+    assert!(den == 1 || all <= 1 << 53, "{burst} of {num}/{den}");
+    (num, den)
 }
 
 #[test]
@@ -27,14 +32,14 @@ fn intervals_are_exact_fractions() {
 
 #[test]
 fn the_ceiling_of_a_fraction_is_the_nearest_above() {
-    for (p, q, most) in
-        [(1_000_000, 7, 100), (22, 7, 6), (1, 1000, 999), (355, 113, 100), (5, 1, 1), (7, 3, 2)]
-    {
+    let small = (1..40).flat_map(|p| (1..40).flat_map(move |q| (1..14).map(move |most| (p, q, most))));
+    for (p, q, most) in small.chain([(1_000_000, 7, 100), (1, 1000, 999), (355, 113, 100), (355, 113, 113)]) {
         let (num, den) = ceiling(p, q, most);
-        assert!(den <= most && num * q >= p * den, "{num}/{den}");
+        assert!((1..=most).contains(&den) && num * q >= p * den, "{num}/{den}");
         for other in 1..=most {
             let above = (p * other + q - 1) / q;
-            assert!(above * den >= num * other, "{above}/{other} is nearer to {p}/{q} than {num}/{den}");
+            let is_nearer = above * den < num * other || above * den == num * other && other < den;
+            assert!(!is_nearer, "{above}/{other} is nearer to {p}/{q} than {num}/{den}");
         }
     }
 }

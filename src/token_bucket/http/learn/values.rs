@@ -6,6 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderValue};
 
+#[cfg(test)]
+mod tests;
+
 /// Longer values are not read.
 const LONGEST: usize = 64;
 

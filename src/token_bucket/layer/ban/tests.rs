@@ -1,0 +1,82 @@
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use super::*;
+use crate::Store;
+use crate::store::Clock;
+
+/// A key without tokens, and the bans of its layer.
+struct World {
+    bans: Bans,
+    bucket: TokenBucket,
+    micros: Arc<AtomicI64>,
+}
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+impl World {
+    async fn new(ban: Ban) -> Self {
+        let micros = Arc::new(AtomicI64::new(1_760_000_000_000_000));
+        let store = Store::with_clock(Clock::Manual(Arc::clone(&micros)));
+        let bucket = TokenBucket::new(&store, "logins", Quota::non_refilling(1)).unwrap();
+        assert!(bucket.allow("k").await.unwrap().is_admitted());
+        Self { bans: Bans::new(&bucket, ban).unwrap(), bucket, micros }
+    }
+
+    /// Refuses the key so many times. Returns how long it is banned then.
+    async fn refused(&self, times: usize) -> Duration {
+        for _ in 0..times {
+            let decision = self.bucket.allow("k").await.unwrap();
+            assert!(!decision.is_admitted());
+            self.bans.refused(&self.bucket, &Key::from("k"), &decision);
+        }
+        self.bucket.peek("k").await.unwrap().blocked_for()
+    }
+
+    fn advance(&self, span: Duration) {
+        self.micros.fetch_add(span.as_micros() as i64, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn each_ban_is_twice_as_long_up_to_the_longest() {
+    let world = World::new(Ban::after(3, seconds(60)).growing_up_to(seconds(250))).await;
+    for span in [60, 120, 240, 250, 250, 250, 250].map(seconds) {
+        assert_eq!(world.refused(2).await, Duration::ZERO);
+        assert_eq!(world.refused(1).await, span);
+        world.advance(span);
+    }
+    // One ban is forgotten in each 500 s. The last began 1130 s ago, so the third of the first four follows.
+    world.advance(seconds(880));
+    assert_eq!(world.refused(3).await, seconds(240));
+}
+
+#[tokio::test]
+async fn refusals_during_a_ban_do_not_count() {
+    let world = World::new(Ban::after(3, seconds(60))).await;
+    let before = world.bucket.allow("k").await.unwrap();
+    assert_eq!(world.refused(3).await, seconds(60));
+    world.advance(seconds(20));
+    assert_eq!(world.refused(5).await, seconds(40));
+    world.advance(seconds(40));
+    assert_eq!((world.refused(2).await, world.refused(1).await), (Duration::ZERO, seconds(60)));
+    world.advance(seconds(20));
+    // Another process does not know of the ban yet.
+    for _ in 0..3 {
+        world.bans.refused(&world.bucket, &Key::from("k"), &before);
+    }
+    assert_eq!(world.refused(0).await, seconds(40));
+}
+
+#[tokio::test]
+async fn one_refusal_is_forgotten_in_each_span() {
+    let world = World::new(Ban::after(2, seconds(60))).await;
+    for _ in 0..5 {
+        assert_eq!(world.refused(1).await, Duration::ZERO);
+        world.advance(seconds(60));
+    }
+    assert_eq!(world.refused(1).await, Duration::ZERO);
+    world.advance(seconds(59));
+    assert_eq!(world.refused(1).await, seconds(60));
+}

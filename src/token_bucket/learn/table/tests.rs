@@ -1,0 +1,206 @@
+use std::time::Duration;
+
+use super::*;
+use crate::Quota;
+use crate::token_bucket::learn::Policy;
+use support::redis_server::RedisServer;
+
+const NOWHERE: &str = "redis://127.0.0.1:1";
+
+fn remembered(quotas: &str) -> Remembered {
+    Remembered { quotas: quotas.into(), corrects: false }
+}
+
+/// A limit per second, as a response tells it.
+fn told(limit: u64) -> Learned {
+    let policy = Policy { limit: Some(limit), window: Some(Duration::from_secs(1)), ..Policy::named("") };
+    Learned { policies: vec![policy], ..Learned::default() }
+}
+
+fn quotas(limit: u64) -> Quotas {
+    Plan::of(&told(limit), None).quotas.unwrap()
+}
+
+/// What a process without a store knows of a key, whose requests are decided under what was learned.
+struct Process {
+    learned: LearnedQuotas,
+    bucket: TokenBucket,
+    key: Key,
+}
+
+impl Process {
+    fn knows(known: Known) -> Self {
+        let learned = LearnedQuotas::new(&Store::redis(NOWHERE).unwrap(), "upstreams");
+        let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", quotas(20)).unwrap();
+        let this = Self { learned, bucket, key: Key::from("k") };
+        lock(&this.learned.0.known).insert(this.key.clone(), known);
+        this
+    }
+
+    fn known(&self) -> Known {
+        lock(&self.learned.0.known)[&self.key].clone()
+    }
+
+    /// Learns from the response to a request that was decided at a time of the store.
+    async fn learns(&self, learned: &Learned, now: i64) {
+        let mut decision = self.bucket.allow("another").await.unwrap();
+        decision.state.now = now;
+        self.learned.learn(&self.bucket, &self.key, &decision, learned);
+    }
+
+    /// Whether a call was sent. It may have failed already.
+    fn has_asked(&self, before: &Known) -> bool {
+        let known = self.known();
+        known.asked_at.is_some() || known.read_at != before.read_at
+    }
+}
+
+#[test]
+fn the_number_of_known_keys_is_bounded() {
+    let learned = LearnedQuotas::new(&Store::in_memory(), "upstreams");
+    for key in 0..MOST as u64 + 100 {
+        let quotas = learned.0.read(&Key::from(key), Ok(remembered("10/s")));
+        assert_eq!(quotas.map(|quotas| quotas.to_string()).as_deref(), Some("10/s"), "{key}");
+    }
+    assert_eq!(lock(&learned.0.known).len(), MOST);
+}
+
+#[test]
+fn in_an_outage_what_is_known_stays_and_nobody_waits_again() {
+    let learned = LearnedQuotas::new(&Store::in_memory(), "upstreams");
+    let (key, away) = (Key::from("k"), || Err(Error::unavailable(crate::error::Cause::TimedOut, "away")));
+    assert_eq!(learned.0.read(&key, away()), None);
+    assert!(lock(&learned.0.known).contains_key(&key), "it is read again in the background");
+    learned.0.read(&key, Ok(remembered("10/s")));
+    assert!(learned.0.read(&key, away()).is_some());
+    // A text of another version.
+    assert_eq!(learned.0.read(&key, Ok(remembered("10/fortnight"))), None);
+}
+
+/// Requests that are decided before the store answers would go by the configured quotas, and wait by these.
+#[tokio::test]
+async fn what_is_learned_first_holds_before_the_store_answers() {
+    let away = Store::redis(NOWHERE).unwrap();
+    let learned = LearnedQuotas::new(&away, "upstreams");
+    let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", Quota::per_second(100)).unwrap();
+    let decision = bucket.allow("k").await.unwrap();
+    let key = Key::from("k");
+    learned.learn(&bucket, &key, &decision, &told(20));
+    let quotas = learned.known(&key).map(|quotas| quotas.to_string());
+    assert_eq!(quotas.as_deref(), Some("1164/min, burst 1"));
+}
+
+/// One call per key is in flight at a time.
+#[test]
+fn calls_are_bounded() {
+    let mut known = Known::default();
+    assert!(known.ask(5) && !known.ask(5) && !known.ask(5 + GIVEN_UP) && known.ask(6 + GIVEN_UP));
+}
+
+#[test]
+fn keys_that_were_not_read_for_a_minute_make_room() {
+    let mut all: HashMap<_, _> = (0..MOST as u64).map(|key| (Key::from(key), Known::default())).collect();
+    let key = Key::from("another");
+    assert!(slot(&mut all, &key, UNUSED - 1).is_none());
+    assert!(slot(&mut all, &key, UNUSED).is_some());
+    assert_eq!(all.len(), 1);
+}
+
+/// A response that tells what is known costs no call.
+#[tokio::test]
+async fn nothing_is_sent_if_nothing_is_learned() {
+    let away = Store::redis(NOWHERE).unwrap();
+    let learned = LearnedQuotas::new(&away, "upstreams");
+    let quotas = quotas(20);
+    let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", quotas.clone()).unwrap();
+    let (key, decision) = (Key::from("k"), bucket.allow("k").await.unwrap());
+    assert_eq!(Plan::of(&told(20), None).missing(&decision), [0]);
+    learned.0.read(&key, Ok(remembered(&quotas.to_string())));
+    learned.learn(&bucket, &key, &decision, &told(20));
+    assert_eq!(lock(&learned.0.known)[&key].asked_at, None);
+}
+
+#[tokio::test]
+async fn another_limit_is_learned_once_in_a_second() {
+    let now = clock::micros();
+    // The change that was just sent is of the future, as this machine may be slow.
+    for (changed_at, changes) in [(0, true), (now + 60_000_000, false), (now - CHANGE_AFTER - 1, true)] {
+        let before = Known { quotas: Some(quotas(20)), read_at: now, changed_at, ..Known::default() };
+        let process = Process::knows(before.clone());
+        process.learns(&told(30), 7).await;
+        assert_eq!(process.has_asked(&before), changes, "{}", now - changed_at);
+        assert_eq!(process.known().changed_at != changed_at, changes, "{}", now - changed_at);
+        assert_eq!(process.known().quotas, Some(quotas(20)), "until the store answers");
+    }
+}
+
+#[tokio::test]
+async fn what_an_undated_decision_tells_does_not_hold_before_the_store_answers() {
+    for (now, holds) in [(0, false), (1, true)] {
+        let process = Process::knows(Known { read_at: clock::micros(), ..Known::default() });
+        process.learns(&told(20), now).await;
+        assert_eq!(process.known().quotas.is_some(), holds);
+    }
+}
+
+/// The bucket has more tokens than the upstream.
+#[tokio::test]
+async fn fewer_tokens_are_corrected_whenever_they_are_told() {
+    for (remaining, corrects) in [(0, true), (1, false)] {
+        let now = clock::micros();
+        let before = Known { quotas: Some(quotas(20)), read_at: now, changed_at: now, ..Known::default() };
+        let process = Process::knows(before.clone());
+        let mut told = told(20);
+        told.policies[0].remaining = Some(remaining);
+        let state = process.bucket.peek("k").await.unwrap();
+        let decision = Decision::new(1, true, state);
+        process.learned.learn(&process.bucket, &process.key, &decision, &told);
+        assert_eq!(process.has_asked(&before), corrects, "{remaining}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_told_again_is_confirmed_until_another_process_changes_it() {
+    let known = Known { quotas: Some(quotas(20)), read_at: clock::micros(), ..Known::default() };
+    let process = Process::knows(known);
+    process.learns(&told(20), 7).await;
+    process.learns(&told(20), 5).await;
+    assert_eq!(process.known().confirmed, 7);
+    process.learned.0.read(&process.key, Ok(remembered(&quotas(20).to_string())));
+    assert_eq!(process.known().confirmed, 7);
+    process.learned.0.read(&process.key, Ok(remembered(&quotas(30).to_string())));
+    assert_eq!(process.known().confirmed, 0);
+}
+
+#[tokio::test]
+async fn the_store_is_asked_again_after_two_seconds() {
+    // What was just read is of the future, as this machine may be slow.
+    for (age, asks) in [(-60_000_000, false), (READ_AFTER + 1, true)] {
+        let before = Known { read_at: clock::micros() - age, ..Known::default() };
+        let process = Process::knows(before.clone());
+        assert!(matches!(process.learned.of(&process.key), ChosenQuotas::Ready(None)));
+        assert_eq!(process.has_asked(&before), asks, "{age}");
+    }
+}
+
+/// An older response that another process got late changes what is remembered, but not for long.
+#[tokio::test]
+async fn what_is_confirmed_is_told_to_the_store_again() {
+    let server = RedisServer::start().await;
+    let store = Store::redis(&server.url()).unwrap();
+    for (confirmed, holds) in [(0, false), (1500, false), (2500, true)] {
+        let learned = LearnedQuotas::new(&store, "upstreams");
+        let key = Key::from(confirmed.to_string());
+        let late = Learn { order: 2000, quotas: "30/s".into(), corrects: false };
+        learned.0.client.run(key.clone(), late).await.unwrap();
+        let known = Known { quotas: Some(quotas(20)), confirmed, ..Known::default() };
+        lock(&learned.0.known).insert(key.clone(), known);
+        assert!(matches!(learned.of(&key), ChosenQuotas::Ready(Some(now)) if now == quotas(20)));
+        support::eventually("the store answers", Duration::from_secs(60), async || {
+            lock(&learned.0.known)[&key].read_at > 0
+        })
+        .await;
+        let expected = if holds { quotas(20) } else { "30/s".parse().unwrap() };
+        assert_eq!(learned.known(&key), Some(expected), "{confirmed}");
+    }
+}

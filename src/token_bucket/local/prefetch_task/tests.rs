@@ -1,0 +1,227 @@
+use std::sync::atomic::AtomicI64;
+
+use futures::FutureExt as _;
+
+use super::*;
+use crate::store::Clock;
+use crate::token_bucket::TokenBucket;
+use crate::{Key, Quota, Store};
+
+const BURST: u32 = 200_000;
+const HOLD: i64 = 200_000;
+
+/// A bucket in memory, with a key whose tokens are prefetched.
+struct World {
+    bucket: TokenBucket,
+    entry: Arc<Entry>,
+    micros: Arc<AtomicI64>,
+    table: Arc<Table>,
+}
+
+impl World {
+    fn new() -> Self {
+        let micros = Arc::new(AtomicI64::new(1_760_000_000_000_000));
+        let store = Store::with_clock(Clock::Manual(Arc::clone(&micros)));
+        let bucket = TokenBucket::new(&store, "ahead", Quota::per_hour(1).burst(BURST)).unwrap();
+        let (table, key) = (Arc::new(Table::default()), Key::from("k"));
+        let entry = table.entry(table.hash(&key), &key, &bucket.quotas).unwrap();
+        Self { bucket, entry, micros, table }
+    }
+
+    fn task(&self) -> PrefetchTask {
+        let (entry, table) = (Arc::clone(&self.entry), Arc::clone(&self.table));
+        PrefetchTask {
+            entry,
+            table,
+            clients: Arc::clone(&self.bucket.clients),
+            hold: HOLD,
+            batches: [None, None],
+        }
+    }
+
+    /// How many tokens are missing in the store, half an hour later. What was given back counts as used for the µs
+    /// that it was away.
+    async fn missing(&self) -> i64 {
+        self.micros.fetch_add(1_800_000_000, Ordering::Relaxed);
+        let missing = i64::from(BURST - self.bucket.peek("k").await.unwrap().remaining());
+        self.micros.fetch_sub(1_800_000_000, Ordering::Relaxed);
+        missing
+    }
+}
+
+#[tokio::test]
+async fn what_is_used_is_counted_and_the_rest_is_given_back() {
+    let (world, now) = (World::new(), clock::micros());
+    let (mut task, slots) = (world.task(), &world.entry.slots.0);
+    world.entry.wants.store(true, Ordering::Relaxed);
+    assert_eq!(task.charge(0, 100, now).await, 100);
+    assert_eq!(
+        (world.entry.batch.load(Ordering::Relaxed), slots.left(0), world.missing().await),
+        (100, 100, 100)
+    );
+    assert!(!world.entry.wants.load(Ordering::Relaxed));
+    let uses = |tokens| assert!(world.entry.take(now, tokens, 63).is_some());
+    uses(30);
+    assert_eq!((task.collect(now), task.collect(now)), (30, 0));
+    assert_eq!(task.charge(1, 50, now + 1000).await, 50);
+    uses(70);
+    world.entry.known_until.store(i64::MAX, Ordering::Relaxed);
+    assert_eq!(task.collect(now), 70);
+    assert!(task.batches[0].is_none() && task.batches[1].is_some(), "the first is used up");
+    uses(20);
+    assert_eq!((task.collect(now + 1000 + HOLD - 1), world.missing().await), (20, 150));
+    assert_eq!(world.entry.known_until.load(Ordering::Relaxed), i64::MAX, "nothing was given back");
+    assert_eq!((task.collect(now + 1000 + HOLD), world.missing().await), (0, 120));
+    assert!(task.batches[1].is_none() && slots.left(1) == 0);
+    assert_eq!(
+        world.entry.known_until.load(Ordering::Relaxed),
+        0,
+        "the bucket has more than the last answer said"
+    );
+}
+
+/// The time that has passed counts by both clocks.
+#[tokio::test]
+async fn what_came_back_meanwhile_is_not_given_back() {
+    let (world, now) = (World::new(), clock::micros() - 2 * 3_600_000_000);
+    let mut task = world.task();
+    assert_eq!(task.charge(0, 100, now).await, 100);
+    assert_eq!((task.collect(now + HOLD), world.missing().await), (0, 2));
+}
+
+#[tokio::test]
+async fn if_a_batch_ends_unused_the_next_ends_as_well() {
+    for (used, missing, ends) in [(0, 0, [true, true]), (99, 99, [true, true]), (100, 150, [true, false])] {
+        let (world, now) = (World::new(), clock::micros());
+        let mut task = world.task();
+        assert_eq!((task.charge(0, 100, now).await, task.charge(1, 50, now + 1000).await), (100, 50));
+        if used > 0 {
+            assert!(world.entry.take(now, used, 63).is_some());
+        }
+        assert_eq!((task.collect(now + HOLD), world.missing().await), (used, missing));
+        assert_eq!(task.batches.each_ref().map(Option::is_none), ends, "{used}");
+    }
+}
+
+#[tokio::test]
+async fn what_comes_after_a_block_or_a_reset_is_given_back() {
+    let forgets: [fn(&World); 2] =
+        [|world| world.table.outdate(), |world| assert!(world.entry.ends_if(|_| true))];
+    for forgets in forgets {
+        let (world, now) = (World::new(), clock::micros());
+        forgets(&world);
+        let mut task = world.task();
+        assert_eq!((task.charge(0, 100, now).await, world.missing().await), (0, 0));
+        assert!(task.batches[0].is_none());
+        world.entry.known_until.store(i64::MAX, Ordering::Relaxed);
+        assert_eq!(task.charge(0, LEAST - 1, now).await, 0);
+        assert_eq!(world.entry.known_until.load(Ordering::Relaxed), i64::MAX, "nothing was given back");
+    }
+}
+
+#[tokio::test]
+async fn a_prefetch_without_tokens_is_no_batch() {
+    let (world, now) = (World::new(), clock::micros());
+    let mut task = world.task();
+    world.entry.wants.store(true, Ordering::Relaxed);
+    assert_eq!(task.charge(0, LEAST - 1, now).await, 0);
+    assert!(task.batches[0].is_none() && world.entry.wants.load(Ordering::Relaxed));
+}
+
+#[tokio::test]
+async fn the_use_since_the_last_prefetch_counts() {
+    const HALF_AN_HOUR: i64 = 1_800_000_000;
+    let world = World::new();
+    world.entry.missed.store(1000, Ordering::Relaxed);
+    world.entry.wants.store(true, Ordering::Relaxed);
+    let mut task = world.task();
+    task.hold = HALF_AN_HOUR;
+    let mut run = Box::pin(task.run(HALF_AN_HOUR));
+    assert!(futures::poll!(&mut run).is_pending());
+    let first = world.entry.batch.load(Ordering::Relaxed);
+    assert!((495..=500).contains(&first), "{first}");
+    // Just now, so it would use many in half of the time.
+    assert!(world.entry.take(clock::micros(), 480, 63).is_some());
+    assert!(futures::poll!(&mut run).is_pending());
+    assert_eq!(world.entry.batch.load(Ordering::Relaxed), 2 * first);
+}
+
+#[test]
+fn as_much_is_prefetched_as_is_used_in_half_of_the_time() {
+    for (used, missed, passed, previous, expected) in [
+        (0, 100, 10_000, 0, 50),
+        (0, 100, 20_000, 0, 25),
+        (60, 40, 10_000, 100, 50),
+        // At most twice as much as before, and what was missing.
+        (1000, 10, 10_000, 50, 110),
+        (1000, 0, 10_000, 50, 100),
+        // Less is not worth it.
+        (0, 16, 10_000, 0, 8),
+        (0, 15, 10_000, 0, 0),
+        (0, 16, 0, 0, 16),
+        (0, 1 << 40, 10_000, 0, MOST),
+    ] {
+        assert_eq!(
+            worth(10_000, passed, used, missed, previous),
+            expected,
+            "{used} {missed} {passed} {previous}"
+        );
+    }
+}
+
+#[test]
+fn a_key_of_little_use_rests() {
+    let world = World::new();
+    world.entry.missed.store(1, Ordering::Relaxed);
+    world.entry.wants.store(true, Ordering::Relaxed);
+    world.entry.has_prefetch_task.store(true, Ordering::Relaxed);
+    let before = clock::micros();
+    assert!(world.task().run(HOLD).now_or_never().is_some());
+    let rests = world.entry.no_prefetch_until.load(Ordering::Relaxed);
+    assert!((before + HOLD..=clock::micros() + HOLD).contains(&rests));
+    assert!(!world.entry.has_prefetch_task.load(Ordering::Relaxed));
+}
+
+#[tokio::test]
+async fn one_task_runs_unless_the_key_rests() {
+    let nowhere = Store::redis("redis://127.0.0.1:1").unwrap();
+    let clients = TokenBucket::new(&nowhere, "ahead", Quota::per_hour(1)).unwrap().clients;
+    let World { entry, table, .. } = World::new();
+    let start = || PrefetchTask::start(Arc::clone(&entry), Arc::clone(&table), &clients, HOLD, 100, HOLD);
+    entry.no_prefetch_until.store(i64::MAX, Ordering::Relaxed);
+    start();
+    assert!(!entry.has_prefetch_task.load(Ordering::Relaxed));
+    entry.no_prefetch_until.store(0, Ordering::Relaxed);
+    entry.has_prefetch_task.store(true, Ordering::Relaxed);
+    start();
+    assert!(!entry.wants.load(Ordering::Relaxed) && entry.missed.load(Ordering::Relaxed) == 0);
+    entry.has_prefetch_task.store(false, Ordering::Relaxed);
+    start();
+    support::eventually("a task has found no store", Duration::from_secs(60), async || {
+        entry.no_prefetch_until.load(Ordering::Relaxed) > 0
+            && !entry.has_prefetch_task.load(Ordering::Relaxed)
+    })
+    .await;
+}
+
+/// From the first request until nobody asks any more.
+#[tokio::test]
+async fn the_store_misses_what_was_used() {
+    let world = World::new();
+    world.entry.missed.store(1000, Ordering::Relaxed);
+    world.entry.wants.store(true, Ordering::Relaxed);
+    world.entry.has_prefetch_task.store(true, Ordering::Relaxed);
+    let task = tokio::spawn(world.task().run(HOLD));
+    let mut used = 0;
+    while used < 5000 {
+        match world.entry.take(clock::micros(), 1, 63) {
+            Some(taken) => used += taken.count,
+            None => world.entry.missed(1),
+        }
+        tokio::task::yield_now().await;
+        assert!(!task.is_finished(), "{used}");
+    }
+    task.await.unwrap();
+    assert_eq!(world.missing().await, used);
+    assert!(!world.entry.has_prefetch_task.load(Ordering::Relaxed));
+}
