@@ -116,6 +116,18 @@ fn as_many_wait_as_the_terms_say() {
     assert_eq!(ask(&mut state, &d, 2, dead - 1000), Standing::Refused { soonest, before: 2 });
     assert_eq!(ask(&mut state, &d, 2, dead), Standing::Queued { soonest, before: 0 });
     assert_eq!(ask(&mut later, &d, 3, dead), Standing::Queued { soonest, before: 2 });
+    // Who waits until no permit is held takes nobody's place in the queue.
+    let mut state = KeyState::<PermitHolders>::default();
+    ask(&mut state, &permit(1, "1/1"), 9, START);
+    let idle = |max_waiters| Terms { max_waiters, rank: 8, ..Terms::usual(TTL) };
+    for (id, before) in [(2, 0), (5, 1)] {
+        let standing = ask_of(&mut state, &permit(id, "idle"), idle(9), START);
+        assert_eq!(standing, Standing::Queued { soonest, before });
+    }
+    state.heartbeat(&[permit(2, "idle")], START + SECOND, SPANS);
+    let refused = |before| Standing::Refused { soonest, before };
+    assert_eq!(ask(&mut state, &permit(3, "1/1"), 0, dead), refused(0));
+    assert_eq!(ask_of(&mut state, &permit(4, "idle"), idle(0), dead), refused(2));
 }
 
 /// Outcomes leave nothing to do: for any caller that does not hold, or for callers that would have to wait.
