@@ -240,3 +240,20 @@ impl<S, B, R> Layer<S> for IdempotencyLayer<B, R> {
 debug!(IdempotencyLayer<B, R>, shared);
 
 debug!(IdempotencyBuilder<B, R>, settings.name);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What may change when the request is repeated is not stored.
+    #[test]
+    fn final_statuses_are_stored() {
+        for status in 100..600 {
+            let parts =
+                http::Response::builder().status(status).body(()).map(|response| response.into_parts().0);
+            let may_change = [401, 407, 408, 409, 423, 425, 429].contains(&status);
+            let expected = (200..500).contains(&status) && !may_change;
+            assert_eq!(parts.is_ok_and(|parts| is_final(&parts)), expected, "{status}");
+        }
+    }
+}

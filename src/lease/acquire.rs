@@ -376,3 +376,6 @@ impl<K: Kind> PartialEq for Waiter<K> {
         std::ptr::eq(self, other)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -262,3 +262,55 @@ impl<K: Kind<Outcome = ()>> Leases<K> {
 debug!(Leases<K: Kind>, holding.options);
 
 debug!(Admission<K: Kind>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::holder::Exclusive;
+    use crate::store::Signal;
+
+    fn admission() -> Arc<Admission<Exclusive>> {
+        let store = Store::in_memory();
+        Admission::new(&store, &Namespace::new(&store, "m").unwrap(), ())
+    }
+
+    /// The time for which a caller that is refused is told to wait.
+    #[test]
+    fn the_time_until_a_lease_is_free_is_estimated() {
+        let admission = admission();
+        let ns = Duration::from_nanos;
+        let estimated = |left, before| admission.retry_after(left, before).map(|span| span.as_nanos());
+        // The end of the next lease, until it is known how long leases are held.
+        assert_eq!(
+            [-1, 0, 1, 5000].map(|left| estimated(left, 0)),
+            [None, None, Some(1000), Some(5_000_000)]
+        );
+        admission.note_hold_time(None);
+        assert_eq!(admission.hold_time(), None);
+        for (held, average) in [(800, 800), (1600, 900), (1, 788), (8789, 1788)] {
+            admission.note_hold_time(Some(ns(held)));
+            assert_eq!(admission.hold_time(), Some(ns(average)), "{held}");
+        }
+        // As many turns as there are waiters before, and its own.
+        let expected =
+            [(9, 0, 1788), (1, 0, 1000), (9, 3, 7152), (9, 9, 9000), (9, i64::MAX, 9000), (0, 0, 0)];
+        for (left, before, nanos) in expected {
+            assert_eq!(estimated(left, before).unwrap_or(0), nanos, "{left} {before}");
+        }
+        // The longest hold time is a number still, and none is as short as nothing.
+        let admission = self::admission();
+        admission.note_hold_time(Some(Duration::ZERO));
+        assert_eq!(admission.hold_time(), Some(ns(1)));
+        (0..9).for_each(|_| admission.note_hold_time(Some(Duration::MAX)));
+        assert!(admission.hold_time() > Some(Duration::from_secs(86_400)));
+    }
+
+    #[test]
+    fn a_namespace_that_owes_no_release_is_dropped() {
+        let admission = admission();
+        admission.handle(Event::Signal(Signal::Hurry));
+        let weak = Arc::downgrade(&admission);
+        drop(admission);
+        assert!(weak.upgrade().is_none());
+    }
+}

@@ -219,3 +219,6 @@ impl Leases<Exclusive> {
         Ok(lease.collect())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -89,3 +89,93 @@ impl Ends {
         now >= self.first && self.until.values().all(|(expiry, _)| *expiry <= now) || self.until.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The holders of a key, by what ends first: 20 of the weight 2, 30 and 40 of the weight 1.
+    fn three() -> Ends {
+        let mut ends = Ends::default();
+        for (token, expiry, weight) in [("b", 30, 1), ("a", 20, 2), ("c", 40, 1)] {
+            ends.insert(&token.into(), expiry, weight);
+        }
+        ends
+    }
+
+    fn names(ends: &Ends) -> String {
+        ends.tokens().concat()
+    }
+
+    #[test]
+    fn holders_end_one_after_the_other() {
+        let mut ends = three();
+        assert_eq!((names(&ends), ends.used(), ends.soonest(0)), ("abc".into(), 4, 20));
+        for (now, left, used, soonest) in [
+            (19, "abc", 4, 20),
+            (20, "bc", 2, 30),
+            (29, "bc", 2, 30),
+            (39, "c", 1, 40),
+            (40, "", 0, 0),
+            (41, "", 0, 0),
+        ] {
+            ends.sweep(now);
+            assert_eq!((&*names(&ends), ends.used(), ends.soonest(now)), (left, used, soonest), "{now}");
+        }
+        // One that comes later ends at its own time.
+        ends.insert(&"d".into(), 70, 3);
+        ends.sweep(69);
+        assert_eq!((ends.soonest(69), ends.used(), ends.any().map(|token| &**token)), (70, 3, Some("d")));
+        ends.clear();
+        assert_eq!((ends.soonest(0), names(&ends), ends.used(), ends.any()), (0, String::new(), 0, None));
+    }
+
+    #[test]
+    fn holders_are_released_and_renewed() {
+        let mut ends = three();
+        ends.remove("a");
+        ends.remove("a");
+        assert_eq!(
+            (names(&ends), ends.used(), ends.get("a"), ends.get("b")),
+            ("bc".into(), 2, None, Some(30))
+        );
+        ends.extend("b", 50);
+        ends.extend("a", 90);
+        assert_eq!((ends.get("b"), ends.get("a"), ends.soonest(0)), (Some(50), None, 40));
+        ends.sweep(40);
+        assert_eq!(names(&ends), "b");
+        // Also to an earlier end than all others: the server's clock was set back.
+        ends.insert(&"d".into(), 60, 1);
+        ends.extend("d", 45);
+        ends.sweep(45);
+        assert_eq!(names(&ends), "b");
+    }
+
+    #[test]
+    fn all_have_ended_with_the_last_one() {
+        assert!(Ends::default().have_ended(-1));
+        let mut ends = three();
+        assert_eq!([19, 20, 39, 40].map(|now| ends.have_ended(now)), [false, false, false, true]);
+        ["a", "b", "c"].iter().for_each(|token| ends.remove(token));
+        assert!(ends.have_ended(0));
+    }
+
+    /// After the clock was set back, all leases are cut to the ttl in their tokens, if the first or the last one is too long.
+    #[test]
+    fn no_lease_lasts_longer_than_its_ttl() {
+        let of = |id: u8, ttl: &str| Arc::from(format!("0123456789abcdef-{id}{ttl}"));
+        for (now, ends_at) in [(11, [20, 30, 40]), (10, [20, 30, 40]), (9, [20, 30, 39]), (-1, [20, 29, 29])]
+        {
+            let mut ends = Ends::default();
+            let tokens = [of(1, ""), of(2, ".1e"), of(3, ".1e")]; // of 30 µs
+            tokens.iter().zip([20, 30, 40]).for_each(|(token, expiry)| ends.insert(token, expiry, 1));
+            ends.soonest(now);
+            assert_eq!(tokens.each_ref().map(|token| ends.get(token).unwrap_or(0)), ends_at, "{now}");
+        }
+        let mut ends = Ends::default();
+        let tokens = [of(1, ".1e"), of(2, ".a"), of(3, ".1e"), of(4, "")];
+        tokens.iter().zip([45, 46, 47, 90]).for_each(|(token, expiry)| ends.insert(token, expiry, 1));
+        assert_eq!(ends.soonest(10), 20);
+        assert_eq!(tokens.each_ref().map(|token| ends.get(token)), [40, 20, 40, 90].map(Some));
+    }
+}

@@ -142,3 +142,102 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
             && self.outcome.is_idle(now)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: i64 = 86_400_000_000;
+    const NOW: i64 = 1000 * DAY;
+
+    fn hold<const KEPT: bool>(holder: &mut Holder<KEPT>, token: &str, span: i64, now: i64) -> i64 {
+        holder.hold(&token.into(), now + span, now, &Queue::default())
+    }
+
+    /// Redis counts in whole ms, and never says that a key has no time left.
+    #[test]
+    fn a_lock_ends_at_a_whole_millisecond() {
+        let mut holder = Holder::<true>::default();
+        assert_eq!(
+            (holder.soonest(NOW), holder.used(), holder.is_full(), holder.fits("a")),
+            (0, 0, false, true)
+        );
+        hold(&mut holder, "a", 1001, NOW);
+        assert_eq!((holder.used(), holder.is_full(), holder.fits("a")), (1, true, false));
+        for (after, left) in [(0, 2000), (1, 1000), (1000, 1000), (1001, 1000), (1999, 1000)] {
+            assert_eq!(holder.soonest(NOW + after), NOW + after + left, "{after}");
+            assert_eq!(holder.held("a", NOW + after), Some((NOW + after + left, NOW)), "{after}");
+        }
+        assert_eq!(holder.held("b", NOW), None);
+        holder.sweep(NOW + 1999);
+        assert_eq!((holder.used(), holder.tokens()), (1, vec!["a".into()]));
+        holder.extend("a", NOW + 2999, NOW + 1);
+        assert_eq!(holder.soonest(NOW + 1), NOW + 3001);
+        holder.sweep(NOW + 3001);
+        assert_eq!((holder.used(), holder.soonest(NOW + 3001)), (0, 0));
+    }
+
+    /// Fences rise also where the clock stands still, as long as the last one is kept.
+    #[test]
+    fn fences_rise() {
+        let mut holder = Holder::<true>::default();
+        assert_eq!(hold(&mut holder, "a", 1000, NOW), NOW);
+        assert_eq!(hold(&mut holder, "b", 1000, NOW), NOW + FENCES);
+        assert_eq!(hold(&mut holder, "c", 1000, NOW + 2 * FENCES + 1), NOW + 2 * FENCES + 1);
+        let fence = NOW + DAY;
+        [fence, fence - 1].iter().for_each(|fence| holder.raise(*fence, NOW));
+        assert_eq!(holder.held("c", NOW).map(|(_, fence)| fence), Some(fence));
+        holder.forget("c");
+        holder.raise(fence + DAY, NOW);
+        // It is forgotten once it is kept no longer, or once it is lower than any later one.
+        let kept = NOW + 8 * DAY;
+        assert_eq!([fence + FENCES - 1, fence + FENCES].map(|now| holder.is_idle(now)), [false, true]);
+        holder.sweep(kept - 1);
+        assert_eq!(hold(&mut holder.clone(), "d", 1000, NOW), fence + FENCES);
+        holder.sweep(kept);
+        assert_eq!(hold(&mut holder, "d", 1000, NOW), NOW);
+        // That of a holder without kept fences is the time.
+        let mut holder = Holder::<false>::default();
+        assert_eq!([(); 2].map(|()| hold(&mut holder, "a", 1000, NOW)), [NOW; 2]);
+        holder.forget("a");
+        assert!(holder.is_idle(NOW));
+    }
+
+    #[test]
+    fn a_state_without_a_lock_and_a_fence_is_idle() {
+        let mut holder = Holder::<true>::default();
+        assert!(holder.is_idle(NOW));
+        // Its fence is kept for as long as the token says.
+        hold(&mut holder, "0123456789abcdef-1.2710~1388", 10_000, NOW);
+        holder.raise(NOW + DAY, NOW);
+        assert_eq!(
+            [NOW + 9999, NOW + 4_999_999, NOW + 5_000_000].map(|now| holder.is_idle(now)),
+            [false, false, true]
+        );
+        // A lock that is held is never idle.
+        holder.extend("", NOW + 3 * DAY, NOW);
+        assert_eq!([NOW + 3 * DAY - 1, NOW + 3 * DAY].map(|now| holder.is_idle(now)), [false, true]);
+    }
+
+    /// After the clock was set back, a lock is cut to the ttl in its token.
+    #[test]
+    fn no_lock_lasts_longer_than_its_ttl() {
+        for (token, left) in [
+            ("0123456789abcdef-1.2af8", 11_000), // of 11 ms
+            ("0123456789abcdef-1.2711", 11_000), // of 10 001 µs
+            ("0123456789abcdef-1.4e20", 20_000), // it has as much left
+            ("0123456789abcdef-1.7530", 20_000),
+            ("0123456789abcdef-1", 20_000),
+            ("0123456789abcdef-1.2af8:alice", 20_000),
+        ] {
+            let mut holder = Holder::<true>::default();
+            hold(&mut holder, token, 20_000, NOW);
+            assert_eq!(holder.soonest(NOW), NOW + left, "{token}");
+            assert_eq!(holder.held(token, NOW).map(|(until, _)| until), Some(NOW + left), "{token}");
+        }
+        // What is left is told in whole ms, so this one has no more than its ttl.
+        let mut holder = Holder::<true>::default();
+        hold(&mut holder, "0123456789abcdef-1.4e20", 20_000, NOW);
+        assert_eq!([NOW - 500, NOW].map(|now| holder.soonest(now)), [NOW + 19_500, NOW + 20_000]);
+    }
+}

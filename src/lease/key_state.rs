@@ -317,7 +317,7 @@ impl<H: Holders> Cell for KeyState<H> {
 
     fn clear(&mut self) {
         self.holders.clear();
-        if self.kept_until > 0 || !self.queue.is_empty() {
+        if self.kept_until > 0 {
             *self = Self { holders: std::mem::take(&mut self.holders), ..Self::default() };
         }
     }
@@ -328,20 +328,4 @@ impl<H: Holders> Cell for KeyState<H> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lease::holder::Holder;
-
-    /// A key that is always in use again keeps no memory of a crowd for ever.
-    #[test]
-    fn a_state_that_is_used_again_has_no_memory_of_a_crowd() {
-        let spans = Spans { grant: 1000, alive: 1000, tombstone: 2000 };
-        let mut state = KeyState::<Holder<true, ()>>::default();
-        for id in 0..100 {
-            state.release(&format!("0123456789abcdef-{id}").into(), true, 1, spans);
-        }
-        assert!(!state.is_idle(2000) && state.is_idle(2001));
-        state.clear();
-        assert_eq!(state.tombstones.capacity(), 0);
-    }
-}
+mod tests;

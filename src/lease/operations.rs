@@ -349,3 +349,6 @@ impl<K: Kind> Operation for Heartbeat<K> {
         std::mem::take(&mut reply.granted)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -120,3 +120,57 @@ debug!(Holding, options);
 pub(crate) fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX / 4)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_out_of_range_are_refused() {
+        const NANO: Duration = Duration::from_nanos(1);
+        let (usual, ms, s) = (LeaseOptions::default, Duration::from_millis, Duration::from_secs);
+        let of = |ttl| LeaseOptions { ttl, ..usual() };
+        let drift = |ttl, factor| LeaseOptions { drift: Drift(factor), ..of(ttl) };
+        let at_least_for = |at_least_for| LeaseOptions { at_least_for, ..of(s(2)) };
+        let fence = |ttl, span| LeaseOptions { fence_ttl: Some(span), ..of(ttl) };
+        let day = s(86_400);
+        for good in [
+            usual(),
+            of(ms(10)),
+            of(day),
+            drift(s(1), 0.0),
+            drift(s(30), 0.99),
+            drift(ms(10), 0.3),
+            at_least_for(s(2)),
+            fence(ms(10), s(1)),
+            fence(s(2), s(2)),
+            fence(s(30), 365 * day),
+        ] {
+            assert!(good.check().is_ok(), "{good:?}");
+        }
+        for (bad, text) in [
+            (of(ms(10) - NANO), "the ttl of a lease"),
+            (of(day + NANO), "the ttl of a lease"),
+            (drift(s(1), -0.1), "drift_factor"),
+            (drift(s(1), 1.0), "drift_factor"),
+            (drift(s(1), f64::NAN), "drift_factor"),
+            (drift(ms(10), 0.31), "the ttl less the drift"),
+            (at_least_for(s(2) + NANO), "at_least_for"),
+            (fence(ms(10), s(1) - NANO), "1 s to 365 days"),
+            (fence(s(30), 365 * day + NANO), "1 s to 365 days"),
+            (fence(s(2), s(2) - NANO), "at least the ttl"),
+        ] {
+            let error = bad.check().unwrap_err();
+            assert!(error.is_invalid() && error.to_string().contains(text), "{bad:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_span_in_microseconds_is_not_shorter() {
+        let of = |nanos| micros(Duration::from_nanos(nanos));
+        assert_eq!([0, 1, 1000, 1001, 2_000_000].map(of), [0, 1, 1, 2, 2000]);
+        // Of the longest spans, twice as much is still a number.
+        assert!(micros(Duration::MAX) > micros(1000 * Duration::from_secs(365 * 86_400)));
+        assert!(micros(Duration::MAX).checked_mul(2).is_some());
+    }
+}

@@ -196,7 +196,7 @@ impl Queue {
         let (flows, before, begins) = self.flows().add(rank, flow, &token);
         // At most as many of each flow as of its own, after all of lower ranks.
         let place = ahead.min(lower + (before + 1) * flows - 1);
-        (aged || begins || self.places.len() == 1, Some(place))
+        (aged || begins, Some(place))
     }
 
     /// Marks a token as alive. Returns whether it waits.
@@ -281,3 +281,6 @@ impl Queue {
         self.places.range(from..to)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -254,3 +254,43 @@ impl<K: Kind> Admission<K> {
         revoke::<K>(&self.store, &self.namespace, key, token).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::Value;
+
+    use super::*;
+    use crate::lease::holder::Exclusive;
+    use crate::wait_group::holders::Permits;
+
+    #[test]
+    fn a_revocation_says_what_it_ended() {
+        let spans = Spans { grant: 1, alive: 2, tombstone: 3 };
+        let read = |status| {
+            let revoke = Revoke::<Exclusive>::new("channels".into(), spans, b"token");
+            revoke.decode(0, 0, Fields::new(&[Value::Int(status)], false)).ok()
+        };
+        let expected = [Some(Was::Held), Some(Was::Waiting), Some(Was::Neither), None];
+        assert_eq!([1, 2, 0, -1].map(read), expected);
+    }
+
+    #[test]
+    fn a_key_without_holders_and_waiters_is_free() {
+        let is_free = |(in_use, waiting)| Snapshot { holders: Vec::new(), in_use, waiting }.is_free();
+        assert_eq!([(0, 0), (0, 1), (1, 0), (1, 1)].map(is_free), [true, false, false, false]);
+    }
+
+    #[test]
+    fn a_holder_is_shown_as_its_kind_says() {
+        let lock = Holder::new::<Exclusive>("token:alice".into(), 9, 5, 4);
+        assert_eq!(
+            (lock.fence, lock.weight, lock.is_exclusive, lock.time_left.as_micros()),
+            (Some(5), 1, true, 5)
+        );
+        assert_eq!((lock.token(), lock.whole_token()), ("alice", &b"token:alice"[..]));
+        let foreign = Holder::new::<Exclusive>("token".into(), 4, 0, 5);
+        assert_eq!((foreign.fence, foreign.time_left), (None, Duration::ZERO));
+        let permit = Holder::new::<Permits>("0123456789abcdef-1/3/5".into(), 9, 5, 4);
+        assert_eq!((permit.fence, permit.weight, permit.is_exclusive), (None, 3, false));
+    }
+}

@@ -124,6 +124,32 @@ mod tests {
         }
     }
 
+    /// For at least 8 days, or as the token says, but never for less than the lease lasts, which Redis counts in whole ms.
+    #[test]
+    fn a_fence_is_kept_as_its_token_says() {
+        const DAY: i64 = 86_400_000_000;
+        let kept = |marks: &str, lasts| kept_until(&format!("0123456789abcdef-1{marks}"), 5 + lasts, 5);
+        assert_eq!([".a", "", ".a@app"].map(|marks| kept(marks, 10 * DAY)), [5 + 8 * DAY; 3]);
+        for (lasts, until) in
+            [(0, 10_000), (9000, 10_000), (9001, 11_000), (10_000, 11_000), (10_001, 12_000)]
+        {
+            assert_eq!(kept(".a~a", lasts), 5 + until, "{lasts}");
+        }
+    }
+
+    /// Also an id or a value that is longer than usual.
+    #[test]
+    fn a_token_of_any_length_is_written() {
+        for (id, digits) in [(0, "0"), (0xf, "f"), (0x10, "10"), (u64::MAX, "ffffffffffffffff")] {
+            assert_eq!(&*write("p", id, "", ""), format!("p-{digits}"));
+        }
+        for length in [123, 124, 125, 126, 500] {
+            let value = "x".repeat(length);
+            assert_eq!(&*write("p", 1, ".a", &value), format!("p-1.a{value}"));
+        }
+        assert_eq!([ending("a/b/c"), ending("a/"), ending("a")], [Some("b/c"), Some(""), None]);
+    }
+
     #[test]
     fn a_token_is_read_as_it_was_written() {
         let fence_ttl = Some(std::time::Duration::from_micros(1_000_500));

@@ -90,3 +90,52 @@ impl Drift {
         span.saturating_sub(span.mul_f64(self.0) + Self::GRAIN)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// Counted from when the call was sent, less the drift and 2 ms, and never for longer than the ttl.
+    #[test]
+    fn a_lease_is_valid_for_what_is_certain() {
+        let (sent, drift) = (Instant::now(), Drift(0.25));
+        let anchor = Anchor { sent, now: 7_000_000 };
+        let after = |until: Instant| until - sent;
+        for (left, ttl, valid) in
+            [(100, 200, 73), (400, 200, 148), (200, 200, 148), (2, 200, 0), (-1, 200, 0)]
+        {
+            let until = anchor.until(7_000_000 + left * 1000, ms(ttl), drift);
+            assert_eq!(after(until), ms(valid), "{left}");
+        }
+        assert_eq!(after(anchor.until(i64::MIN, ms(200), drift)), Duration::ZERO);
+        // A pushed grant ends by the call before it, and by its arrival at 50 ms.
+        for (left, lasts, valid) in [(100, 200, 73), (400, 200, 198), (-1, 200, 0)] {
+            let until = anchor.until_granted(7_000_000 + left * 1000, ms(lasts), sent + ms(50), drift);
+            assert_eq!(after(until), ms(valid), "{left}");
+        }
+    }
+
+    #[test]
+    fn what_has_ended_is_never_valid_again() {
+        let now = Instant::now();
+        assert!(Validity::granted(now, now).is_none());
+        let lasts = || Validity::granted(now + ms(9), now).unwrap();
+        let mut validity = lasts();
+        assert!(validity.holds(now + ms(8)) && validity.until() == now + ms(9));
+        assert!(!validity.holds(now + ms(9)) && !validity.holds(now));
+        assert!(!validity.renewed(now, now + ms(99), now) && validity.until() == now + ms(9));
+        let mut validity = lasts();
+        validity.end();
+        assert!(!validity.holds(now));
+        // The answer to the call that was sent last counts, also if it says less. Of two at once, the second one.
+        let mut validity = lasts();
+        for (sent, until, expected) in [(5, 20, 20), (4, 30, 20), (6, 15, 15), (6, 16, 16)] {
+            assert!(validity.renewed(now + ms(sent), now + ms(until), now + ms(7)));
+            assert_eq!(validity.until(), now + ms(expected), "{sent}");
+        }
+    }
+}

@@ -1,14 +1,20 @@
 //! Lone calls on free keys take the quick paths of the scripts, and all others do not.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
+
+use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use super::{Side, TTLS};
 use crate::dedupe::Claimed;
 use crate::lease::holder::Exclusive;
 use crate::lease::key_state::{Standing, Terms};
 use crate::lease::operations::{AcquireRelease, Verb, What};
-use crate::{BloomFilter, Dedupe, Mutex, RwLock, SingleFlight, Store, WaitGroup};
+use crate::{
+    BloomFilter, ConcurrencyLimitLayer, Dedupe, DedupeLayer, Mutex, MutexLayer, RwLock, RwLockLayer,
+    SingleFlight, Store, WaitGroup,
+};
 use support::eventually;
 use support::redis_server::RedisServer;
 
@@ -197,6 +203,30 @@ async fn a_full_server_refuses_no_answer() {
     assert!(mutex.try_lock("k").await.unwrap_err().is_refused());
     server.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]).unwrap();
     assert!(guard.unlock().await.unwrap());
+}
+
+/// A layer asks once for each request, and releases once.
+#[tokio::test]
+async fn a_request_is_two_calls() {
+    let server = RedisServer::start().await;
+    let store = Store::redis(&server.url()).unwrap();
+    let inner = service_fn(async |_: u32| Ok::<_, Infallible>(()));
+    let mutex = MutexLayer::new(Mutex::new(&store, "m").unwrap(), |item: &u32| *item).layer(inner);
+    let rw_lock = RwLockLayer::new(RwLock::new(&store, "l").unwrap(), |item: &u32| *item).layer(inner);
+    let group = WaitGroup::new(&store, "g", 1).unwrap();
+    let permits = ConcurrencyLimitLayer::new(group, |item: &u32| *item).layer(inner);
+    let dedupe = Dedupe::exact(&store, "d").capacity(100).remember_for(DAY).build().unwrap();
+    let items = DedupeLayer::new(dedupe, |item: &u32| *item).layer(inner);
+    // The first calls load the scripts.
+    for item in [1, 2] {
+        server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
+        mutex.clone().oneshot(item).await.unwrap();
+        rw_lock.clone().oneshot(item).await.unwrap();
+        permits.clone().oneshot(item).await.unwrap();
+        items.clone().oneshot(item).await.unwrap();
+    }
+    eventually("the releases", SOON, async || server.calls_of("evalsha") >= 8).await;
+    assert_eq!(server.calls_of("evalsha"), 8);
 }
 
 /// How many flights are under way.

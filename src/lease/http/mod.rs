@@ -83,3 +83,64 @@ impl<B: Default> Default for LeasedBody<B> {
 }
 
 debug!(LeasedBody<B>, lease);
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::stream;
+    use http::Response;
+    use http_body_util::{BodyExt as _, Full, StreamBody};
+
+    use super::*;
+    use crate::lease::layer::Hold as _;
+    use crate::{Mutex, Store};
+
+    async fn held<B: Body>(mutex: &Mutex, status: u16, body: B) -> LeasedBody<B> {
+        let lease = mutex.try_lock("k").await.unwrap().into();
+        let response = Response::builder().status(status).body(body).unwrap();
+        UntilBodyEnd::default().hold(response, Some(lease)).into_body()
+    }
+
+    /// An empty body, and one of an upgrade, hold nothing. Others hold the lease to their last frame.
+    #[tokio::test]
+    async fn a_body_holds_its_lease_to_its_end() {
+        let mutex = Mutex::new(&Store::in_memory(), "m").unwrap();
+        for (status, text, holds) in [(200, "all", true), (200, "", false), (101, "all", false)] {
+            let mut body = held(&mutex, status, Full::<&[u8]>::new(text.as_bytes())).await;
+            assert_eq!(mutex.try_lock("k").await.is_err(), holds, "{status} {text:?}");
+            assert_eq!(
+                (body.is_end_stream(), body.size_hint().exact()),
+                (text.is_empty(), Some(text.len() as u64))
+            );
+            assert_eq!(body.frame().await.is_some(), !text.is_empty());
+            assert!(mutex.try_lock("k").await.is_ok() && body.is_end_stream());
+        }
+    }
+
+    /// If the body does not know its end, or fails, the lease is held until that is read.
+    #[tokio::test]
+    async fn a_stream_holds_its_lease_until_its_end_is_read() {
+        let mutex = Mutex::new(&Store::in_memory(), "m").unwrap();
+        for fails in [false, true] {
+            let end = fails.then_some(Err("the end"));
+            let frames = [Ok(Frame::data(&b"a"[..])), Ok(Frame::data(&b"b"[..]))].into_iter().chain(end);
+            let mut body = held(&mutex, 200, StreamBody::new(stream::iter(frames))).await;
+            for _ in 0..2 {
+                assert!(body.frame().await.is_some_and(|frame| frame.is_ok()));
+                assert!(mutex.try_lock("k").await.is_err() && !body.is_end_stream());
+            }
+            assert_eq!(body.frame().await.map(|frame| frame.is_err()), fails.then_some(true));
+            assert!(mutex.try_lock("k").await.is_ok(), "{fails}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_no_time_is_refused() {
+        let hold = UntilBodyEnd::default;
+        for span in [Duration::ZERO, Duration::from_nanos(1)] {
+            let is_good = [hold().idle_timeout(span).is_ok(), hold().max_hold(span).is_ok()];
+            assert_eq!(is_good, [!span.is_zero(); 2]);
+        }
+    }
+}

@@ -159,3 +159,82 @@ impl fmt::Debug for TimedLease {
         lock(&self.shared.state).lease.fmt(f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Mutex as Locks, Store};
+
+    const NANO: Duration = Duration::from_nanos(1);
+
+    fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn locks() -> Locks {
+        Locks::new(&Store::in_memory(), "m").unwrap()
+    }
+
+    async fn body(locks: &Locks, idle: Option<u64>, max: Option<u64>, on_lease_end: LeaseEnd) -> TimedLease {
+        let limits = Limits { idle_timeout: idle.map(s), max_hold: max.map(s), on_lease_end };
+        TimedLease::new(locks.try_lock("k").await.unwrap().into(), limits, &Timers::new())
+    }
+
+    #[tokio::test]
+    async fn a_lease_ends_at_the_first_limit() {
+        for (idle, max, due, after, why) in [
+            (Some(60), None, Some(60), s(60) - NANO, ""),
+            (Some(60), None, Some(60), s(60), "no progress"),
+            (Some(60), Some(30), Some(30), s(30) - NANO, ""),
+            (Some(60), Some(30), Some(30), s(30), "max_hold"),
+            (Some(60), Some(90), Some(60), s(90), "max_hold"),
+            (None, None, None, s(9999), ""),
+        ] {
+            let body = body(&locks(), idle, max, LeaseEnd::Detach).await;
+            let (shared, state) = (&body.shared, lock(&body.shared.state));
+            assert_eq!(state.due.map(|due| due - shared.began), due.map(s));
+            let ended = shared.end(&state, shared.began + after).map(|error| error.to_string());
+            assert_eq!(ended.is_some(), !why.is_empty(), "{idle:?} {max:?} {after:?}");
+            assert!(ended.is_none_or(|error| error.contains(why)), "{why}");
+        }
+    }
+
+    /// The check at the first limit takes the progress into account.
+    #[tokio::test]
+    async fn a_body_that_makes_progress_keeps_its_lease() {
+        let locks = locks();
+        let body = body(&locks, Some(60), Some(90), LeaseEnd::Detach).await;
+        let (began, timers) = (body.shared.began, Arc::clone(&body.timers));
+        while Instant::now() == began {}
+        body.progressed();
+        assert!(lock(&body.shared.state).progressed > began);
+        lock(&body.shared.state).progressed = began + s(10);
+        for (after, due) in [(60, Some(70)), (69, Some(70)), (70, Some(70))] {
+            assert!(locks.try_lock("k").await.is_err());
+            body.shared.check(began + s(after), &timers);
+            assert_eq!(lock(&body.shared.state).due, due.map(|due| began + s(due)));
+        }
+        assert!(locks.try_lock("k").await.is_ok(), "it is released");
+    }
+
+    #[tokio::test]
+    async fn a_body_is_aborted_with_its_lease() {
+        let context = Context::from_waker(Waker::noop());
+        for on_lease_end in [LeaseEnd::Detach, LeaseEnd::Abort] {
+            let (locks, aborts) = (locks(), on_lease_end == LeaseEnd::Abort);
+            let is_aborted = |body: &TimedLease| match body.poll_abort(&context) {
+                Poll::Ready(error) => Some(error.is_lost()),
+                Poll::Pending => None,
+            };
+            let late = body(&locks, Some(60), None, on_lease_end).await;
+            assert_eq!(is_aborted(&late), None);
+            late.shared.check(late.shared.began + s(60), &Timers::new());
+            assert_eq!(is_aborted(&late), aborts.then_some(false), "at the limit");
+
+            let lost = body(&locks, None, None, on_lease_end).await;
+            assert_eq!(lock(&lost.shared.state).due.is_some(), aborts, "its loss is looked for");
+            lock(&lost.shared.state).lease.as_deref().unwrap().state.lose();
+            assert_eq!(is_aborted(&lost), aborts.then_some(true));
+        }
+    }
+}

@@ -70,3 +70,26 @@ impl Drop for Timers {
 }
 
 debug!(Timers);
+
+#[cfg(test)]
+mod tests {
+    use super::super::timed_lease::{Limits, TimedLease};
+    use super::*;
+    use crate::{Lease, Mutex, Store};
+
+    #[tokio::test]
+    async fn the_timer_of_a_body_ends_with_it() {
+        let mutex = Mutex::new(&Store::in_memory(), "m").unwrap();
+        let (timers, mut leases) = (Timers::new(), Vec::new());
+        for key in ["a", "b"] {
+            let lease = Lease::from(mutex.try_lock(key).await.unwrap());
+            leases.push(TimedLease::new(lease, Limits::default(), &timers));
+        }
+        while let Some(lease) = leases.pop() {
+            assert_eq!(lock(&timers.due).len(), leases.len() + 1);
+            drop(lease);
+        }
+        assert_eq!(timers.due(), None);
+        assert!(mutex.try_lock("a").await.is_ok(), "they are released");
+    }
+}

@@ -13,7 +13,9 @@
 //! TRACE=1 SEED=4711 cargo test --all-features --lib lease::simulation::one -- --nocapture
 //! ```
 
+mod keep;
 mod network;
+mod pace;
 mod process;
 mod referee;
 mod steps;

@@ -19,23 +19,23 @@ use crate::telemetry;
 
 const QUEUED: Standing = Standing::Queued { soonest: 0, before: 0 };
 
-struct Steps {
-    process: Process,
+pub(super) struct Steps {
+    pub(super) process: Process,
     leases: Leases,
-    began: Instant,
+    pub(super) began: Instant,
 }
 
 impl Steps {
-    fn of(leases: Leases) -> Self {
+    pub(super) fn of(leases: Leases) -> Self {
         let began = Instant::now();
         Self { process: Process::new(0, network::rules(), began), leases, began }
     }
 
-    fn at(&self, ms: u64) -> Now {
+    pub(super) fn at(&self, ms: u64) -> Now {
         Now { at: self.began + Duration::from_millis(ms), link: Link::Up(1) }
     }
 
-    fn step(&mut self, ms: u64, event: Event<Names>) -> Effects<Names> {
+    pub(super) fn step(&mut self, ms: u64, event: Event<Names>) -> Effects<Names> {
         let now = self.at(ms);
         self.process.tokens.step(event, now)
     }
@@ -48,13 +48,13 @@ impl Steps {
         (waiter, id)
     }
 
-    fn answered(&mut self, ms: u64, id: u64, standing: Standing) -> Effects<Names> {
+    pub(super) fn answered(&mut self, ms: u64, id: u64, standing: Standing) -> Effects<Names> {
         let (sent, answer) = (self.at(ms - 1), Answer::acquired(9_000_000, standing, None, false));
         self.step(ms, Event::Answered { id, sent, answer, polled: None })
     }
 
     /// What is due. Returns how many releases it sends.
-    fn due(&mut self, ms: u64) -> usize {
+    fn sends(&mut self, ms: u64) -> usize {
         releases(&self.step(ms, Event::Signal(Signal::Due))).len()
     }
 }
@@ -116,11 +116,11 @@ fn a_crowd_is_withdrawn_in_turns() {
     assert_eq!(releases(&steps.step(4, Event::Released { owed: sent[1], result: down() })).len(), 0);
     assert_eq!(releases(&steps.step(4, Event::Released { owed: next[0], result: down() })).len(), 0);
     // Both are sent again, and two others.
-    assert_eq!(steps.due(103), 0);
-    assert_eq!(steps.due(104), 4);
+    assert_eq!(steps.sends(103), 0);
+    assert_eq!(steps.sends(104), 4);
     // A server that stands still gets two others each 100 ms, until none is left, and each a second time.
-    assert_eq!([204, 304, 404, 504].map(|ms| steps.due(ms)), [4, 4, 3, 1]);
-    assert_eq!(steps.due(2000), 0);
+    assert_eq!([204, 304, 404, 504].map(|ms| steps.sends(ms)), [4, 4, 3, 1]);
+    assert_eq!(steps.sends(2000), 0);
     assert_eq!(steps.process.tokens.owed(), 9);
 }
 

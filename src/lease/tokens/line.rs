@@ -88,3 +88,43 @@ impl<S> Line<S> {
         self.waiters.drain(..)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line() -> Line<u32> {
+        let mut line = Line::new(0);
+        (1..50).for_each(|waiter| line.join(waiter));
+        line
+    }
+
+    /// A grant is handed on at most 31 times, in less than 2 ms. After that it is the turn of another process.
+    #[test]
+    fn a_grant_is_handed_on_for_a_bounded_time() {
+        let (mut line, now) = (line(), Instant::now());
+        assert_eq!(line.hand_over(now), None, "nothing was granted");
+        for first in [0, 32] {
+            assert_eq!(line.granted(now), Some(first));
+            let soon = now + LONGEST_TURN - Duration::from_nanos(1);
+            let handed: Vec<_> = std::iter::from_fn(|| line.hand_over(soon)).collect();
+            assert_eq!(handed, (first + 1..50.min(first + 32)).collect::<Vec<_>>());
+        }
+        assert!(line.is_empty() && line.granted(now).is_none());
+        let mut line = self::line();
+        line.granted(now);
+        assert_eq!(line.hand_over(now + LONGEST_TURN), None);
+        // Who does not accept it uses none of that time.
+        assert_eq!(line.passed_over(now + LONGEST_TURN), Some(1));
+        assert_eq!(line.hand_over(now + LONGEST_TURN), Some(2));
+        assert_eq!(line.hand_over(now + 2 * LONGEST_TURN), None);
+    }
+
+    #[test]
+    fn who_leaves_the_line_is_passed() {
+        let mut line = line();
+        [2, 0, 2, 99].iter().for_each(|waiter| line.leave(waiter));
+        assert_eq!((line.front(), line.iter().count()), (Some(&1), 48));
+        assert_eq!(line.drain().collect::<Vec<_>>(), [1].into_iter().chain(3..50).collect::<Vec<_>>());
+    }
+}

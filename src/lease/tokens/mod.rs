@@ -67,7 +67,7 @@ pub(crate) struct Tokens<P: Party> {
     pub(super) party: P,
     rules: Rules,
     pub(super) entries: HashMap<u64, Entry<P>>,
-    /// The entry that new waiters for a key join, for kinds with cohorts.
+    /// The entry that new waiters for a key join, for kinds with cohorts: the only one of these for its key.
     lines: HashMap<Key, u64>,
     owed: HashMap<u64, Owed>,
     /// Withdrawals that wait for their turn. There is an owed release then.
@@ -129,7 +129,7 @@ impl<P: Party> Tokens<P> {
 
     fn remove(&mut self, id: u64) -> Option<Entry<P>> {
         let entry = self.entries.remove(&id)?;
-        if entry.cohort && self.lines.get(&entry.key) == Some(&id) {
+        if entry.cohort {
             self.lines.remove(&entry.key);
         }
         if let Some(at) = entry.due {

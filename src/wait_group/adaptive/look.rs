@@ -83,3 +83,19 @@ impl Operation for LookAtLimit {
 pub(crate) async fn look(namespace: &Namespace<Adapted>, key: Key) -> Result<Option<AdaptiveState>, Error> {
     namespace.client().run(key, LookAtLimit).await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_shown_in_whole_permits() {
+        let of = |base| Adapted::parse(&format!("20999 {base} 7 0 1 2 3 4 5 1500 1600")).unwrap();
+        let state = LookAtLimit.apply(&mut of(3999), 1).unwrap();
+        assert_eq!((state.limit, state.in_flight), (20, 2));
+        let [latency, base] = [1600, 3].map(Duration::from_micros);
+        assert_eq!((state.latency, state.base_latency), (latency, Some(base)));
+        assert_eq!(LookAtLimit.apply(&mut of(0), 1).unwrap().base_latency, None);
+        assert_eq!(LookAtLimit.apply(&mut Adapted::default(), 1), None);
+    }
+}

@@ -220,46 +220,4 @@ impl Drop for InFlight {
 debug!(AdaptiveLimits);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::error::Cause;
-
-    fn limits() -> AdaptiveLimits {
-        let rules = Rules { follows: false, min: 1, max: 100, window: 100_000 };
-        AdaptiveLimits::new(&Store::in_memory(), "api", (rules, 20), Duration::from_secs(5))
-    }
-
-    #[test]
-    fn the_number_of_known_keys_is_bounded() {
-        let limits = limits();
-        for key in 0..MOST as u64 + 100 {
-            assert_eq!(limits.known(&Key::from(key)).ok(), Some(20), "{key}");
-        }
-        assert_eq!(lock(&limits.0.known).len(), MOST);
-    }
-
-    /// One report per key is in flight at a time, and one is sent in a window.
-    #[test]
-    fn reports_are_bounded() {
-        let (limits, key, now) = (limits(), Key::from("k"), Instant::now());
-        let mut all = HashMap::new();
-        let known = slot(&limits.0, &mut all, &key, now).unwrap();
-        known.seen.ok = 7;
-        let ms = Duration::from_millis;
-        assert!(limits.0.due(known, now + ms(99)).is_none());
-        let report = limits.0.due(known, now + ms(100)).unwrap();
-        assert_eq!((report.seen.ok, report.seen.span, report.known), (7, 100_000, 20));
-        assert!(limits.0.due(known, now + ms(5000)).is_none(), "it is not answered");
-        assert_eq!(limits.0.due(known, now + ms(10_100)).unwrap().seen.ok, 0);
-    }
-
-    #[test]
-    fn in_an_outage_the_last_known_limit_holds() {
-        let (limits, key) = (limits(), Key::from("k"));
-        let away = || Err(Error::unavailable(Cause::TimedOut, "away"));
-        assert_eq!(limits.0.hear(&key, &away()), 20);
-        assert_eq!(limits.0.hear(&key, &Ok(Told { limit: 7, in_flight: 0, mean: 0 })), 7);
-        assert_eq!(limits.0.hear(&key, &away()), 7);
-        assert_eq!(limits.known(&key).ok(), Some(7), "nobody waits for the store again");
-    }
-}
+mod tests;

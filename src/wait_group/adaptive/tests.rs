@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::time::Duration;
+
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
+use super::Adaptive;
 use super::step::{Adapt, Adapted, Rules, Seen, Told};
 use crate::store::{Cell as _, Operation as _};
 
@@ -229,5 +232,36 @@ fn no_report_and_no_clock_brings_the_limit_out_of_its_bounds() {
             assert!((low..=high).contains(&told.limit), "{seed}: {told:?}");
             assert!(told.in_flight >= 0 && (0..=HOUR).contains(&told.mean), "{seed}: {told:?}");
         }
+    }
+}
+
+#[test]
+fn settings_are_checked() {
+    let (ms, nano) = (Duration::from_millis, Duration::from_nanos(1));
+    let usual = Rules { follows: false, min: 1, max: 1000, window: 100_000 };
+    assert_eq!(Adaptive::aimd().rules(20).unwrap(), (usual, 20));
+    let adaptive = Adaptive::gradient().min(4).max(500).start(7).window(ms(50));
+    assert_eq!(adaptive.rules(20).unwrap(), (Rules { follows: true, min: 4, max: 500, window: 50_000 }, 7));
+    let (aimd, hour) = (Adaptive::aimd, ms(3_600_000));
+    for good in [
+        aimd().max(1_000_000),
+        aimd().min(20).max(20),
+        aimd().window(ms(10)).timeout(ms(1)),
+        aimd().window(ms(10_000)).timeout(hour),
+    ] {
+        assert!(good.rules(20).is_ok(), "{good:?}");
+    }
+    for bad in [
+        aimd().min(0),
+        aimd().max(1_000_001),
+        aimd().min(21),
+        aimd().max(19),
+        aimd().min(9).max(8),
+        aimd().window(ms(10) - nano),
+        aimd().window(ms(10_000) + nano),
+        aimd().timeout(ms(1) - nano),
+        aimd().timeout(hour + nano),
+    ] {
+        assert!(bad.rules(20).is_err_and(|error| error.is_invalid()), "{bad:?}");
     }
 }

@@ -1,0 +1,175 @@
+//! What follows from the answer to an acquire, and how a lease that was acquired at once ends.
+
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::lease::holder::Exclusive;
+use crate::lease::key_state::Was;
+use crate::lease::tokens::Now;
+use crate::store::{Link, Namespace, PeriodicTask as _, Signal};
+use crate::{Store, WaitGroup, telemetry};
+
+fn leases_of(ttl: Duration, store: &Store) -> Leases<Exclusive> {
+    let options = LeaseOptions { ttl, ..LeaseOptions::default() };
+    let namespace = || Namespace::new(store, "m").unwrap();
+    Leases::shared(store, "m", namespace, options, telemetry::Leases::new("mutex", "m"))
+}
+
+fn leases() -> Leases<Exclusive> {
+    leases_of(Duration::from_secs(30), &Store::in_memory())
+}
+
+fn ask(wait: Option<Wait>, early: Option<u32>) -> Ask {
+    Ask { early, ..Ask::new((), Subject::Lock, String::new(), 0, wait) }
+}
+
+/// Acquires at once.
+async fn acquire(leases: &Leases<Exclusive>) -> Result<Lease, Error> {
+    leases.acquire("k".into(), ask(None, None)).await
+}
+
+/// By how long leases were held of late, and how many waiters are served before it.
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_would_take_too_long_is_refused_at_once() {
+    let (leases, ms) = (leases(), Duration::from_millis);
+    let refused = |early, before, twice, deadline: Option<u64>| {
+        let answer = Answer::acquired(0, Standing::Queued { soonest: 0, before }, None, twice);
+        let deadline = deadline.map(|after| Instant::now() + ms(after));
+        let refusal = leases.admission.too_late(&ask(Some(Wait::FOR_EVER), early), &answer, deadline)?;
+        refusal.retry_after()
+    };
+    assert_eq!(refused(Some(2), 5, false, Some(0)), None, "nothing is known");
+    leases.admission.note_hold_time(Some(ms(1000)));
+    for (early, before, twice, deadline, retry_after) in [
+        // Six turns, of which two are at once.
+        (Some(2), 5, false, Some(3001), None),
+        (Some(2), 5, false, Some(3000), Some(500)),
+        (Some(2), 5, false, Some(2600), Some(500)),
+        (Some(2), 5, false, Some(2000), Some(1000)),
+        (Some(0), 5, false, Some(2000), Some(4000)),
+        (Some(2), -1, false, Some(100), Some(500)),
+        (Some(2), 5, true, Some(0), None), // its place is not known
+        (Some(2), 5, false, None, None),
+        (None, 5, false, Some(0), None),
+    ] {
+        let told = refused(early, before, twice, deadline);
+        assert_eq!(told, retry_after.map(ms), "{early:?} {before} {twice} {deadline:?}");
+    }
+}
+
+/// The store may hold it for its whole ttl from the last copy on.
+#[test]
+fn an_acquire_is_withdrawn_for_as_long_as_it_may_hold() {
+    let leases = leases();
+    let (key, token, admission, options) = ("k".into(), "token".into(), &leases.admission, leases.options());
+    let undo = Undo { admission, options, key: &key, token: &token, is_armed: false };
+    let release = undo.release(true);
+    assert_eq!((release.withdrawn, release.left), (true, Duration::from_secs(37)));
+    assert!(!undo.release(false).withdrawn);
+}
+
+#[test]
+fn waiters_know_of_an_outage() {
+    let (leases, key) = (leases(), Key::from("k"));
+    let step = |event| {
+        let (tokens, now) = (&leases.admission.tokens, Now { at: clock::now(), link: Link::Down });
+        lock(tokens).tokens.step(event, now)
+    };
+    let (waiter, _received) = Waiter::new(&leases.holding, ask(Some(Wait::FOR_EVER), None));
+    let effects = step(Event::Arrives { key: key.clone(), waiter });
+    let [Effect::Acquire { id, .. }] = effects[..] else { panic!("it acquires") };
+    assert!(leases.outage(&key).is_none());
+    lock(&leases.admission.tokens).tokens.is_in_outage(id, &Error::unavailable(Cause::TimedOut, "away"));
+    assert!(leases.outage(&key).is_some() && leases.outage(&"other".into()).is_none());
+}
+
+/// A lease that was acquired at once, and another one that was looked at since.
+async fn both() -> [(Leases<Exclusive>, Lease); 2] {
+    let [young, old] = [leases(), leases()];
+    let (lease, other) = (acquire(&young).await.unwrap(), acquire(&old).await.unwrap());
+    old.admission.grow_up(other.state.grant.id);
+    assert!(young.admission.due().is_some() && old.admission.due().is_some(), "it is to be renewed");
+    [(young, lease), (old, other)]
+}
+
+#[tokio::test]
+async fn a_lease_that_the_store_has_released_is_over() {
+    for (leases, lease) in both().await {
+        while clock::now() == lease.state.grant.at {}
+        let handle = lease.handle();
+        lease.settled();
+        assert!(!handle.is_held());
+        assert!(leases.admission.hold_time() > Some(Duration::from_nanos(1)));
+        leases.admission.handle(Event::Signal(Signal::Due));
+        assert_eq!(lock(&leases.admission.tokens).tokens.due(), None, "it is not renewed");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_is_left_to_others_stays_held() {
+    for (leases, lease) in both().await {
+        let handle = lease.handle();
+        let (_, token) = lease.into_token();
+        assert!(!handle.is_held() && acquire(&leases).await.is_err());
+        leases.admission.release_later(Release::new(&"k".into(), &token, false, leases.options().ttl, ALIVE));
+        assert!(acquire(&leases).await.is_ok());
+    }
+}
+
+/// The store says whether it was held until its release.
+#[tokio::test]
+async fn a_lease_that_the_store_has_lost_was_not_held() {
+    for (nth, lost) in [(0, true), (1, true), (2, true), (0, false), (1, false), (2, false)] {
+        for (leases, lease) in both().await {
+            let release = lease.state.release(ALIVE, clock::now());
+            if lost {
+                assert_eq!(leases.admission.release_token(&release).await.unwrap(), (Was::Held, false));
+            }
+            let was_held = match nth {
+                0 => lease.release().await.unwrap(),
+                1 => lease.release_together().await.unwrap(),
+                _ => lease.extend().await.map_err(|error| assert!(error.is_lost())).is_ok(),
+            };
+            assert_eq!(was_held, !lost, "{nth}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_ends_gives_up_its_leases() {
+    for (leases, lease) in both().await {
+        leases.admission.handle(Event::Signal(Signal::Due));
+        assert!(lease.is_held());
+        leases.admission.handle(Event::Signal(Signal::ShutDown));
+        assert!(!lease.is_held() && acquire(&leases).await.is_ok());
+    }
+}
+
+/// Also behind one that is renewed much later.
+#[tokio::test]
+async fn each_lease_is_renewed_in_time() {
+    let store = Store::in_memory();
+    let [long, short] = [30_000, 90].map(|ttl| leases_of(Duration::from_millis(ttl), &store));
+    let _long = long.acquire("other".into(), ask(None, None)).await.unwrap();
+    let lease = acquire(&short).await.unwrap();
+    let until = lease.until();
+    let soon = Duration::from_secs(20);
+    support::eventually("a renewal", soon, async || lease.until() > until).await;
+    assert!(lease.is_held());
+}
+
+#[tokio::test]
+async fn waiters_are_sent_away_at_the_end() {
+    let leases = leases();
+    leases.close();
+    assert!(acquire(&leases).await.is_err_and(|error| error.is_interrupted()));
+    let waits = leases.acquire("k".into(), ask(Some(Wait::FOR_EVER), None)).await;
+    assert!(waits.is_err_and(|error| error.is_interrupted()));
+}
+
+#[tokio::test]
+async fn permits_have_no_fences() {
+    let group = WaitGroup::new(&Store::in_memory(), "g", 1).unwrap();
+    assert_eq!(group.try_add("k").await.unwrap().fence(), None);
+    assert!(acquire(&leases()).await.unwrap().fence().is_some());
+}

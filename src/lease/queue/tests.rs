@@ -1,0 +1,193 @@
+//! Where waiters stand, who is served next, and what is told of both.
+
+#![allow(clippy::unwrap_used)]
+
+use super::super::flows::Flow;
+use super::*;
+
+/// Until when all waiters here count as alive.
+const ALIVE: i64 = 100;
+
+const PLAIN: Order = Order { flow: None, aging: None, newest: None };
+
+fn of_flow(number: i64) -> Order {
+    Order { flow: Some(Flow { number, cost: 4 }), ..PLAIN }
+}
+
+fn aging(span: i64) -> Order {
+    Order { aging: Some(span), ..PLAIN }
+}
+
+fn newest(after: i64) -> Order {
+    Order { newest: Some(after), ..PLAIN }
+}
+
+/// A waiter comes. Returns what [`Queue::line_up`] does.
+fn comes(queue: &mut Queue, token: &str, rank: i64, order: Order, now: i64) -> (bool, Option<i64>) {
+    queue.line_up(token.into(), (rank, order), ALIVE, now)
+}
+
+fn first(queue: &Queue, now: i64) -> &str {
+    queue.first(now).unwrap()
+}
+
+/// Serves one after the other, all at the same time.
+fn served(queue: &mut Queue, now: i64) -> String {
+    let next = || {
+        let token = Arc::clone(queue.first(now)?);
+        queue.serve(&token, now);
+        Some(token.to_string())
+    };
+    std::iter::from_fn(next).collect()
+}
+
+/// In a rank first come those without a flow, then the first ones of all flows, then the others flow by flow.
+#[test]
+fn a_position_counts_the_waiters_with_a_lower_score() {
+    let mut queue = Queue::default();
+    for (token, rank, order) in [
+        ("c", 0, of_flow(2)),
+        ("a", 0, PLAIN),
+        ("e", 0, of_flow(2)),
+        ("h", 1, PLAIN),
+        ("d", 0, of_flow(5)),
+        ("b", 0, PLAIN),
+        ("f", 0, of_flow(2)),
+        ("g", 0, of_flow(5)),
+        ("i", 1, of_flow(0)),
+        ("j", 1, of_flow(0)),
+    ] {
+        comes(&mut queue, token, rank, order, 0);
+    }
+    let position = |token: char| queue.position(&token.to_string());
+    assert_eq!("abcdefghij".chars().map(position).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
+    assert_eq!(position('z'), 0);
+    assert_eq!([-1, 0, 1, 8].map(|rank| queue.ahead(rank)), [0, 7, 10, 10]);
+    assert_eq!(
+        [0, 1, 2].map(|rank| queue.first_of(rank).map(|token| &**token)),
+        [Some("a"), Some("h"), None]
+    );
+    // Flows take turns.
+    assert_eq!(served(&mut queue.clone(), 0), "abcdegfhij");
+    // Who goes away is before nobody.
+    for token in ["a", "c", "h"] {
+        assert_eq!(queue.leave(token), Some(ALIVE));
+    }
+    assert_eq!(queue.leave("a"), None);
+    let position = |token: char| queue.position(&token.to_string());
+    assert_eq!("bdefgij".chars().map(position).collect::<Vec<_>>(), (0..7).collect::<Vec<_>>());
+    assert_eq!([0, 1].map(|rank| queue.ahead(rank)), [5, 7]);
+    assert_eq!(served(&mut queue, 0), "bdefgij");
+    assert!(queue.is_empty() && !queue.has_places());
+}
+
+/// A class that has waited for longer than the waiters before it accept is served before them, the one that has waited
+/// longest first.
+#[test]
+fn a_rank_that_waits_for_too_long_is_served_first() {
+    let mut queue = Queue::default();
+    assert_eq!(comes(&mut queue, "z", 8, aging(10), 1), (true, None));
+    assert_eq!(comes(&mut queue, "c", 2, aging(10), 5), (true, None));
+    assert_eq!(comes(&mut queue, "b", 1, aging(10), 7), (true, None));
+    assert_eq!(comes(&mut queue, "d", 2, aging(10), 8), (false, None));
+    assert_eq!(comes(&mut queue, "a", 0, aging(10), 8), (true, None));
+    assert_eq!([14, 15, 17, 50].map(|now| first(&queue, now)), ["a", "c", "c", "c"]);
+    assert_eq!([14, 15].map(|now| queue.due(0, aging(10), now)), [None, Some(2)]);
+    assert_eq!([16, 17].map(|now| queue.due(0, aging(10), now)), [Some(2), Some(2)]);
+    assert_eq!([1, 2, 7].map(|rank| queue.due(rank, aging(10), 50)), [Some(2), None, None]);
+    assert_eq!(queue.due(0, aging(100), 50), None);
+    assert_eq!(queue.due(0, PLAIN, 50), None, "a waiter of this rank would wait for any time");
+    // After one was served its rank waits anew. The time of a rank without waiters says nothing.
+    queue.serve("c", 17);
+    assert_eq!((first(&queue, 17), queue.due(0, aging(10), 17)), ("b", Some(1)));
+    queue.serve("b", 17);
+    assert_eq!([17, 26, 27].map(|now| first(&queue, now)), ["a", "a", "d"]);
+    queue.leave("d");
+    assert_eq!(served(&mut queue, 90), "az");
+}
+
+#[test]
+fn the_newest_is_served_first_once_there_have_been_waiters_for_a_while() {
+    let mut queue = Queue::default();
+    comes(&mut queue, "x", 0, PLAIN, 0);
+    assert_eq!(comes(&mut queue, "a", 1, newest(10), 20), (true, None));
+    assert_eq!(comes(&mut queue, "b", 1, newest(10), 21), (false, None));
+    assert_eq!(comes(&mut queue, "c", 1, PLAIN, 29), (false, None));
+    // It is told that only those of lower ranks come before it.
+    assert_eq!(comes(&mut queue, "d", 1, newest(10), 30), (false, Some(1)));
+    assert_eq!(comes(&mut queue, "e", 1, PLAIN, 30), (false, None));
+    assert_eq!(first(&queue, 30), "x");
+    queue.leave("x");
+    assert_eq!([29, 30].map(|now| first(&queue, now)), ["a", "e"]);
+    // Who does not send heartbeats any more loses its place, so that others are not judged by its setting for ever.
+    assert_eq!(first(&queue, ALIVE), "a");
+    assert!(queue.heartbeat("a", ALIVE + 1) && !queue.heartbeat("q", ALIVE + 1));
+    assert_eq!(first(&queue, ALIVE), "e");
+    assert_eq!(served(&mut queue, 30), "edcba");
+    // The setting of the first waiter counts. The time counts from the first one that has it.
+    comes(&mut queue, "p", 0, PLAIN, 40);
+    assert_eq!(comes(&mut queue, "n", 0, newest(10), 60), (true, None));
+    queue.leave("p");
+    comes(&mut queue, "m", 0, newest(10), 61);
+    assert_eq!([69, 70].map(|now| first(&queue, now)), ["n", "m"]);
+}
+
+/// At most as many of each flow come before a waiter as of its own, after all of lower ranks, and never more than there are.
+#[test]
+fn the_place_in_a_flow_is_told() {
+    let mut queue = Queue::default();
+    comes(&mut queue, "a", 0, PLAIN, 0);
+    comes(&mut queue, "b", 0, PLAIN, 0);
+    let of = |queue: &mut Queue, token, flow| comes(queue, token, 1, of_flow(flow), 0);
+    assert_eq!(of(&mut queue, "c", 1), (true, Some(2)));
+    for (token, flow, place) in
+        [("d", 1, 3), ("e", 1, 4), ("f", 1, 5), ("g", 2, 3), ("h", 2, 5), ("i", 3, 4), ("j", 1, 9)]
+    {
+        assert_eq!(of(&mut queue, token, flow), (false, Some(place)), "{token}");
+    }
+    // The first flow of another rank: its keys are to be kept.
+    assert_eq!(comes(&mut queue, "k", 2, of_flow(1), 0), (true, Some(10)));
+}
+
+#[test]
+fn a_place_that_was_evicted_is_taken_by_another() {
+    let mut queue = Queue::default();
+    comes(&mut queue, "a", 0, PLAIN, 0);
+    assert!(queue.has_place("a") && queue.has_places() && !queue.is_evicted());
+    queue.evict();
+    assert!(!queue.has_place("a") && !queue.has_places() && queue.is_evicted() && queue.contains("a"));
+    assert_eq!(comes(&mut queue, "b", 0, PLAIN, 0), (true, None));
+    assert!(queue.has_place("b") && !queue.has_place("a") && queue.is_evicted());
+    assert_eq!((queue.leave("a"), queue.ahead(0)), (Some(ALIVE), 1));
+    assert!(queue.has_place("b") && !queue.is_evicted() && !queue.contains("a"));
+}
+
+#[test]
+fn who_sends_no_heartbeats_is_dropped() {
+    let mut queue = Queue::default();
+    for token in ["a", "b", "c"] {
+        comes(&mut queue, token, 0, PLAIN, 0);
+    }
+    queue.heartbeat("b", ALIVE + 1);
+    queue.drop_dead(ALIVE - 1);
+    assert_eq!(queue.ahead(0), 3);
+    assert_eq!([ALIVE - 1, ALIVE].map(|now| queue.is_alive("a", now)), [true, false]);
+    queue.drop_dead(ALIVE);
+    assert_eq!(served(&mut queue, ALIVE), "b");
+}
+
+/// Each process gets one message, with the ids of all its waiters in the order of their places.
+#[test]
+fn a_queue_that_is_dismissed_tells_each_process_once() {
+    let [first, other] = ["aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"];
+    let mut queue = Queue::default();
+    for (process, id, rank) in [(first, 1, 1), (other, 2, 0), (first, 3, 0), (other, 10, 0)] {
+        comes(&mut queue, &format!("{process}-{id:x}"), rank, PLAIN, 0);
+    }
+    comes(&mut queue, "of another program", 0, PLAIN, 0);
+    let expected = |news: &News| [vec![2, 10], vec![3, 1]].map(|ids| Push { ids, news: news.clone() });
+    assert_eq!(queue.clone().dismiss(None), expected(&News::Gone));
+    let told = Arc::from(&b"told"[..]);
+    assert_eq!(queue.dismiss(Some(Arc::clone(&told))), expected(&News::Told(told)));
+    assert!(queue.is_empty() && !queue.has_places() && queue.ahead(8) == 0);
+}

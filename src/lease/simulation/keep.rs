@@ -1,0 +1,252 @@
+//! How a process renews a lease, hands it on, and gives it up.
+
+use std::time::Duration;
+
+use super::Leases;
+use super::pace::{QUEUED, SERVER, held, in_line, ms, of, said, single};
+use super::steps::Steps;
+use crate::Key;
+use crate::lease::Validity;
+use crate::lease::key_state::Standing;
+use crate::lease::operations::Answer;
+use crate::lease::options::LeaseOptions;
+use crate::lease::tokens::{Effect, Event, Grant, Notice, Release, Renewed};
+
+/// A lease of `left` ms with the fence 7, and the id of its token. Its holder receives it at 1 ms. The others stand in the
+/// line behind it, and want leases of these ttls.
+fn handed(left: i64, line: &[u64]) -> (Steps, u64) {
+    let mut steps = Steps::of(Leases::Mutex);
+    let first = in_line(0, 30_000);
+    let id = steps.one(&first);
+    for (number, ttl) in (1..).zip(line) {
+        assert!(steps.comes(&in_line(number, *ttl)).is_empty());
+    }
+    let answer = Answer::acquired(SERVER, held(left), None, false);
+    let effects = {
+        let sent = steps.at(0);
+        steps.step(1, Event::Answered { id, sent, answer, polled: Some(first) })
+    };
+    assert_eq!(said(&effects), ["give 7"]);
+    (steps, id)
+}
+
+impl Steps {
+    /// A holder gives up its lease.
+    fn ends(&mut self, at: u64, id: u64, fence: i64) -> Vec<String> {
+        let release = Release::new(&"k".into(), &"token".into(), false, ms(30_000), ms(1000));
+        said(&self.step(at, Event::Ends { release, id, fence, detached: false }))
+    }
+
+    /// A renewal that was sent at this time is answered a ms later.
+    fn renewed(&mut self, sent: u64, id: u64, renewed: Option<Renewed>, scheduled: bool) -> Vec<String> {
+        let valid = Renewed::Valid { sent: self.at(sent).at, until: self.at(sent + 29_698).at };
+        let renewed = renewed.unwrap_or(valid);
+        said(&self.step(sent + 1, Event::Renewed { id, renewed, scheduled }))
+    }
+}
+
+/// After a third of its time, and a little earlier, so that renewals that are due at about the same time run together.
+#[test]
+fn leases_are_renewed_after_a_third_of_their_time() {
+    let steps = Steps::of(Leases::Permits);
+    let due = |at, left: u64, watchdog| {
+        let at = steps.at(at).at;
+        let validity = Validity::granted(at + ms(left), at).unwrap();
+        let (key, token) = (Key::from("k"), "token".into());
+        let grant = Grant { key, token, id: 1, fence: 1, twice: false, validity, at, offered: false };
+        let options = LeaseOptions { watchdog, ..LeaseOptions::default() };
+        let due = steps.process.tokens.first_renewal(&grant, &options)?;
+        Some((due - steps.began).as_millis())
+    };
+    for (at, left, renewed) in [
+        (0, 30_000, 10_000),
+        (1000, 30_000, 10_000),
+        (1249, 30_000, 10_000),
+        (1250, 30_000, 11_250),
+        (0, 3000, 1000),
+        (700, 3000, 1500),
+        (999, 3000, 1500),
+    ] {
+        assert_eq!((due(at, left, true), due(at, left, false)), (Some(renewed), None), "{at}");
+    }
+}
+
+#[test]
+fn a_lease_is_handed_on_with_rising_fences() {
+    let (mut steps, id) = handed(30_000, &[30_000; 3]);
+    assert_eq!(steps.next(), Some(8750));
+    assert_eq!(steps.ends(2, id, 7), ["give 8"]);
+    assert_eq!(steps.ends(2, id, 7), [""; 0], "it has another holder");
+    assert_eq!(steps.next(), Some(1002), "it is to be accepted within a second");
+    steps.step(2, Event::Accepted { id, fence: 7 });
+    assert_eq!(steps.next(), Some(1002));
+    steps.step(2, Event::Accepted { id, fence: 8 });
+    assert_eq!(steps.next(), Some(252), "and is renewed soon");
+    // One that does not accept it is passed.
+    assert_eq!(steps.ends(2, id, 8), ["give 9"]);
+    let early = steps.at(1001).at;
+    steps.process.tokens.make_due(early);
+    assert_eq!((said(&steps.due(1001)), steps.next()), (vec![], Some(1002)));
+    assert_eq!(said(&steps.due(1002)), ["taken back", "give 10"]);
+    assert_eq!(
+        (said(&steps.due(2002)), steps.next()),
+        (vec!["taken back".into(), "release".into()], Some(2102))
+    );
+}
+
+/// The line acquires again where its process has had its turn, or the lease does not suit the next waiter.
+#[test]
+fn what_is_not_handed_on_is_released() {
+    for (left, ttl, at, effects) in [
+        (765, 30_000, 2, &["give 8"][..]),
+        (755, 30_000, 2, &["release", "acquire"][..]), // half of the shortest grant is not left
+        (765, 30_000, 800, &["release", "acquire"][..]),
+        (30_000, 29_000, 2, &["release", "acquire"][..]),
+        (30_000, 30_000, 3, &["release", "acquire"][..]),
+    ] {
+        let (mut steps, id) = handed(left, &[ttl]);
+        assert_eq!(steps.ends(at, id, 7), effects, "{left} {ttl} {at}");
+    }
+    // Nobody waits. The answer to the release is awaited by its caller, or is owed.
+    for (detached, renews, owed) in [(false, false, 0), (true, false, 1), (false, true, 1)] {
+        let (mut steps, id) = handed(30_000, &[]);
+        let release = Release::new(&"k".into(), &"token".into(), false, ms(30_000), ms(1000));
+        let release = Release { renews, ..release };
+        let effects = steps.step(2, Event::Ends { release, id, fence: 7, detached });
+        assert_eq!((said(&effects), steps.process.tokens.owed()), (vec!["release".into()], owed));
+    }
+    // It is left to others: who waits in this process waits for another one.
+    let (mut steps, id) = handed(30_000, &[30_000]);
+    let release = Release::new(&"k".into(), &"token".into(), false, ms(30_000), ms(1000));
+    let release = Release { renews: true, ..release };
+    let effects = steps.step(2, Event::Ends { release, id, fence: 7, detached: true });
+    assert_eq!(said(&effects), ["release", "acquire"]);
+    let (mut steps, id) = handed(30_000, &[30_000]);
+    assert!(steps.step(2, Event::Forgotten { id, fence: 6 }).is_empty());
+    assert_eq!(said(&steps.step(2, Event::Forgotten { id, fence: 7 })), ["acquire"]);
+}
+
+/// The first waiter went away. The next one wants a lease of another ttl.
+#[test]
+fn a_grant_that_suits_nobody_is_released() {
+    let mut steps = Steps::of(Leases::Mutex);
+    let one = in_line(0, 30_000);
+    let id = steps.one(&one);
+    steps.comes(&in_line(1, 29_000));
+    steps.step(1, Event::Leaves { key: "k".into(), waiter: one, id: Some(id), unanswered: false });
+    let effects = steps.answered(2, id, held(30_000));
+    let [Effect::Release { release, .. }, Effect::Acquire { .. }] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    // For as long as it lasts, and a waiter counts as alive.
+    let left = Duration::from_millis(29_697 + 7000);
+    assert!(!release.withdrawn && release.left <= left && left - release.left < ms(2), "{release:?}");
+}
+
+#[test]
+fn a_grant_that_comes_too_late_is_given_to_nobody() {
+    let late = |leases, waiter, is_queued: bool| {
+        let mut steps = Steps::of(leases);
+        let id = steps.one(&waiter);
+        if !is_queued {
+            return said(&steps.answered(9, id, held(2)));
+        }
+        steps.answered(1, id, QUEUED);
+        let (sent, each) = (steps.at(8), vec![(id, held(2))]);
+        said(&steps.step(9, Event::Stands { sent, now: SERVER, soonest: 0, each }))
+    };
+    assert_eq!(late(Leases::Permits, single(0), false), ["failed", "release"]);
+    assert_eq!(late(Leases::Permits, single(0), true), ["again", "release"]);
+    for is_queued in [false, true] {
+        assert_eq!(late(Leases::Mutex, in_line(0, 30_000), is_queued), ["release", "acquire"]);
+    }
+}
+
+/// A grant lasts for a short time, and is renewed for any holder. A lease that was acquired at once is not without a watchdog.
+#[test]
+fn a_grant_is_renewed_also_without_a_watchdog() {
+    let options = || LeaseOptions { watchdog: false, ..LeaseOptions::default() };
+    let mut steps = Steps::of(Leases::Permits);
+    let id = steps.one(&of(0, options()));
+    steps.answered(1, id, QUEUED);
+    let each = vec![(id, held(1500))];
+    let sent = steps.at(2);
+    steps.step(3, Event::Stands { sent, now: SERVER, soonest: 0, each });
+    steps.step(4, Event::Accepted { id, fence: 7 });
+    assert!(matches!(steps.next(), Some(450..500)), "{:?}", steps.next());
+    let mut steps = Steps::of(Leases::Permits);
+    let id = steps.one(&of(0, options()));
+    steps.answered(1, id, held(1500));
+    steps.step(4, Event::Accepted { id, fence: 7 });
+    assert_eq!(steps.next(), None);
+}
+
+#[test]
+fn a_renewal_that_failed_is_sent_again_until_the_lease_ends() {
+    let (mut steps, id) = handed(30_000, &[30_000]);
+    let early = steps.at(500).at;
+    steps.process.tokens.make_due(early);
+    assert_eq!((said(&steps.due(500)), steps.next()), (vec![], Some(8750)));
+    assert_eq!(said(&steps.due(8750)), ["renew"]);
+    let until = steps.next().unwrap();
+    assert!((29_690..29_700).contains(&until), "{until}: a line waits no longer than that");
+    assert_eq!(steps.renewed(8799, id, Some(Renewed::Unknown), true), [""; 0]);
+    assert_eq!(steps.next(), Some(11_300), "after a twelfth of the ttl");
+    assert_eq!(said(&steps.due(11_300)), ["renew"]);
+    assert_eq!(said(&steps.due(until - 1)), [""; 0]);
+    assert_eq!((said(&steps.due(until + 1)), steps.next()), (vec!["lost".into(), "acquire".into()], None));
+
+    // Its holder alone may keep it after its end: the store may say that it is held.
+    let (mut steps, id) = handed(30_000, &[]);
+    assert_eq!((said(&steps.due(8750)), steps.next()), (vec!["renew".into()], None));
+    assert_eq!(steps.renewed(until, id, Some(Renewed::Unknown), true), [""; 0]);
+    assert_eq!(steps.next(), None);
+    for (ttl, pause) in [(1200, 100), (120, 20)] {
+        let mut steps = Steps::of(Leases::Permits);
+        let id = steps.one(&of(0, LeaseOptions { ttl: ms(ttl), ..LeaseOptions::default() }));
+        steps.answered(1, id, held(ttl as i64));
+        steps.step(2, Event::Accepted { id, fence: 7 });
+        let due = steps.next().unwrap();
+        assert_eq!(said(&steps.due(due)), ["renew"]);
+        steps.renewed(due, id, Some(Renewed::Unknown), true);
+        assert_eq!(steps.next(), Some(due + 1 + pause));
+    }
+}
+
+#[test]
+fn the_answer_to_a_renewal_says_until_when_the_lease_lasts() {
+    let (mut steps, id) = handed(30_000, &[]);
+    // The holder renews it itself: the next renewal is as planned.
+    assert_eq!((steps.renewed(100, id, None, false), steps.next()), (vec!["valid".into()], Some(8750)));
+    assert_eq!(said(&steps.due(8750)), ["renew"]);
+    assert_eq!((steps.renewed(8760, id, None, false), steps.next()), (vec!["valid".into()], None));
+    assert_eq!((steps.renewed(8799, id, None, true), steps.next()), (vec!["valid".into()], Some(18_750)));
+    assert_eq!(steps.renewed(18_750, id, Some(Renewed::Gone), true), ["lost"]);
+
+    // The answer comes after the end: the lease is given back.
+    let (mut steps, id) = handed(30_000, &[30_000]);
+    assert_eq!(steps.renewed(29_700, id, None, true), ["lost", "release", "acquire"]);
+    let (mut steps, id) = handed(30_000, &[30_000]);
+    assert_eq!(steps.renewed(100, id, Some(Renewed::Gone), false), ["lost", "acquire"]);
+}
+
+/// A message that came while a renewal was under way is answered by the next attempt, if that one fails.
+#[test]
+fn a_message_is_answered_by_the_next_renewal() {
+    let (mut steps, id) = handed(30_000, &[]);
+    assert_eq!(said(&steps.due(8750)), ["renew"]);
+    steps.step(8751, Event::Pushed { id, news: Notice::Gone });
+    steps.renewed(8752, id, Some(Renewed::Unknown), true);
+    assert_eq!(steps.next(), Some(8753 + 2500));
+    assert_eq!(said(&steps.due(11_253)), ["renew"]);
+    assert_eq!((steps.renewed(11_260, id, None, true), steps.next()), (vec!["valid".into()], Some(21_250)));
+    // Messages about a lease that has ended change nothing.
+    let (mut steps, id) = handed(30_000, &[]);
+    steps.step(29_800, Event::Pushed { id, news: Notice::Gone });
+    assert_eq!(steps.next(), Some(8750));
+    let (mut steps, id) = handed(30_000, &[]);
+    let held = Standing::Held { expiry: 0, fence: 9 };
+    assert!(steps.answered(5, id, held).is_empty());
+    steps.step(6, Event::Pushed { id, news: Notice::Gone });
+    assert_eq!(steps.next(), Some(6), "the store is asked at once");
+}

@@ -1,0 +1,381 @@
+//! When a process sends what, and what it sends then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::process::{Names, Waiter, holding, waiter};
+use super::steps::Steps;
+use super::{Leases, network};
+use crate::error::Cause;
+use crate::lease::key_state::Standing;
+use crate::lease::operations::Answer;
+use crate::lease::options::{Holding, LeaseOptions};
+use crate::lease::tokens::{Effect, Effects, Event, Notice, Now, Release, Rules, Told};
+use crate::store::{Link, Signal};
+use crate::{Error, Key, telemetry};
+
+/// The server's time in each answer, µs.
+pub(super) const SERVER: i64 = 9_000_000;
+pub(super) const QUEUED: Standing = Standing::Queued { soonest: 0, before: 0 };
+const UP: Link = Link::Up(1);
+
+pub(super) fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn away(cause: Cause) -> Error {
+    Error::unavailable(cause, "the server is away")
+}
+
+/// A lease for `left` ms.
+pub(super) fn held(left: i64) -> Standing {
+    Standing::Held { expiry: SERVER + left * 1000, fence: 7 }
+}
+
+impl Steps {
+    fn with(leases: Leases, rules: Rules) -> Self {
+        let mut steps = Self::of(leases);
+        steps.process = super::process::Process::new(0, rules, steps.began);
+        steps
+    }
+
+    /// What a waiter is that comes at the beginning.
+    pub(super) fn comes(&mut self, waiter: &Waiter) -> Effects<Names> {
+        self.step(0, Event::Arrives { key: "k".into(), waiter: waiter.clone() })
+    }
+
+    /// The only waiter comes at the beginning. Returns the id of its acquire.
+    pub(super) fn one(&mut self, waiter: &Waiter) -> u64 {
+        let effects = self.comes(waiter);
+        let [Effect::Acquire { id, .. }] = effects[..] else { panic!("{effects:?}") };
+        id
+    }
+
+    pub(super) fn due(&mut self, ms: u64) -> Effects<Names> {
+        self.step(ms, Event::Signal(Signal::Due))
+    }
+
+    /// When something is due, ms.
+    pub(super) fn next(&self) -> Option<u64> {
+        self.process.tokens.due().map(|at| (at - self.began).as_millis() as u64)
+    }
+
+    fn outage(&self, key: &Key, ms: u64) -> bool {
+        self.process.tokens.outage(key, self.at(ms).at).is_some()
+    }
+}
+
+pub(super) fn of(number: u64, options: LeaseOptions) -> Waiter {
+    let holding = Holding::new(options, telemetry::Leases::new("permit", "simulation"));
+    waiter(0, number, Arc::new(holding), String::new())
+}
+
+/// A waiter whose permit lasts for 30 s.
+pub(super) fn single(number: u64) -> Waiter {
+    waiter(0, number, holding(ms(30_000), Leases::Permits), String::new())
+}
+
+/// A waiter in the line of its process.
+pub(super) fn in_line(number: u64, ttl: u64) -> Waiter {
+    waiter(0, number, holding(ms(ttl), Leases::Mutex), String::new())
+}
+
+/// What is sent or told, in short.
+pub(super) fn said(effects: &[Effect<Names>]) -> Vec<String> {
+    let short = |effect: &Effect<Names>| match effect {
+        Effect::Acquire { .. } => "acquire".into(),
+        Effect::Release { release, .. } if release.withdrawn => "withdraw".into(),
+        Effect::Release { .. } => "release".into(),
+        Effect::Heartbeat { waiters, .. } => format!("heartbeat of {}", waiters.len()),
+        Effect::Renew { extends, .. } => (if *extends { "renew" } else { "ask" }).into(),
+        Effect::Valid { .. } => "valid".into(),
+        Effect::Subscribe => "subscribe".into(),
+        Effect::Give { lease, .. } => format!("give {}", lease.fence),
+        Effect::Tell { outcome: Told::Again, .. } => "again".into(),
+        Effect::Tell { outcome: Told::Found(()), .. } => "found".into(),
+        Effect::Tell { outcome: Told::Failed(_), .. } => "failed".into(),
+        Effect::Tell { outcome: Told::Refused { left, before }, .. } => format!("refused {left} {before}"),
+        Effect::Lost { taken_back: true, .. } => "taken back".into(),
+        Effect::Lost { .. } => "lost".into(),
+    };
+    effects.iter().map(short).collect()
+}
+
+/// In time to keep its place, when the next lease ends, and at once if messages may have been missed.
+#[test]
+fn a_waiter_sends_its_heartbeat_in_time() {
+    let usual = LeaseOptions::default;
+    let foreign = || LeaseOptions { foreign: true, ..usual() };
+    let rare = || LeaseOptions { ask_every: ms(9000), foreign: true, ..usual() };
+    for (options, sent, now, soonest, due) in [
+        (usual(), UP, UP, 0, 2001),
+        (usual(), UP, UP, SERVER + 500_000, 502),
+        (usual(), UP, UP, SERVER + 1000, 3), // it was sent 1 ms ago
+        (usual(), UP, UP, SERVER - 1, 3),
+        (usual(), UP, UP, SERVER + 9_000_000, 2001),
+        (usual(), UP, Link::Up(2), SERVER + 500_000, 1),
+        (usual(), Link::Down, UP, 0, 1),
+        (usual(), Link::Down, Link::Down, SERVER + 500_000, 51),
+        (foreign(), UP, UP, 0, 51),
+        (rare(), UP, UP, 0, 2001),
+    ] {
+        let mut steps = Steps::of(Leases::Permits);
+        let id = steps.one(&of(0, options));
+        assert_eq!(steps.next(), Some(3500 + 1500), "the longest call, and the longest grant");
+        let standing = Standing::Queued { soonest, before: 0 };
+        let answer = Answer::acquired(SERVER, standing, None, false);
+        let (sent, now) = (Now { link: sent, ..steps.at(0) }, Now { link: now, ..steps.at(1) });
+        let effects = steps.process.tokens.step(Event::Answered { id, sent, answer, polled: None }, now);
+        assert_eq!((said(&effects), steps.next()), (vec!["subscribe".into()], Some(due)), "{soonest}");
+        assert!(steps.due(due - 1).is_empty());
+        assert_eq!((said(&steps.due(due)), steps.next()), (vec!["heartbeat of 1".into()], None));
+    }
+}
+
+/// A failed heartbeat is sent again soon, and its waiters know that the store was away until the next one must have ended.
+#[test]
+fn a_heartbeat_that_failed_is_sent_again() {
+    let (mut steps, key) = (Steps::of(Leases::Permits), Key::from("k"));
+    let id = steps.one(&single(0));
+    let unanswered = |error| Event::Unanswered { ids: vec![id], error };
+    steps.step(0, unanswered(away(Cause::TimedOut)));
+    assert_eq!((steps.next(), steps.outage(&key, 0)), (Some(5000), false), "it has sent none");
+    steps.answered(1, id, QUEUED);
+    steps.due(2001);
+    steps.step(2100, unanswered(away(Cause::WrongType)));
+    assert_eq!((steps.next(), steps.outage(&key, 2100)), (Some(2150), false));
+    steps.due(2150);
+    steps.step(2200, unanswered(away(Cause::TimedOut)));
+    steps.step(2240, unanswered(away(Cause::TimedOut)));
+    assert_eq!(steps.next(), Some(2250));
+    assert_eq!([7699, 7700].map(|ms| steps.outage(&key, ms)), [true, false]);
+    steps.due(2250);
+    let stands = Event::Stands { sent: steps.at(2251), now: SERVER, soonest: 0, each: vec![(id, QUEUED)] };
+    steps.step(2252, stands);
+    assert_eq!((steps.next(), steps.outage(&key, 2252)), (Some(4252), false));
+    // Once messages arrive again, or may have been missed, all of them ask.
+    for (link, due) in [(Link::Down, 2350), (UP, 2300)] {
+        let now = Now { link, ..steps.at(2300) };
+        steps.process.tokens.step(Event::Signal(Signal::Relinked), now);
+        assert_eq!(steps.next(), Some(due));
+    }
+}
+
+/// Outages are forgotten once they say nothing any more, those of other keys too.
+#[test]
+fn outages_are_forgotten() {
+    let [old, fresh] = ["old", "fresh"].map(Key::from);
+    let mut forgotten = 0;
+    // The keys are looked at in any order.
+    for _ in 0..100 {
+        let mut steps = Steps::of(Leases::Permits);
+        for (key, at) in [(&old, 100), (&fresh, 3000)] {
+            let effects = steps.step(0, Event::Arrives { key: key.clone(), waiter: single(at) });
+            let [Effect::Acquire { id, .. }] = effects[..] else { panic!("{effects:?}") };
+            steps.answered(1, id, QUEUED);
+            steps.due(2001);
+            steps.step(at, Event::Unanswered { ids: vec![id], error: away(Cause::TimedOut) });
+            // Another call was answered.
+            steps.process.tokens.is_back(&"other".into(), steps.at(5599).at);
+        }
+        assert!(steps.outage(&old, 200) && steps.outage(&fresh, 3001));
+        steps.process.tokens.is_back(&"other".into(), steps.at(5600).at);
+        forgotten += usize::from(!steps.outage(&old, 200));
+        assert!(steps.outage(&fresh, 3001));
+        steps.process.tokens.is_back(&fresh, steps.at(5600).at);
+        assert!(!steps.outage(&fresh, 3001) && !steps.outage(&old, 200));
+    }
+    assert!(forgotten > 0, "never while another one lasts");
+}
+
+/// A release without an answer, of a lease that lasts for `left` ms.
+fn owed(left: u64, renews: bool) -> Steps {
+    let mut steps = Steps::of(Leases::Permits);
+    let release = Release::new(&"k".into(), &"token".into(), false, ms(1000), ms(left));
+    let effects = steps.step(0, Event::Releases(Release { renews, ..release }));
+    assert!(matches!(effects[..], [Effect::Release { owed: Some(0), .. }]), "{effects:?}");
+    steps
+}
+
+/// What is due until nothing is: when, and whether a release is sent.
+fn dues(steps: &mut Steps) -> Vec<(u64, bool)> {
+    let next = || {
+        let at = steps.next()?;
+        Some((at, !steps.due(at).is_empty()))
+    };
+    std::iter::from_fn(next).collect()
+}
+
+#[test]
+fn a_release_is_sent_again_for_as_long_as_it_matters() {
+    // The background sends it once, and waits for it, each time for twice as long, until the end.
+    let once = [(100, true), (300, false), (700, false), (1500, false), (2500, false), (3500, false)];
+    for (left, renews, count) in [
+        (100, false, 1),
+        (101, false, 2),
+        (300, false, 2),
+        (3500, false, 6),
+        (60_000, false, 63),
+        (99_000, false, 63),
+        (99_000, true, 102),
+    ] {
+        let mut steps = owed(left, renews);
+        let mut dues = dues(&mut steps);
+        assert_eq!((dues.len(), steps.process.tokens.owed()), (count, 0), "{left}");
+        let last = dues.pop().map(|(at, sends)| (at >= left.min(60_000), sends));
+        assert_eq!(last, Some((true, false)), "{left}: the end");
+        assert_eq!(dues[..dues.len().min(6)], once[..dues.len().min(6)], "{left}");
+    }
+    // Also if the background had it from the beginning.
+    let mut steps = owed(1000, false);
+    steps.process.tokens.is_in_background(0);
+    assert_eq!(dues(&mut steps), [100, 300, 700, 1500].map(|at| (at, false)));
+}
+
+#[test]
+fn a_release_that_failed_is_sent_again() {
+    let answer = |steps: &mut Steps, ms, owed, result| {
+        steps.step(ms, Event::Released { owed, result });
+        (steps.next(), steps.process.tokens.owed())
+    };
+    for (cause, again) in [(Cause::TimedOut, true), (Cause::Denied, false), (Cause::WrongType, false)] {
+        let owes = answer(&mut owed(1000, false), 50, 0, Err(away(cause)));
+        assert_eq!(owes, if again { (Some(150), 1) } else { (None, 0) }, "{cause:?}");
+    }
+    for (at, owes) in [(299, (Some(399), 1)), (300, (None, 0))] {
+        let mut steps = owed(300, false);
+        assert_eq!(answer(&mut steps, at, 0, Err(away(Cause::TimedOut))), owes, "{at}");
+    }
+    let mut steps = owed(9000, false);
+    assert_eq!(said(&steps.due(100)), ["release"]);
+    assert_eq!(answer(&mut steps, 101, 0, Ok(())), (Some(300), 1), "the last attempt counts");
+    assert_eq!(answer(&mut steps, 150, 1, Err(away(Cause::TimedOut))), (Some(350), 1));
+    // It is sent once more, also by a process that is about to end.
+    assert!(steps.step(160, Event::Signal(Signal::Hurry)).is_empty());
+    assert_eq!((steps.next(), said(&steps.due(160))), (Some(160), vec!["release".into()]));
+    assert_eq!(answer(&mut steps, 161, 2, Ok(())), (None, 0));
+    // In memory nothing fails.
+    let mut steps = Steps::with(Leases::Permits, Rules { is_remote: false, ..network::rules() });
+    let release = Release::new(&"k".into(), &"token".into(), false, ms(1000), ms(1000));
+    let effects = steps.step(0, Event::Releases(release));
+    assert!(matches!(effects[..], [Effect::Release { owed: None, .. }]), "{effects:?}");
+    steps.one(&single(0));
+    assert_eq!((steps.next(), steps.process.tokens.owed()), (None, 0));
+}
+
+/// A line acquires again until its waiters are served, unless no call can follow, or the store was not away.
+#[test]
+fn a_line_acquires_again_after_an_outage() {
+    let mut steps = Steps::of(Leases::Mutex);
+    let id = steps.one(&in_line(0, 30_000));
+    assert_eq!(steps.next(), Some(5000));
+    assert!(steps.step(10, Event::Arrives { key: "k".into(), waiter: in_line(1, 30_000) }).is_empty());
+    assert_eq!(steps.next(), Some(510), "the first future may not be polled");
+    steps.step(400, Event::Arrives { key: "k".into(), waiter: in_line(2, 30_000) });
+    assert_eq!((steps.next(), said(&steps.due(510))), (Some(510), vec!["acquire".into()]));
+    assert_eq!(steps.next(), None);
+    let failed = |error, is_final| Event::Failed { id, error, is_final };
+    assert!(steps.step(600, failed(away(Cause::TimedOut), false)).is_empty());
+    assert_eq!((steps.next(), steps.outage(&"k".into(), 600)), (Some(650), true));
+    assert_eq!(said(&steps.due(650)), ["acquire"]);
+    let effects = steps.step(700, failed(away(Cause::Ended), true));
+    assert_eq!(said(&effects), ["withdraw", "failed", "failed", "failed"]);
+
+    // One that was certainly not sent need not be withdrawn.
+    for (cause, release) in [(Cause::NotSent, "release"), (Cause::TimedOut, "withdraw")] {
+        let mut steps = Steps::of(Leases::Mutex);
+        let id = steps.one(&in_line(0, 30_000));
+        steps.answered(1, id, QUEUED);
+        let effects = steps.step(2, Event::Pushed { id, news: Notice::Gone });
+        let [Effect::Acquire { id, .. }] = effects[..] else { panic!("{effects:?}") };
+        steps.step(3, Event::Failed { id, error: away(cause), is_final: false });
+        assert_eq!(said(&steps.due(53)), ["acquire"]);
+        steps.answered(54, id, held(30_000));
+        assert_eq!(said(&steps.step(55, Event::Lost { id, fence: 7 })), ["lost", release], "{cause:?}");
+    }
+    // A single waiter acquires again itself, if it wants to.
+    for (cause, effects) in
+        [(Cause::NotSent, &["failed"][..]), (Cause::TimedOut, &["withdraw", "failed"][..])]
+    {
+        let mut steps = Steps::of(Leases::Permits);
+        let id = steps.one(&single(0));
+        let failed = steps.step(1, Event::Failed { id, error: away(cause), is_final: false });
+        assert_eq!(said(&failed), effects, "{cause:?}");
+    }
+    // It is told to do so if its future was not polled in time.
+    let mut steps = Steps::of(Leases::Permits);
+    steps.one(&single(0));
+    assert_eq!(said(&steps.due(5000)), ["withdraw", "again"]);
+}
+
+#[test]
+fn who_goes_away_is_withdrawn() {
+    let leaves = |waiter: &Waiter, id, unanswered| {
+        let (key, waiter) = ("k".into(), waiter.clone());
+        Event::Leaves { key, waiter, id, unanswered }
+    };
+    for (answers, release) in [(false, "withdraw"), (true, "release")] {
+        let mut steps = Steps::of(Leases::Permits);
+        let waiter = single(0);
+        let id = steps.one(&waiter);
+        if answers {
+            steps.answered(1, id, QUEUED);
+        }
+        assert_eq!(said(&steps.step(2, leaves(&waiter, Some(id), !answers))), [release]);
+    }
+    // The future of the first one sent the acquire: without it, the line acquires again, if the answer reaches nobody.
+    for (first, unanswered, effects) in
+        [(true, true, &["withdraw", "acquire"][..]), (true, false, &[][..]), (false, true, &[][..])]
+    {
+        let mut steps = Steps::of(Leases::Mutex);
+        let [one, other] = [0, 1].map(|number| in_line(number, 30_000));
+        let id = steps.one(&one);
+        steps.comes(&other);
+        let event = if first { leaves(&one, Some(id), unanswered) } else { leaves(&other, None, unanswered) };
+        assert_eq!(said(&steps.step(1, event)), effects, "{first} {unanswered}");
+    }
+}
+
+#[test]
+fn a_waiter_is_told_how_it_stands() {
+    let queued = |rules: Rules| {
+        let mut steps = Steps::with(Leases::Permits, rules);
+        let id = steps.one(&single(0));
+        steps.answered(1, id, QUEUED);
+        (steps, id)
+    };
+    let stands = |steps: &mut Steps, id, standing| {
+        let (sent, each) = (steps.at(2), vec![(id, standing)]);
+        said(&steps.step(3, Event::Stands { sent, now: SERVER, soonest: 0, each }))
+    };
+    let granted = || Notice::Granted { expiry: SERVER + 1_000_000, fence: 7 };
+    let refused = Standing::Refused { soonest: 0, before: 0 };
+    let (mut steps, id) = queued(network::rules());
+    assert_eq!(stands(&mut steps, id, QUEUED), [""; 0]);
+    assert_eq!(stands(&mut steps, id, refused), ["again"]);
+    let (mut steps, id) = queued(network::rules());
+    assert_eq!(stands(&mut steps, id, held(1000)), ["give 7"]);
+    let (mut steps, id) = queued(network::rules());
+    assert_eq!(said(&steps.step(3, Event::Pushed { id, news: granted() })), ["give 7"]);
+    // Of a pushed grant it is not known whether replicas have it: the store is asked.
+    let (mut steps, id) = queued(Rules { is_durable: true, ..network::rules() });
+    assert!(steps.step(3, Event::Pushed { id, news: granted() }).is_empty());
+    assert_eq!(said(&steps.due(3)), ["heartbeat of 1"]);
+    // The message with an outcome may come a little later than the answer that it has no place.
+    let has_outcomes = Rules { has_outcomes: true, ..network::rules() };
+    for found in [false, true] {
+        let (mut steps, id) = queued(has_outcomes);
+        assert_eq!((stands(&mut steps, id, refused), steps.next()), (vec![], Some(23)));
+        assert_eq!(stands(&mut steps, id, held(1000)), [""; 0], "that is older");
+        assert!(steps.step(4, Event::Pushed { id, news: granted() }).is_empty());
+        if found {
+            assert_eq!(said(&steps.step(5, Event::Pushed { id, news: Notice::Found(()) })), ["found"]);
+        } else {
+            assert_eq!(said(&steps.due(23)), ["again"]);
+        }
+    }
+    let mut steps = Steps::of(Leases::Permits);
+    let id = steps.one(&single(0));
+    let refused = Standing::Refused { soonest: SERVER + 500, before: 3 };
+    assert_eq!(said(&steps.answered(1, id, refused)), ["refused 500 3"]);
+}

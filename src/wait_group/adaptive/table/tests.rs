@@ -1,0 +1,162 @@
+//! What a process knows of the limits, and what it tells.
+
+#![allow(clippy::unwrap_used)]
+
+use std::convert::Infallible;
+
+use tokio::time::{advance, sleep, timeout};
+use tower::{Layer as _, ServiceExt as _, service_fn};
+
+use super::super::Adaptive;
+use super::*;
+use crate::error::Cause;
+use crate::{ConcurrencyLimitLayer, WaitGroup};
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn limits() -> AdaptiveLimits {
+    let rules = Rules { follows: false, min: 1, max: 100, window: 100_000 };
+    AdaptiveLimits::new(&Store::in_memory(), "api", (rules, 20), Duration::from_secs(5))
+}
+
+fn told(limit: i64) -> Result<Told, Error> {
+    Ok(Told { limit, in_flight: 0, mean: 0 })
+}
+
+#[test]
+fn the_number_of_known_keys_is_bounded() {
+    let limits = limits();
+    for key in 0..MOST as u64 + 100 {
+        assert_eq!(limits.known(&Key::from(key)).ok(), Some(20), "{key}");
+    }
+    assert_eq!(lock(&limits.0.known).len(), MOST);
+}
+
+/// If there are too many, those that were not used for a minute are removed, but for those with permits in flight.
+#[test]
+fn keys_that_are_not_used_make_room() {
+    let (limits, now, mut all) = (limits(), Instant::now(), HashMap::new());
+    let mut has_room = |key: u64, after| slot(&limits.0, &mut all, &Key::from(key), now + after).is_some();
+    assert!(has_room(0, Duration::ZERO) && has_room(1, 2 * UNUSED));
+    assert!((2..MOST as u64).all(|key| has_room(key, UNUSED)));
+    let soon = 2 * UNUSED - Duration::from_nanos(1);
+    assert!(has_room(7, soon) && has_room(MOST as u64 - 1, soon));
+    all.get_mut(&Key::from(0_u64)).unwrap().in_flight = 1;
+    let mut has_room = |key: u64, after| slot(&limits.0, &mut all, &Key::from(key), now + after).is_some();
+    assert!(!has_room(9999, soon) && has_room(9999, 2 * UNUSED));
+    let mut known: Vec<_> = all.into_keys().collect();
+    known.sort_unstable();
+    assert_eq!(known, [0_u64, 1, 9999].map(Key::from));
+}
+
+/// One report per key is in flight at a time, and one is sent in a window.
+#[test]
+fn reports_are_bounded() {
+    let (limits, key, now) = (limits(), Key::from("k"), Instant::now());
+    let mut all = HashMap::new();
+    let known = slot(&limits.0, &mut all, &key, now).unwrap();
+    (known.seen.ok, known.seen.peak, known.in_flight) = (7, 9, 4);
+    assert!(limits.0.due(known, now + ms(99)).is_none());
+    let report = limits.0.due(known, now + ms(100)).unwrap();
+    assert_eq!((report.seen.ok, report.seen.peak, report.seen.span, report.known), (7, 9, 100_000, 20));
+    assert!(limits.0.due(known, now + ms(5000)).is_none(), "it is not answered");
+    let report = limits.0.due(known, now + ms(10_100)).unwrap();
+    assert_eq!((report.seen.ok, report.seen.peak), (0, 4), "what is in flight counts again");
+    known.is_unanswered = false;
+    assert!(limits.0.due(known, now + ms(10_199)).is_none());
+    assert!(limits.0.due(known, now + ms(10_200)).is_some());
+    // If the store has lost the limit, it goes on with this one, unless that is old.
+    for (after, limit) in [(9_999, 7), (10_000, 20)] {
+        let known = slot(&limits.0, &mut all, &Key::from(after), now).unwrap();
+        (known.limit, known.heard_at) = (7, Some(now));
+        assert_eq!(limits.0.due(known, now + ms(after)).unwrap().known, limit);
+    }
+}
+
+#[test]
+fn in_an_outage_the_last_known_limit_holds() {
+    let (limits, key) = (limits(), Key::from("k"));
+    let away = || Err(Error::unavailable(Cause::TimedOut, "away"));
+    assert_eq!(limits.0.hear(&key, &away()), 20);
+    assert_eq!(limits.0.hear(&key, &told(7)), 7);
+    assert_eq!(limits.0.hear(&key, &away()), 7);
+    assert_eq!(limits.known(&key).ok(), Some(7), "nobody waits for the store again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_is_old_is_read_again() {
+    for (after, limit) in [(9_999, 7), (10_000, 20)] {
+        let (limits, key) = (limits(), Key::from("k"));
+        assert_eq!(limits.0.hear(&key, &told(7)), 7);
+        advance(ms(after)).await;
+        assert_eq!(limits.known(&key).ok(), Some(limit), "{after}");
+    }
+}
+
+/// A request that weighs more than the limit takes all of it. What can never be admitted is left to the refusal.
+#[tokio::test(start_paused = true)]
+async fn requests_are_bounded_by_the_limit() {
+    let (limits, key) = (limits(), Key::from("k"));
+    for (weight, most, bounded) in [
+        (5, u32::MAX, (5, 20)),
+        (30, u32::MAX, (20, 20)),
+        (100, u32::MAX, (20, 20)),
+        (101, u32::MAX, (101, 100)),
+        (5, 10, (5, 10)),
+        (10, 10, (10, 10)),
+        (11, 10, (11, 10)),
+    ] {
+        assert_eq!(limits.bounded(&key, weight, most).await, bounded, "{weight} {most}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_seen_of_a_key_is_reported() {
+    let (limits, key) = (limits(), Key::from("k"));
+    limits.ended(&key, ms(1), Signal::Success);
+    assert!(lock(&limits.0.known).is_empty(), "it is not known");
+    limits.known(&key).ok().unwrap();
+    for (latency, signal) in [
+        (5, Signal::Success),
+        (4999, Signal::Success),
+        (5000, Signal::Success),
+        (1, Signal::Overload),
+        (9000, Signal::Ignore),
+    ] {
+        limits.ended(&key, ms(latency), signal);
+    }
+    let group = WaitGroup::new(&Store::in_memory(), "g", 9).unwrap();
+    let lease = async || Lease::from(group.try_add("k").await.unwrap());
+    let first = limits.in_flight(lease().await, 3);
+    drop(limits.in_flight(lease().await, 2));
+    let in_flight = || lock(&limits.0.known)[&key].in_flight;
+    let seen = || lock(&limits.0.known)[&key].seen;
+    let all = Seen { ok: 2, overloads: 2, latency: 5_004_000, peak: 5, span: 0 };
+    assert_eq!((seen(), in_flight()), (all, 3));
+    // The answer to the report comes at once.
+    advance(ms(100)).await;
+    limits.ended(&key, ms(1), Signal::Ignore);
+    assert_eq!(seen(), Seen { peak: 3, ..Seen::default() });
+    assert!(!lock(&limits.0.known)[&key].is_unanswered);
+    drop(first);
+    assert_eq!(in_flight(), 0);
+    assert_eq!([Duration::from_secs(3601), Duration::MAX].map(micros), [LONGEST; 2]);
+}
+
+/// A request whose future is dropped counts as overload if it took as long as one that times out.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_each_request_is_noted() {
+    let group = WaitGroup::new(&Store::in_memory(), "g", 20).unwrap();
+    let adaptive = Adaptive::aimd().timeout(ms(1000)).window(ms(10_000));
+    let adaptive = adaptive.classify(|_: &Result<(), Infallible>| Signal::Success);
+    let layer = ConcurrencyLimitLayer::new(group, |_: &u64| "k").adaptive(adaptive).unwrap();
+    let limits = layer.provide.from.source.adaptive.clone().unwrap();
+    let service = layer.layer(service_fn(async |span| Ok::<_, Infallible>(sleep(ms(span)).await)));
+    for (span, dropped) in [(5, 99), (60_000, 999), (60_000, 1000), (1000, 1001)] {
+        let _ = timeout(ms(dropped), service.clone().oneshot(span)).await;
+    }
+    let seen = lock(&limits.0.known)[&Key::from("k")].seen;
+    assert_eq!(seen, Seen { ok: 1, overloads: 2, latency: 5000, peak: 1, span: 0 });
+}
