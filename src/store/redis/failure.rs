@@ -168,6 +168,7 @@ mod tests {
         let to = |text| redirect(&told(text)).map(|redirect| (redirect.address, redirect.ask));
         assert_eq!(to("MOVED 5 a:7"), Some(("a:7".into(), false)));
         assert_eq!(to("ASK 5 a:7"), Some(("a:7".into(), true)));
+        assert_eq!(to("MOVED 5 ::1:7"), Some(("::1:7".into(), false)));
         for nowhere in ["MOVED 5 ?:7", "MOVED 5 :7", "ERR 5 a:7"] {
             assert_eq!(to(nowhere), None, "{nowhere}");
         }
