@@ -54,7 +54,11 @@ pub(super) struct Redirect {
 }
 
 pub(super) fn redirect(error: &RedisError) -> Option<Redirect> {
-    let (address, _) = error.redirect_node().filter(|(address, _)| !address.starts_with(['?', ':']))?;
+    let (address, _) = error.redirect_node()?;
+    // A node that does not know the host leaves it out, or tells `?`. An IPv6 address may begin with a colon.
+    if address.rsplit_once(':').is_none_or(|(host, _)| host.is_empty() || host == "?") {
+        return None;
+    }
     let ask = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
     Some(Redirect { address: address.to_owned(), ask })
 }
