@@ -100,6 +100,7 @@ fn a_full_store_is_searched_until_there_is_room() {
     time.store(10, Ordering::Relaxed);
     keep(&cells, 5000..5001, 20);
     assert!(!bound.is_full() && bound.cells() > 4000);
+    assert!(cells.is_bounded() && !self::store().0.cells::<Until>("a").is_bounded());
     cells.step_all(&["x", "y"], |cells, _| cells.iter_mut().for_each(|cell| cell.0 = 20)).unwrap();
     for first in (6000..16_000).step_by(50) {
         let keys: Vec<_> = (first..first + 50).map(u64::to_le_bytes).collect();

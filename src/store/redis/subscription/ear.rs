@@ -168,6 +168,7 @@ mod tests {
 
     use support::eventually;
     use support::redis_server::RedisServer;
+    use support::seen::{Event, Seen};
 
     use super::*;
     use crate::store::notifier::{Ids, Link, Listener, Recipient};
@@ -248,6 +249,35 @@ mod tests {
         assert_ne!(link(), Link::Down);
         drop(second);
         assert_eq!(link(), Link::Down);
+    }
+
+    #[test]
+    fn the_loss_of_the_last_connection_is_told_unless_the_store_is_gone() {
+        let seen = Seen::default();
+        let lost = || {
+            let is_lost =
+                |event: &&Event| event.get("event").is_some_and(|event| event == "subscription_lost");
+            seen.events().iter().filter(is_lost).count()
+        };
+        tracing::subscriber::with_default(seen.clone(), || {
+            let (notifier, ..) = notifier();
+            let ear = ear(&notifier);
+            let open = || Open::new(&ear, false);
+            let (first, second) = (open(), open());
+            ear.closed(first);
+            assert_eq!(ear.failed("x"), Duration::ZERO);
+            assert_eq!(lost(), 0, "another is open");
+            ear.closed(second);
+            assert_eq!(lost(), 1);
+            drop(open());
+            ear.failed("x");
+            assert_eq!(lost(), 2);
+            let last = open();
+            drop(notifier);
+            ear.closed(last);
+            ear.failed("x");
+            assert_eq!(lost(), 2);
+        });
     }
 
     /// A ping tells a silent server from one that has vanished.

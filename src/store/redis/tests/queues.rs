@@ -75,6 +75,17 @@ async fn operations_wait_while_another_is_in_flight() {
     assert!(is_sent_at_once(&submit(&client, "a", ask(1), false)), "nothing is in flight");
 }
 
+#[tokio::test]
+async fn a_caller_that_goes_away_takes_no_place_in_the_queue() {
+    let client = client::<Ask>(Store::builder());
+    let links = client.store.links(&Handle::current());
+    let _first = submit(&client, "a", ask(1), false);
+    let second = OperationFuture(submit(&client, "a", ask(2), false));
+    assert_eq!(links.budget.operations(), 1);
+    drop(second);
+    assert_eq!(links.budget.operations(), 0);
+}
+
 /// What is dropped here is the call, not the operation, whose caller is still there.
 #[tokio::test]
 async fn a_call_goes_on_if_its_task_goes_away() {

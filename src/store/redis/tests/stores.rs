@@ -8,9 +8,9 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::error::Cause;
-use crate::store::BreakerState;
 use crate::store::redis::failure;
 use crate::store::redis::future::Step;
+use crate::store::{Backend, BreakerState};
 
 const SPAN: Duration = Duration::from_secs(1);
 
@@ -33,6 +33,11 @@ fn a_call_may_take_as_long_as_its_three_parts() {
     assert_eq!((memory.call_limit(), memory.durable_within()), (Duration::ZERO, None));
     assert!(memory.is_in_memory() && !store.is_in_memory());
     assert_eq!([&memory, &store].map(ToString::to_string), ["in-memory", "redis"]);
+    let named = Store::builder().prefix("shop").redis("redis://127.0.0.1:1").unwrap();
+    assert_eq!(
+        [&memory, &named].map(|store| (store.prefix(), store.channels())),
+        [("td", String::new()), ("shop", "shop:wake:".to_owned())]
+    );
 }
 
 #[test]
@@ -60,8 +65,9 @@ async fn a_shutdown_ends_in_time_and_says_what_is_left() {
     let began = Instant::now();
     assert_eq!(store.shutdown(SPAN).await, Ok(()));
     assert!(began.elapsed() < SPAN / 10);
-    store.owed.add(3);
-    let published = store.publications.one();
+    let whole = crate::store::Store(Arc::new(Backend::Redis(Arc::clone(store))));
+    whole.owed().unwrap().add(3);
+    let published = whole.publication().unwrap();
     let began = Instant::now();
     assert_eq!(store.shutdown(SPAN).await, Err(4));
     assert!((SPAN..SPAN + SPAN / 10).contains(&began.elapsed()), "{:?}", began.elapsed());
