@@ -78,15 +78,57 @@ impl Store {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cluster", feature = "pools", feature = "sentinel"))]
 mod tests {
+    use std::time::Duration;
+
+    use deadpool_redis::sentinel::SentinelServerType::Master;
+
     use crate::Store;
 
-    #[test]
-    fn only_a_store_of_another_database_may_select_it() {
-        for (database, selects) in [("", false), ("0", false), ("3", true)] {
-            let store = Store::redis(&format!("redis://127.0.0.1/{database}")).unwrap();
-            assert_eq!(store.acl_rule("app").unwrap().contains("+select"), selects, "{database}");
+    const URL: &str = "redis://127.0.0.1:1";
+    const MORE: [&str; 7] = ["select", "cluster|slots", "asking", "ssubscribe", "role", "wait", "waitaof"];
+
+    /// The commands of these that a store needs, beside those of every store.
+    fn more(store: &Store) -> Vec<&'static str> {
+        let rule = store.acl_rule("app").unwrap();
+        MORE.into_iter().filter(|more| rule.split(' ').any(|word| word == format!("+{more}"))).collect()
+    }
+
+    #[tokio::test]
+    async fn each_kind_of_store_needs_its_own_commands() {
+        let redis = |url: &str| Store::redis(url).unwrap();
+        let build = Store::builder;
+        for (database, commands) in [("", &[][..]), ("/0", &[]), ("/3", &["select"])] {
+            assert_eq!(more(&redis(&format!("{URL}{database}"))), commands, "{database}");
         }
+        let of_cluster = ["cluster|slots", "asking", "ssubscribe"];
+        assert_eq!(more(&build().cluster([URL]).unwrap()), of_cluster);
+        assert_eq!(more(&build().sentinel([URL], "m").unwrap()), ["select", "role"]);
+        let within = Duration::from_millis(1);
+        assert_eq!(more(&build().replicas(1, within).redis(URL).unwrap()), ["wait"]);
+        assert_eq!(more(&build().replicas(1, within).fsync(within).redis(URL).unwrap()), ["waitaof"]);
+
+        let tokio = Some(deadpool_redis::Runtime::Tokio1);
+        let pool = deadpool_redis::Config::from_url(URL).create_pool(tokio).unwrap();
+        assert!(more(&Store::from(pool)).is_empty());
+        let pool = deadpool_redis::cluster::Config::from_urls(vec![URL.into()]).create_pool(tokio).unwrap();
+        assert_eq!(more(&Store::from(pool)), of_cluster);
+        let config = deadpool_redis::sentinel::Config::from_urls(vec![URL.into()], "m".into(), Master);
+        assert_eq!(more(&Store::from(config.create_pool(tokio).unwrap())), ["select", "role"]);
+    }
+
+    #[test]
+    fn a_user_has_a_name_of_one_word() {
+        let store = Store::redis(URL).unwrap();
+        for bad in ["", "a b", "a\t", "a\0", "\u{a0}"] {
+            assert!(store.acl_rule(bad).unwrap_err().is_invalid(), "{bad:?}");
+        }
+        assert!(Store::in_memory().acl_rule("app").unwrap_err().is_invalid());
+        let rule = store.operator_acl_rule("ops").unwrap();
+        assert!(
+            rule.starts_with("ACL SETUSER ops resetkeys ~td:* resetchannels &td:wake:* -@all")
+                && rule.contains("+scan")
+        );
     }
 }

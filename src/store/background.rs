@@ -241,6 +241,41 @@ mod tests {
         panic!("the thread did not end");
     }
 
+    /// A forked process has the value, but not the thread.
+    #[test]
+    fn a_thread_that_has_ended_or_is_of_another_process_is_not_alive() {
+        let thread = Thread::start().unwrap();
+        assert!(thread.is_alive());
+        assert!(!Thread { process: thread.process + 1, ..thread }.is_alive());
+        let (stop, stopped) = oneshot::channel();
+        let thread = Thread { stop, ..Thread::start().unwrap() };
+        assert!(thread.is_alive());
+        drop(stopped);
+        assert!(!thread.is_alive());
+    }
+
+    #[test]
+    fn a_task_runs_once_until_it_is_stopped_and_can_start_again() {
+        let (home, task) = (Background::thread(), BackgroundTask::default());
+        let start = || {
+            let (sender, ended) = oneshot::channel::<()>();
+            task.start(&home, || async move {
+                let _sender = sender;
+                std::future::pending().await
+            });
+            ended
+        };
+        let ends = |ended: oneshot::Receiver<()>| futures::executor::block_on(ended).is_err();
+        let mut first = start();
+        assert!(ends(start()), "the first runs still");
+        assert_eq!(first.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+        task.stop();
+        assert!(ends(first));
+        let second = start();
+        drop(task);
+        assert!(ends(second));
+    }
+
     #[test]
     fn a_current_thread_runtime_is_refused() {
         let runtime = Builder::new_current_thread().build().unwrap();

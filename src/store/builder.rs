@@ -2,6 +2,8 @@
 
 mod access;
 mod places;
+#[cfg(all(test, feature = "cluster", feature = "pools", feature = "rustls"))]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;

@@ -137,4 +137,35 @@ mod tests {
         assert!(both.check(acked(1, 0)).unwrap_err().contains("on their disks"));
         assert!(both.check(Value::Int(1)).is_err());
     }
+
+    #[test]
+    fn a_server_without_the_command_is_named() {
+        let error = |detail: &str| redis::make_extension_error("ERR".into(), Some(detail.into()));
+        let disk = Durability { replicas: 0, fsync: true, within: WITHIN };
+        assert!(disk.failed(&error("unknown command 'WAITAOF'")).contains("needs Redis 7.2 or Valkey"));
+        for (durability, detail) in
+            [(disk, "out of files"), (Durability { fsync: false, ..disk }, "unknown command 'WAIT'")]
+        {
+            assert!(durability.failed(&error(detail)).contains(detail));
+        }
+        assert_eq!(
+            [disk, Durability { fsync: false, ..disk }].map(Durability::permission),
+            [" +waitaof", " +wait"]
+        );
+    }
+
+    #[test]
+    fn a_call_is_followed_by_a_write_in_its_slot() {
+        let call = |keys: &[&str]| {
+            let mut call = cmd("EVALSHA");
+            call.arg("sha").arg(keys.len()).arg(keys).arg("argument");
+            call
+        };
+        let mark = |keys: &[&str], asking| {
+            String::from_utf8(mark(&call(keys), asking).get_packed_command()).unwrap().replace("\r\n", " ")
+        };
+        assert_eq!(mark(&["{a}"], false), "*5 $3 SET $8 {a}:wait $1 1 $2 PX $4 1000 ");
+        assert!(mark(&["a", "{a}:td:queue"], false).contains(" {a}:td:queue:wait "));
+        assert!(mark(&["a", "{a}:td:queue"], true).contains(" {a}:td:queue:asked "));
+    }
 }

@@ -177,6 +177,13 @@ mod tests {
     }
 
     #[test]
+    fn a_key_is_found_by_its_bytes() {
+        let keys = std::collections::HashSet::from([Key::from("a"), Key::from("")]);
+        assert!([&b"a"[..], b""].into_iter().all(|bytes| keys.contains(bytes)));
+        assert!([&b"\0"[..], b"\x01"].into_iter().all(|bytes| !keys.contains(bytes)));
+    }
+
+    #[test]
     fn plain_keys_stand_as_they_are() {
         assert_eq!(name(b"user-7"), "td:{api:user-7}:");
         assert_eq!(name(b""), "td:{api:}:");
@@ -223,8 +230,12 @@ mod tests {
         for other in ["", "a", "9:a", ":", "18446744073709551616:a"] {
             assert_eq!(super::parts(other.as_bytes()).count(), 0, "{other}");
         }
-        let some = Key::of_some([None, Some(&"-".into()), None]);
-        assert!(super::parts(some.as_bytes()).eq([None, Some(&b"-"[..]), None]), "{some:?}");
+        let long = "x".repeat(1000).into();
+        let some = Key::of_some([None, Some(&"-".into()), None, Some(&long)]);
+        assert!(
+            super::parts(some.as_bytes()).eq([None, Some(&b"-"[..]), None, Some(long.as_ref())]),
+            "{some:?}"
+        );
     }
 
     #[test]
@@ -238,7 +249,7 @@ mod tests {
             joined.key(Key::of(["x", "y"]).as_bytes()),
             KeySpace::new("td", "a", KeySpace::Named).key(b"x")
         );
-        assert_eq!(joined.width(b"", 1), 2);
+        assert_eq!(joined.width(b"", 2), 4);
     }
 
     #[test]
@@ -251,6 +262,17 @@ mod tests {
         assert_eq!(names[..3], ["td:{a:x}:lock", "td:{a:x}:fence", "td:{a:y%7d}:lock"]);
         assert_eq!((names.len(), each.width(key.as_bytes(), 2)), (6, 6));
         assert_eq!(&each.key(key.as_bytes())[..], b"td:{a:x}:");
+    }
+
+    #[test]
+    fn states_beside_a_place_are_in_its_slot() {
+        let (space, mut names) = (KeySpace::new("td", "a", KeySpace::Placed), Vec::new());
+        for key in [&b"x}:lock:1"[..], b"x"] {
+            space.keys(key, &["holds", "@all"], &mut |name| {
+                names.push(String::from_utf8_lossy(name).into_owned())
+            });
+        }
+        assert_eq!(names, ["td:{a:x%7d}:lock:1:holds", "td:{a:x%7d}:all", "td:{a:x}::holds", "td:{a:x}:all"]);
     }
 
     #[test]
@@ -281,7 +303,7 @@ mod tests {
 
     #[test]
     fn names_are_checked() {
-        assert!(check_name("a prefix", "shop-1.eu/x_y").is_ok());
+        assert!(["shop-1.eu/x_y", &"x".repeat(64)].iter().all(|name| check_name("a prefix", name).is_ok()));
         for bad in ["", "a b", "a:b", "{a}", "ä", &"x".repeat(65)] {
             let error = check_name("a prefix", bad).unwrap_err();
             assert!(error.is_invalid() && error.to_string().contains(&format!("{bad:?}")), "{error}");

@@ -51,3 +51,24 @@ impl Names {
         lock(&self.0).capacity()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_lasts_as_long_as_its_value() {
+        let names = Names::default();
+        let first = names.get("a", || Arc::new(1));
+        assert!(Arc::ptr_eq(&first, &names.get("a", || Arc::new(2))));
+        assert_eq!(*names.get("a", || Arc::new("of another type")), "of another type");
+        assert_eq!(names.of_type::<i32>(), ["a"]);
+        for number in 0..1000 {
+            drop(names.get(&number.to_string(), || Arc::new(number)));
+        }
+        assert!(names.capacity() < 100, "the names of values that are gone are forgotten");
+        drop(first);
+        assert!(names.of_type::<i32>().is_empty());
+        assert_eq!(*names.get("a", || Arc::new(3)), 3);
+    }
+}

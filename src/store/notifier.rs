@@ -261,5 +261,44 @@ mod tests {
         let third = join();
         notifier.deliver(Push { ids: vec![other], news: News::Gone });
         assert!(third.0.next() != other, "an id that was given before");
+        assert_eq!(third.0.recipient, other % RECIPIENTS, "the number is free again");
+    }
+
+    struct Listened(Mutex<Vec<Vec<u8>>>);
+
+    impl Listener for Listened {
+        fn hear(&self, message: &[u8]) {
+            lock(&self.0).push(message.to_vec());
+        }
+    }
+
+    #[test]
+    fn all_that_listen_hear_a_message() {
+        let notifier = Notifier::new(Link::Down);
+        let listen = || {
+            let listener = Arc::new(Listened(Mutex::default()));
+            notifier.listen(&listener);
+            listener
+        };
+        let (first, dropped) = (listen(), listen());
+        drop(dropped);
+        let last = listen();
+        assert_eq!(lock(&notifier.listeners).len(), 2, "those that are gone are forgotten");
+        notifier.broadcast(b"x");
+        assert_eq!([&first, &last].map(|listener| lock(&listener.0).clone()), [[b"x"], [b"x"]]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pushes_are_missed_until_they_arrive_again() {
+        const LATER: std::time::Duration = std::time::Duration::from_secs(1);
+        let notifier = Notifier::new(Link::Down);
+        let made = clock::now();
+        assert!(!notifier.may_have_missed(made + LATER));
+        tokio::time::advance(2 * LATER).await;
+        notifier.relink();
+        assert!(matches!(notifier.current_link(), Link::Up(_)));
+        assert!(notifier.may_have_missed(made + LATER) && !notifier.may_have_missed(made + 3 * LATER));
+        notifier.unlink();
+        assert_eq!(notifier.current_link(), Link::Down);
     }
 }

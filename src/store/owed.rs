@@ -62,3 +62,28 @@ impl Drop for OwedOne {
         self.0.done(1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn whoever_waits_is_woken_by_the_last() {
+        let owed = Arc::new(Owed::default());
+        assert!(owed.none().now_or_never().is_some());
+        owed.add(2);
+        owed.change(3);
+        owed.change(-1);
+        let one = owed.one();
+        assert_eq!(owed.count(), 5);
+        let mut none = tokio_test::task::spawn(owed.none());
+        assert!(none.poll().is_pending());
+        owed.done(4);
+        assert!(!none.is_woken(), "one is left");
+        drop(one);
+        assert!(none.is_woken() && none.poll().is_ready());
+        assert_eq!(owed.count(), 0);
+    }
+}

@@ -7,6 +7,9 @@
 //! for a store in memory: on a runtime whose clock a test has paused, the work runs on that runtime, by that clock.
 //! If that runtime ends, the background thread continues the work.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::runtime::{Handle, Id};

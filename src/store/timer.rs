@@ -89,6 +89,13 @@ mod tests {
         assert!(began.elapsed() >= 2 * span);
     }
 
+    /// A task that waits on its own thread is woken at once, to look again.
+    #[test]
+    fn the_background_thread_drives_the_timer() {
+        let mut sleep = tokio_test::task::spawn(sleep(Duration::from_secs(3600)));
+        assert!(sleep.poll().is_pending() && !sleep.is_woken());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_callers_clock_is_followed() {
         sleep(Duration::from_secs(3600)).await;

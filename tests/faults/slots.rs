@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use deadpool_redis::Runtime;
 use deadpool_redis::cluster::Config;
@@ -211,6 +211,14 @@ async fn a_wait_for_a_half_moved_slot_ends_as_an_outage() {
         let error = mutex.lock("k").await.unwrap_err();
         assert!(error.is_unavailable() && error.to_string().contains("TRYAGAIN"), "{error}");
     }
+    // Without a wait, the call is sent again until the timeout of the store is over.
+    let timeout = Duration::from_millis(500);
+    let store = Store::builder().timeout(timeout).cluster(cluster.urls()).unwrap();
+    let (mutex, began) = (Mutex::new(&store, "half").unwrap(), Instant::now());
+    let outcome = tokio::time::timeout(SOON, mutex.try_lock("k")).await.expect("it has no end");
+    let error = outcome.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("TRYAGAIN"), "{error}");
+    assert!(began.elapsed() > timeout / 3, "{:?}", began.elapsed());
     moving.end();
     assert!(guard.unlock().await.unwrap());
     // What a node refused some time ago says nothing about a lock that is held now.

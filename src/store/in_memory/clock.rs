@@ -115,6 +115,24 @@ mod tests {
         assert!(!callers_clock_is_the_systems(), "it runs, and is ahead");
     }
 
+    #[tokio::test]
+    async fn the_sweeper_goes_by_the_systems_clock_until_another_is_seen() {
+        let (clock, mut checks) = (Clock::system(), Checks::default());
+        let before = clock.of_step(&mut checks);
+        let now = clock.of_sweep(7);
+        assert!(
+            before > 1_500_000_000_000_000 && (before..=clock.of_step(&mut checks)).contains(&now),
+            "{now}"
+        );
+        tokio::time::pause();
+        assert_ne!(clock.of_sweep(7), 7, "no step was seen by that clock");
+        // The third step within a short time is not checked.
+        clock.of_step(&mut checks);
+        assert_ne!(clock.of_sweep(7), 7);
+        clock.of_step(&mut Checks::default());
+        assert_eq!(clock.of_sweep(7), 7);
+    }
+
     #[test]
     fn few_of_many_steps_are_checked() {
         let mut checks = Checks::default();

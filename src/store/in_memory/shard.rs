@@ -121,6 +121,19 @@ mod tests {
     }
 
     #[test]
+    fn keys_of_one_hash_are_told_apart() {
+        let mut shard = Shard::<Until>::default();
+        for key in [b"a", b"b"] {
+            assert!(shard.find(7, key).is_none());
+            shard.insert(7, key, Until(i64::from(key[0])), 0);
+        }
+        for key in [b"a", b"b"] {
+            assert_eq!(shard.find(7, key).unwrap().get().cell.0, i64::from(key[0]));
+        }
+        assert!(shard.find(8, b"a").is_none());
+    }
+
+    #[test]
     fn a_full_shard_is_swept_before_it_grows() {
         let mut shard = Shard::<Until>::default();
         for i in 0..100_000_u64 {

@@ -7,6 +7,8 @@
 
 #[cfg(interleavings)]
 pub(crate) mod interleavings;
+#[cfg(test)]
+mod tests;
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};

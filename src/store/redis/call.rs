@@ -350,4 +350,20 @@ mod tests {
             assert_eq!(failed.is_repeated(Repeat::Safe, was_idle), !written || was_idle);
         }
     }
+
+    /// A script may have run in part when it finds that its slot is being moved.
+    #[test]
+    fn a_call_that_was_refused_is_sent_again_if_it_cannot_have_run_or_may_run_twice() {
+        for (cause, never, safe) in [
+            (Cause::Moving, true, true),
+            (Cause::MovedMidway, false, true),
+            (Cause::TimedOut, false, false),
+            (Cause::NotServing, false, false),
+        ] {
+            let outage = failure::of(cause, "x");
+            let failed = Failed { outage, sent: None, written: false, answers: false, redirect: None };
+            let is_repeated = |repeat| failed.is_repeated(repeat, true);
+            assert_eq!([Repeat::Never, Repeat::Safe].map(is_repeated), [never, safe], "{cause:?}");
+        }
+    }
 }

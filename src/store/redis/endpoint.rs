@@ -173,3 +173,49 @@ pub(super) fn prepare_tls() {
     #[cfg(any(feature = "rustls", feature = "native-tls"))]
     crate::store::tls::prepare();
 }
+
+#[cfg(all(test, feature = "cluster", feature = "rustls"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_server_is_reached_in_the_same_way() {
+        let endpoint = |url| Endpoint::new(url, &Access::default()).unwrap();
+        for (url, is_tls) in [("redis://u:p@a:7/3", false), ("rediss://u:p@a:7/3", true)] {
+            let first = endpoint(url);
+            assert_eq!((first.host(), first.is_tls(), first.database()), ("a".into(), is_tls, 3));
+            let other = first.at("b:8");
+            assert_eq!((other.address(), other.is_tls(), other.database()), ("b:8".into(), is_tls, 3));
+            assert_eq!(other.at("c").address(), "c:8");
+        }
+        assert_eq!(endpoint("redis+unix:///a").host(), "");
+    }
+
+    #[tokio::test]
+    async fn credentials_take_the_place_of_those_in_the_url() {
+        let client = async |credentials: Option<Credentials>| {
+            let credentials =
+                credentials.map(|credentials| Arc::new(credentials) as Arc<dyn ProvideCredentials>);
+            let access = Access { credentials, ..Access::default() };
+            let client = Endpoint::new("redis://u:p@a", &access).unwrap().client(None).await.ok().unwrap();
+            let settings = client.get_connection_info().redis_settings();
+            (settings.username().map(str::to_owned), settings.password().map(str::to_owned))
+        };
+        let pair = |user: &str, password: &str| (Some(user.to_owned()), Some(password.to_owned()));
+        assert_eq!(client(None).await, pair("u", "p"));
+        assert_eq!(client(Some(Credentials::password("q"))).await, pair("u", "q"));
+        assert_eq!(client(Some(Credentials::new("v", "q"))).await, pair("v", "q"));
+        let fails = || async { Err::<Credentials, _>("no token") };
+        let access = Access { credentials: Some(Arc::new(fails)), ..Access::default() };
+        assert!(
+            Endpoint::new("redis://a", &access)
+                .unwrap()
+                .client(None)
+                .await
+                .err()
+                .unwrap()
+                .text
+                .contains("no token")
+        );
+    }
+}

@@ -54,7 +54,11 @@ pub(super) struct Redirect {
 }
 
 pub(super) fn redirect(error: &RedisError) -> Option<Redirect> {
-    let (address, _) = error.redirect_node().filter(|(address, _)| !address.starts_with(['?', ':']))?;
+    let (address, _) = error.redirect_node()?;
+    // A node that does not know the host leaves it out, or tells `?`. An IPv6 address may begin with a colon.
+    if address.rsplit_once(':').is_none_or(|(host, _)| host.is_empty() || host == "?") {
+        return None;
+    }
     let ask = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
     Some(Redirect { address: address.to_owned(), ask })
 }
@@ -75,7 +79,7 @@ pub(super) fn disconnected(text: impl Into<Cow<'static, str>>) -> Outage {
 pub(super) fn outage(error: RedisError) -> Outage {
     let cause = if error.is_timeout() {
         Cause::TimedOut
-    } else if error.is_io_error() || error.is_unrecoverable_error() || error.is_connection_dropped() {
+    } else if error.is_io_error() || error.is_unrecoverable_error() {
         Cause::Disconnected
     } else if matches!(error.kind(), ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)) {
         Cause::Redirected
@@ -100,9 +104,7 @@ pub(super) fn outage(error: RedisError) -> Outage {
 }
 
 fn is_not_serving(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::AuthenticationFailed
-        || error.kind() == ErrorKind::ClusterConnectionNotFound
-        || has_code(error, &NOT_SERVING)
+    has_code(error, &NOT_SERVING)
         // A long command gets this instead of NOAUTH.
         || error.detail().is_some_and(|text| text.contains("unauthenticated"))
 }
@@ -146,8 +148,35 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_pipe_is_a_disconnection() {
-        let error = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
-        assert_eq!(outage(error).cause, Cause::Disconnected);
+    fn a_connection_that_cannot_be_used_is_a_disconnection() {
+        use std::io::ErrorKind::{BrokenPipe, ConnectionRefused, Other, PermissionDenied, TimedOut};
+        for kind in [BrokenPipe, ConnectionRefused, Other, PermissionDenied] {
+            assert_eq!(outage(std::io::Error::from(kind).into()).cause, Cause::Disconnected, "{kind}");
+        }
+        assert_eq!(outage(std::io::Error::from(TimedOut).into()).cause, Cause::TimedOut);
+        for kind in [ErrorKind::Parse, ErrorKind::AuthenticationFailed, ErrorKind::ClusterConnectionNotFound]
+        {
+            assert_eq!(outage((kind, "x").into()).cause, Cause::Disconnected);
+        }
+        for cause in [Cause::TimedOut, Cause::Disconnected, Cause::NotSent, Cause::NotServing] {
+            assert!(is_outage(cause), "{cause:?}");
+        }
+    }
+
+    #[test]
+    fn a_call_is_redirected_to_an_address_that_is_told() {
+        let told = |text: &str| match redis::parse_redis_value(format!("-{text}\r\n").as_bytes()) {
+            Ok(redis::Value::ServerError(error)) => RedisError::from(error),
+            other => panic!("{other:?}"),
+        };
+        let to = |text| redirect(&told(text)).map(|redirect| (redirect.address, redirect.ask));
+        assert_eq!(to("MOVED 5 a:7"), Some(("a:7".into(), false)));
+        assert_eq!(to("ASK 5 a:7"), Some(("a:7".into(), true)));
+        assert_eq!(to("MOVED 5 ::1:7"), Some(("::1:7".into(), false)));
+        for nowhere in ["MOVED 5 ?:7", "MOVED 5 :7", "ERR 5 a:7"] {
+            assert_eq!(to(nowhere), None, "{nowhere}");
+        }
+        assert_eq!(outage(told("MOVED 5 :7")).cause, Cause::Redirected);
+        assert!(is_no_script(&told("NOSCRIPT No matching script.")) && !is_no_script(&told("ERR x")));
     }
 }

@@ -88,15 +88,8 @@ pub(super) struct Inline<O: Operation>(pub(super) QueueRef<O>);
 
 impl<O: Operation> Drop for Inline<O> {
     fn drop(&mut self) {
-        let flushes = self.0.with(|queue| {
-            queue.inline = false;
-            let flushes = queue.flushers == 0 && !queue.batches.is_empty();
-            queue.flushers += usize::from(flushes);
-            flushes
-        });
-        if flushes == Some(true) {
-            self.0.clone().spawn_flusher();
-        }
+        // If others wait, a flusher sends them already.
+        self.0.with(|queue| queue.inline = false);
     }
 }
 

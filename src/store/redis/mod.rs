@@ -33,6 +33,8 @@ pub(in crate::store) mod slots;
 pub(crate) mod source;
 pub(in crate::store) mod subscription;
 pub(super) mod tcp;
+#[cfg(test)]
+mod tests;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 mod urls;
 mod version;

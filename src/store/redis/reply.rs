@@ -60,7 +60,8 @@ mod tests {
         assert_eq!(reply.now, 1_760_000_000_123_456);
         let mut fields = reply.fields(0..1);
         assert_eq!((fields.integer().unwrap(), fields.integer().unwrap()), (1, -2));
-        assert!(fields.next().is_err());
+        assert!(fields.next().is_err() && !fields.sent_twice());
+        assert!(reply.sent_twice().fields(0..1).sent_twice());
         for none in ["", "1 ", "1 x", "OK", "-1 1", "9007199254740992 1"] {
             assert!(text(none).is_none(), "{none:?}");
         }

@@ -65,3 +65,31 @@ fn read(reply: Value) -> Option<(u64, Vec<Vec<u8>>)> {
     let cursor = std::str::from_utf8(&cursor).ok()?.parse().ok()?;
     Some((cursor, names.into_iter().map(name).collect::<Option<_>>()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_a_cursor_and_names() {
+        let text = |text: &str| Value::BulkString(text.into());
+        let page = |cursor, names: Vec<Value>| read(Value::Array(vec![cursor, Value::Array(names)]));
+        let names = Some((17, vec![b"a".to_vec(), b"b".to_vec()]));
+        assert_eq!(page(text("17"), vec![text("a"), text("b")]), names);
+        assert_eq!(page(text("0"), Vec::new()), Some((0, Vec::new())));
+        assert_eq!(page(text("x"), Vec::new()), None);
+        assert_eq!(page(Value::Int(0), Vec::new()), None);
+        assert_eq!(page(text("0"), vec![Value::Nil]), None);
+        for none in [Value::Nil, Value::Array(vec![text("0")])] {
+            assert_eq!(read(none), None);
+        }
+    }
+
+    #[test]
+    fn a_page_that_fails_leaves_the_master_to_its_beginning() {
+        let mut position = Position { done: vec![1], at: Some((2, 17)) };
+        let taken = position.take();
+        assert_eq!((taken.done, taken.at), (vec![1], Some((2, 17))));
+        assert_eq!((position.done, position.at), (vec![1], None));
+    }
+}

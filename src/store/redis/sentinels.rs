@@ -4,6 +4,9 @@
 //! an interval, since messages can be lost. When they name another master, all connections to the former one are left,
 //! although it may serve for some seconds yet: what it grants meanwhile, the new one does not know.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::future::pending;
@@ -318,45 +321,5 @@ impl fmt::Display for Sentinels {
 impl fmt::Display for Asked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the master {:?} of {}", self.master, self.urls.addresses())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_master_of_the_latest_failover_counts() {
-        let urls = ["redis://a:1", "redis://b:1"];
-        let sentinels = Sentinels::new(urls, &Access::default(), "m", &Background::thread()).unwrap();
-        let asked = &sentinels.asked;
-        let after = |address, epoch| {
-            asked.learn(address, epoch);
-            let named = asked.named.borrow();
-            (named.address.clone().unwrap().to_string(), named.switches)
-        };
-        let (a, b) = ("a:1".to_owned(), "b:1".to_owned());
-        assert_eq!(after("a:1", 7), (a.clone(), 0), "the first is no switch");
-        assert_eq!(after("b:1", 7), (a.clone(), 0));
-        assert_eq!(after("b:1", 8), (b.clone(), 1));
-        assert_eq!(after("a:1", 7), (b.clone(), 1), "a Sentinel that is behind");
-        assert_eq!(after("b:1", 9), (b.clone(), 1), "a failover back, of which the first part was missed");
-        // Sentinels that were set up anew: nobody confirms the master of the former ones.
-        asked.named.send_modify(|named| named.confirmed = Instant::now().checked_sub(2 * FORGOTTEN));
-        assert_eq!(after("a:1", 0), (a, 2));
-        assert_eq!(after("b:1", 1), (b, 3));
-    }
-
-    #[test]
-    fn the_master_has_its_own_user_and_the_sentinels_have_no_database() {
-        let urls = ["redis://u:p@a:1/3"];
-        let sentinels = Sentinels::new(urls, &Access::default(), "m", &Background::thread()).unwrap();
-        let sentinel = sentinels.asked.sentinels().next().unwrap();
-        let settings = sentinel.info.redis_settings();
-        assert_eq!((settings.username(), settings.password(), settings.db()), (Some("u"), Some("p"), 0));
-        let master = sentinels.asked.server("::1:6379");
-        let settings = master.info.redis_settings();
-        assert_eq!((settings.username(), settings.password(), settings.db()), (None, None, 3));
-        assert_eq!(*master.info.addr(), ConnectionAddr::Tcp("::1".into(), 6379));
     }
 }

@@ -1,5 +1,8 @@
 //! The hash slot of a key (16384 slots in a Redis Cluster), and the master of a slot.
 
+#[cfg(all(test, feature = "cluster"))]
+mod tests;
+
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
@@ -255,100 +258,5 @@ impl Known {
         let changed = by_slot != self.by_slot;
         self.by_slot = by_slot;
         changed
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    #[cfg(feature = "cluster")]
-    fn slots_are_those_of_the_cluster_specification() {
-        assert_eq!(slot(b"123456789"), 0x31c3);
-        assert_eq!(slot(b"td:{123456789}:tat"), 0x31c3);
-        assert_eq!(slot(b"{}123456789"), slot(b"{}123456789"));
-        assert_ne!(slot(b"{}123456789"), slot(b""));
-    }
-
-    fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
-        let node = Value::Array(vec![host, Value::Int(port)]);
-        Value::Array(vec![Value::Int(first), Value::Int(last), node])
-    }
-
-    fn host(host: &str) -> Value {
-        Value::BulkString(host.as_bytes().to_vec())
-    }
-
-    #[test]
-    fn masters_are_read_and_keep_their_numbers() {
-        let masters = Masters::new(&Background::thread());
-        let learn = |ranges| {
-            let told = parse(&Value::Array(ranges), "own").unwrap();
-            masters.known.write().unwrap().learn(told)
-        };
-        let ip = || host("10.0.0.1");
-        assert_eq!(masters.of(7), 0);
-        assert!(learn(vec![range(0, 8191, ip(), 7000), range(8192, 16383, ip(), 7001)]));
-        assert_eq!([masters.of(0), masters.of(8191), masters.of(8192)], [0, 0, 1]);
-        // The first master has failed, and another one has its slots.
-        assert!(learn(vec![range(0, 8191, ip(), 7002), range(8192, 16383, ip(), 7001)]));
-        assert_eq!([masters.of(0), masters.of(16383)], [2, 1]);
-        assert_eq!(masters.addresses(), ["10.0.0.1:7001", "10.0.0.1:7002"]);
-        assert!(!masters.is_current(0) && masters.is_current(2));
-        // Slots without a master go to one that redirects.
-        assert!(learn(vec![range(0, 1, ip(), 7001)]));
-        assert!(!learn(vec![range(0, 1, ip(), 7001)]), "nothing is new");
-        assert_eq!([masters.of(0), masters.of(9)], [1, 1]);
-        assert_eq!(masters.number_of("10.0.0.1:7000"), Some(0));
-        assert_eq!(masters.number_of("10.0.0.9:7000"), Some(3));
-    }
-
-    /// The caller's clock stands still, and that of the background thread does not.
-    #[tokio::test(start_paused = true)]
-    async fn masters_are_read_again_while_the_clock_of_the_caller_is_paused() {
-        let masters = Arc::new(Masters::new(&Background::thread()));
-        for port in [7000, 7001] {
-            masters.refresh(async move { Ok(vec![(0, 16383, format!("a:{port}"))]) }).await;
-            assert_eq!(masters.addresses(), [format!("a:{port}")]);
-            std::thread::sleep(2 * PAUSE);
-            assert!(masters.is_due());
-        }
-    }
-
-    #[tokio::test]
-    async fn a_background_runtime_that_has_ended_is_named() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
-        let masters = Arc::new(Masters::new(&Background::runtime(runtime.handle().clone()).unwrap()));
-        runtime.shutdown_background();
-        masters.refresh(async { Ok(vec![(0, 16383, "a:7000".to_owned())]) }).await;
-        let outage = masters.outage().unwrap();
-        assert!(outage.text.contains("the background runtime of the store has ended"), "{}", outage.text);
-    }
-
-    #[test]
-    fn hosts_that_are_left_out_are_that_of_the_node() {
-        let hosts = [Value::Nil, host(""), host("0.0.0.0"), host("::"), host("a")];
-        let ranges = hosts.into_iter().map(|host| range(0, 1, host, 7)).collect();
-        let told = parse(&Value::Array(ranges), "own").unwrap();
-        let addresses: Vec<_> = told.into_iter().map(|(.., address)| address).collect();
-        assert_eq!(addresses, ["own:7", "own:7", "own:7", "own:7", "a:7"]);
-        let unknown = vec![range(0, 1, host("?"), 7), range(2, 3, host("b"), 8)];
-        assert_eq!(parse(&Value::Array(unknown), ""), Some(vec![(2, 3, "b:8".into())]));
-    }
-
-    /// As a node answers that was removed from its cluster.
-    #[test]
-    fn an_answer_without_masters_is_none() {
-        for told in [
-            Value::Okay,
-            Value::Array(Vec::new()),
-            Value::Array(vec![range(0, 1, host("?"), 7)]),
-            Value::Array(vec![range(0, 16384, host("a"), 7)]),
-            Value::Array(vec![range(2, 1, host("a"), 7)]),
-            Value::Array(vec![range(0, 1, Value::Nil, 7)]),
-        ] {
-            assert_eq!(parse(&told, ""), None, "{told:?}");
-        }
     }
 }

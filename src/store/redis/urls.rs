@@ -65,3 +65,58 @@ pub(super) async fn ask_in_turn<T, A: Future<Output = Result<T, Outage>>>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+    use crate::error::Cause;
+    use crate::store::redis::failure;
+
+    /// Asks servers that answer after these times, the last in vain if that is so.
+    async fn asked(times: &[Option<u64>], waits: bool) -> (Result<String, Option<String>>, Duration) {
+        let servers = (0..times.len())
+            .map(|server| Endpoint::new(&format!("redis://{server}:1"), &Access::default()).unwrap());
+        let ask = |server: Endpoint| async move {
+            match times[server.address().split(':').next().unwrap().parse::<usize>().unwrap()] {
+                Some(0) => return Err(failure::of(Cause::NotSent, server.address())),
+                Some(time) => sleep(Duration::from_millis(time)).await,
+                None => pending().await,
+            }
+            Ok(server.address())
+        };
+        let began = Instant::now();
+        let told = ask_in_turn(servers, waits, ask).await;
+        (told.map_err(|outage| outage.map(|outage| outage.text.into_owned())), began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn servers_are_asked_one_after_the_other_until_one_answers() {
+        let (now, failed) = (Duration::ZERO, Some(0));
+        let told = |server: u8| Ok(format!("{server}:1"));
+        for waits in [false, true] {
+            assert_eq!(asked(&[failed, failed], waits).await, (Err(Some("1:1".into())), now));
+            assert_eq!(asked(&[], waits).await, (Err(None), now));
+            let soon = Duration::from_millis(1);
+            assert_eq!(asked(&[failed, Some(1), Some(1)], waits).await, (told(1), soon));
+            assert_eq!(asked(&[None, Some(1)], waits).await, (told(1), NEXT_AFTER + soon));
+            let first = Duration::from_millis(300);
+            assert_eq!(asked(&[Some(300), None], waits).await, (told(0), first));
+        }
+        assert_eq!(asked(&[Some(900)], true).await, (told(0), Duration::from_millis(900)));
+        assert_eq!(asked(&[Some(900)], false).await, (Err(None), NEXT_AFTER));
+    }
+
+    #[test]
+    fn servers_are_those_of_the_urls() {
+        let urls = |urls: &[&str]| Urls::new("it", urls, &Access::default()).unwrap();
+        let of = urls(&["redis://a", "redis://b:1/3"]);
+        assert_eq!(of.addresses(), "a:6379, b:1");
+        assert!(of.overlap(&urls(&["redis://c", "redis://b:1"]).infos));
+        assert!(!of.overlap(&urls(&["redis://b", "redis://c:1"]).infos));
+        assert!(Urls::new("it", [""; 0], &Access::default()).err().unwrap().is_invalid());
+    }
+}

@@ -42,7 +42,12 @@ pub(super) async fn check(connection: &mut Connection) -> Result<Option<String>,
             return if is_lost { Err(lost(outage)) } else { Ok(None) };
         }
     };
-    match version(&told) {
+    accepted(&told)
+}
+
+/// Returns the version in a reply to INFO, unless it is too old.
+fn accepted(told: &Value) -> Result<Option<String>, Outage> {
+    match version(told) {
         Some((numbers, version)) if numbers < OLDEST => {
             let text = format!("Redis {version} is too old, must be {}.{} or later", OLDEST.0, OLDEST.1);
             Err(failure::of(Cause::NotServing, text))
@@ -78,9 +83,17 @@ mod tests {
         assert_eq!(version(&told("7.0.15")).unwrap().1, "7.0.15");
         let valkey = version(&told("7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2")).unwrap();
         assert_eq!(valkey, ((7, 2), "9.1.2".to_owned()));
-        assert!(version(&told("6.0.16")).unwrap().0 < OLDEST);
-        assert!(version(&told("6.2.0")).unwrap().0 >= OLDEST);
-        assert!(version(&told("10.1")).unwrap().0 >= OLDEST);
+        for new in ["6.2.0", "6.10.1", "10.1"] {
+            assert_eq!(accepted(&told(new)).unwrap().as_deref(), Some(new));
+        }
+        for old in ["6.0.16", "6.1.99", "5.9.0"] {
+            assert!(accepted(&told(old)).unwrap_err().text.contains(old));
+        }
+        assert_eq!(accepted(&Value::Okay).unwrap(), None, "INFO may be forbidden");
+        let text = "redis_version:7.0.1\r\n".to_owned();
+        assert_eq!(version(&Value::SimpleString(text.clone())).unwrap().0, (7, 0));
+        let format = redis::VerbatimFormat::Text;
+        assert_eq!(version(&Value::VerbatimString { format, text }).unwrap().0, (7, 0));
         assert!(version(&told("unstable")).is_none());
         let nodes = vec![(Value::SimpleString("a:1".into()), told("5.0.3"))];
         assert_eq!(version(&Value::Map(nodes)).unwrap().0, (5, 0));

@@ -66,3 +66,19 @@ fn pem(certificate: &CertificateDer<'_>) -> Vec<u8> {
     pem.extend_from_slice(b"-----END CERTIFICATE-----\n");
     pem
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_in_pem_are_read_again() {
+        for length in [1, 47, 48, 49, 500] {
+            let certificate = CertificateDer::from(vec![7; length]);
+            let pem = [pem(&certificate), pem(&certificate)].concat();
+            let again = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>().unwrap();
+            assert_eq!(again, [certificate.clone(), certificate]);
+            assert!(pem.split(|byte| *byte == b'\n').all(|line| line.len() <= 64));
+        }
+    }
+}

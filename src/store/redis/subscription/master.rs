@@ -145,3 +145,110 @@ async fn subscribe(
     let count = all.len();
     connection.send_packed_commands(&all, 0, count).await
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use support::cluster::RedisCluster;
+    use support::program::since_7_0;
+    use support::{eventually, requires};
+
+    use super::*;
+    use crate::store::background::Background;
+    use crate::store::notifier::{Link, Listener, Notifier};
+    use crate::store::redis::endpoint::Access;
+    use crate::store::redis::slots::Masters;
+    use crate::sync::lock;
+    use crate::telemetry::Server;
+
+    #[derive(Default)]
+    struct Heard(Mutex<usize>);
+
+    impl Listener for Heard {
+        fn hear(&self, _: &[u8]) {
+            *lock(&self.0) += 1;
+        }
+    }
+
+    async fn cluster_of(servers: &RedisCluster) -> Arc<Cluster> {
+        let masters = Arc::new(Masters::new(&Background::thread()));
+        let cluster = Cluster::new(servers.urls(), &Access::default(), CONNECT, masters).unwrap();
+        cluster.look_for_masters().await;
+        cluster
+    }
+
+    fn master(cluster: &Arc<Cluster>, address: String) -> Master {
+        let (cluster, looked) = (Arc::clone(cluster), watch::channel(()).1);
+        Master { cluster, address, looked, lost: Arc::default() }
+    }
+
+    fn ear(notifier: &Arc<Notifier>) -> Ear {
+        let channels = ["own", "all"].map(|whose| format!("td:wake:{whose}"));
+        Ear::new(channels, Arc::downgrade(notifier), Server::new("test"))
+    }
+
+    #[tokio::test]
+    async fn a_master_is_asked_for_the_channels_of_its_own_slots_once() {
+        requires!(since_7_0());
+        let servers = RedisCluster::start().await;
+        let (cluster, notifier) = (cluster_of(&servers).await, Arc::new(Notifier::new(Link::Down)));
+        let (masters, ear) = (&cluster.masters, ear(&notifier));
+        let addresses = masters.addresses();
+        assert!(addresses.len() > 1);
+        for address in &addresses {
+            let slots = shards::prefixes("").map(|(_, slot)| slot);
+            let own: HashSet<_> =
+                slots.filter(|slot| masters.address(masters.of(*slot)).as_ref() == Some(address)).collect();
+            let mut master = master(&cluster, address.clone());
+            let mut subscribed = master.subscribe(&ear).await.ok().unwrap();
+            assert!(!own.is_empty() && subscribed.slots == own);
+            assert_eq!(master.follow(&ear, &mut subscribed).await.ok(), Some(false), "nothing is missing");
+            let one = *own.iter().next().unwrap();
+            subscribed.slots.remove(&one);
+            assert_eq!(master.follow(&ear, &mut subscribed).await.ok(), Some(true));
+            assert_eq!(subscribed.slots, own);
+
+            // All slots are said to be here, and most are not.
+            let (wrong, told) = (cluster_of(&servers).await, address.clone());
+            wrong.masters.refresh(async { Ok(vec![(0, 16383, told)]) }).await;
+            let subscribed = self::master(&wrong, address.clone()).subscribe(&ear).await.ok().unwrap();
+            assert_eq!(subscribed.slots, own);
+        }
+        // What is denied is not asked for again.
+        for node in servers.nodes() {
+            node.query::<()>(&["ACL", "SETUSER", "default", "-ssubscribe"]).unwrap();
+        }
+        let subscribed = master(&cluster, addresses[0].clone()).subscribe(&ear).await.ok().unwrap();
+        assert!(!subscribed.slots.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_subscription_stays_while_the_master_is_silent() {
+        requires!(since_7_0());
+        let servers = RedisCluster::start().await;
+        let (cluster, notifier) = (cluster_of(&servers).await, Arc::new(Notifier::new(Link::Down)));
+        let (ear, heard) = (ear(&notifier), Arc::<Heard>::default());
+        notifier.listen(&heard);
+        let address = cluster.masters.addresses().remove(0);
+        let node =
+            servers.nodes().iter().find(|node| address.ends_with(&format!(":{}", node.port()))).unwrap();
+        let mut master = master(&cluster, address);
+        let publishes = async {
+            eventually("the subscription", CONNECT, async || notifier.current_link() != Link::Down).await;
+            for nth in 1..3 {
+                node.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
+                tokio::time::pause();
+                tokio::time::advance(CHECK + Duration::from_millis(1)).await;
+                tokio::time::resume();
+                eventually("a ping", CONNECT, async || node.calls_of("ping") > 0).await;
+                node.query::<()>(&["PUBLISH", "td:wake:all", "x"]).unwrap();
+                eventually("the message", CONNECT, async || *lock(&heard.0) == nth).await;
+            }
+        };
+        tokio::select! {
+            _ = master.hear(&ear) => panic!("it has ended"),
+            () = publishes => {}
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Each operation of a batch gets its reply or an error, once.
+
+use std::task::{Context, Poll, Waker};
+
+use redis::Value;
+
+use super::*;
+use crate::Error;
+use crate::error::Cause;
+use crate::store::redis::batch::{Batch, Landing};
+use crate::store::redis::budget::{Budget, weight};
+use crate::store::redis::plan::Plan;
+use crate::store::redis::reply::Reply;
+
+type Answer = Option<Result<(i64, usize), String>>;
+
+/// A batch of these operations, and the budget that they use.
+fn batch(items: Vec<Item<Ask>>) -> (Arc<Batch<Ask>>, Arc<Budget>) {
+    let budget = Arc::new(Budget::new(100, 1 << 20));
+    let mut items = items.into_iter().map(|item| Item { weight: weight(1), ..item });
+    let batch = Batch::of(&client(Store::builder()), items.next().unwrap(), 1, &budget, 1);
+    assert!(budget.take(weight(1)));
+    for (index, item) in (1..).zip(items) {
+        assert!(budget.take(weight(1)));
+        assert_eq!(batch.state().push(item, 1), index);
+    }
+    (batch, budget)
+}
+
+/// Sends the batch, and answers its only call with these fields.
+fn answer(batch: &Batch<Ask>, fields: &[i64], unconfirmed: Option<Error>) -> Landing<Ask> {
+    let client = &batch.client;
+    let plan = Plan::new(&client.script, &client.keys, &batch.depart().items);
+    batch.departs(plan.calls.len());
+    let [call] = &plan.calls[..] else { panic!("{} calls", plan.calls.len()) };
+    let values = [&[1], fields].concat().into_iter().map(Value::Int).collect();
+    let mut reply = Reply::parse(Value::Array(values), call.size()).unwrap();
+    reply.unconfirmed = unconfirmed;
+    batch.land(0, call, &plan.order, Ok(reply))
+}
+
+fn polled(batch: &Batch<Ask>, index: usize) -> Answer {
+    match batch.poll(index, &mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(reply) => Some(reply.map_err(|error| error.to_string())),
+        Poll::Pending => None,
+    }
+}
+
+fn lost() -> Error {
+    Error::unavailable(Cause::TimedOut, "lost")
+}
+
+#[test]
+fn each_operation_reads_its_own_part_of_the_reply() {
+    let of = |key, word, size| waiting(key, Ask { size, ..ask(word) });
+    let (batch, _) = batch(vec![of("c", 1, 1), of("a", 5, 2), of("b", 7, 1), of("a", 5, 2)]);
+    assert_eq!(polled(&batch, 0), None);
+    // The runs: two operations on `a` of two fields, then `b` and `c`.
+    let landing = answer(&batch, &[10, 20, 300, 4000], None);
+    assert_eq!((landing.owed, landing.orphans.len()), (0, 0));
+    let answers: Vec<_> = (0..4).map(|index| polled(&batch, index).unwrap().unwrap()).collect();
+    assert_eq!(answers, [(4000, 0), (30, 0), (300, 0), (30, 1)]);
+    assert_eq!(polled(&batch, 0), None, "it has its answer");
+}
+
+#[test]
+fn the_last_replies_of_a_run_are_those_without_a_caller() {
+    let mut items: Vec<_> = ["a", "a", "a", "b"].map(|key| waiting(key, ask(5))).into();
+    items[1].owed = true;
+    let (batch, _) = batch(items);
+    // The callers go away while the call is under way.
+    let client = &batch.client;
+    let plan = Plan::new(&client.script, &client.keys, &batch.depart().items);
+    batch.departs(plan.calls.len());
+    assert!(batch.leave(0).is_none() && batch.leave(1).is_none());
+    let reply = Reply::parse(Value::Array([1, 7, 8].map(Value::Int).into()), 2).unwrap();
+    let landing = batch.land(0, &plan.calls[0], &plan.order, Ok(reply));
+    assert_eq!(landing.owed, 1);
+    assert_eq!(landing.orphans, [("a".into(), vec![(7, 2)])]);
+    assert_eq!([2, 3].map(|index| polled(&batch, index)), [Some(Ok((7, 1))), Some(Ok((8, 0)))]);
+}
+
+#[test]
+fn a_caller_that_leaves_with_its_reply_gives_it_back_once() {
+    let (batch, _) = batch(vec![waiting("a", ask(5)), waiting("b", ask(6))]);
+    answer(&batch, &[7, 8], None);
+    assert_eq!(batch.leave(0), Some(("a".into(), (7, 0))));
+    assert_eq!(batch.leave(0), None);
+    assert_eq!(polled(&batch, 1), Some(Ok((8, 0))));
+    assert_eq!(batch.leave(1), None, "its caller has the reply");
+}
+
+#[test]
+fn a_reply_that_does_not_count_is_an_error() {
+    let (batch, _) = batch(vec![waiting("a", ask(5)), waiting("b", ask(6))]);
+    answer(&batch, &[7, 8], Some(lost()));
+    assert!(polled(&batch, 0).unwrap().unwrap_err().contains("lost"));
+    assert_eq!(batch.leave(1), None, "nothing to take back");
+}
+
+#[test]
+fn budget_is_used_until_the_batch_leaves_or_the_caller_goes() {
+    let mut items: Vec<_> = ["a", "b", "c", "d"].map(|key| waiting(key, ask(5))).into();
+    items[1].owed = true;
+    let (batch, budget) = batch(items);
+    assert!(batch.leave(0).is_none() && batch.leave(1).is_none());
+    assert_eq!(budget.operations(), 3, "the owed one still waits");
+    assert_eq!(batch.state().bytes, 4);
+    drop(batch.depart());
+    assert_eq!(budget.operations(), 0);
+    assert!(batch.leave(2).is_none());
+    assert_eq!(budget.operations(), 0);
+}
+
+#[test]
+fn a_failure_reaches_all_that_wait_or_all_but_the_reserved() {
+    let items = || {
+        let mut items: Vec<_> = ["a", "b", "c", "d", "e"].map(|key| waiting(key, ask(5))).into();
+        (items[1].reserved, items[1].owed) = (true, true);
+        items[2].owed = true;
+        (items[3].owed, items[3].phase) = (true, Phase::Left);
+        items[4].phase = Phase::Left;
+        items
+    };
+    let (all, _) = batch(items());
+    assert_eq!(all.fail(&lost(), false), 3, "of which three are owed");
+    let (some, _) = batch(items());
+    assert_eq!(some.fail(&lost(), true), 2);
+    for (batch, reserved) in [(all, true), (some, false)] {
+        let failed = [0, 1, 2].map(|index| polled(&batch, index).is_some_and(|answer| answer.is_err()));
+        assert_eq!(failed, [true, reserved, true]);
+    }
+    let (answered, _) = batch(vec![waiting("a", ask(5))]);
+    answer(&answered, &[7], None);
+    assert_eq!(answered.fail(&lost(), false), 0);
+    assert_eq!(polled(&answered, 0), Some(Ok((7, 0))), "the reply was there");
+}

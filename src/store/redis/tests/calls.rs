@@ -1,0 +1,198 @@
+//! How long a reply is awaited, and what a failure says about the connection.
+
+use std::future::{pending, ready};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use redis::RedisError;
+use support::redis_server::RedisServer;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, advance, sleep};
+
+use super::*;
+use crate::error::Cause;
+use crate::store::BreakerState;
+use crate::store::redis::call::{IDLE, noting};
+use crate::store::redis::failure;
+use crate::{Mutex, Quota, TokenBucket};
+
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Awaits a reply, while the server answers other calls at these times. Returns when the wait was over.
+async fn waited<T>(answers: &[Duration], reply: impl Future<Output = T>) -> (Option<T>, Duration) {
+    let client = client::<Ask>(Store::builder().timeout(TIMEOUT));
+    let (store, runtime, began) = (&client.store, Handle::current(), Instant::now());
+    let (route, reply) = (store.links(&runtime).route(0), pin!(reply));
+    let others = async {
+        for answer in answers {
+            tokio::time::sleep_until(began + *answer).await;
+            route.link.answered();
+        }
+        pending::<()>().await;
+    };
+    tokio::select! {
+        biased;
+        () = others => unreachable!(),
+        reply = store.in_time(&runtime, &route.link, reply) => (reply, began.elapsed()),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_is_awaited_for_longer_while_others_arrive() {
+    assert_eq!(waited(&[], pending::<()>()).await, (None, TIMEOUT));
+    let later = async { sleep(TIMEOUT / 2).await };
+    assert_eq!(waited(&[], later).await, (Some(()), TIMEOUT / 2));
+    assert_eq!(waited(&[TIMEOUT / 4], pending::<()>()).await, (None, TIMEOUT + TIMEOUT / 4));
+    let often: Vec<_> = (1..20).map(|nth| nth * TIMEOUT / 2).collect();
+    assert_eq!(waited(&often, pending::<()>()).await, (None, 4 * TIMEOUT));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_another_task_reads_at_the_last_moment_counts() {
+    let (sender, reply) = oneshot::channel();
+    let reads = async move {
+        sleep(TIMEOUT).await;
+        tokio::task::yield_now().await;
+        sender.send(()).unwrap();
+    };
+    tokio::spawn(reads);
+    assert_eq!(waited(&[], reply).await.0, Some(Ok(())));
+}
+
+/// The reply arrives after the deadline, by which the runtime did not run.
+#[tokio::test(start_paused = true)]
+async fn time_in_which_the_runtime_stood_still_does_not_count_once() {
+    const STILL: Duration = Duration::from_millis(100);
+    for (times, is_read) in [(1, true), (2, false)] {
+        let (sender, reply) = oneshot::channel();
+        let call = tokio::spawn(async { waited(&[], reply).await.0 });
+        tokio::task::yield_now().await;
+        advance(TIMEOUT + STILL).await;
+        for _ in 1..times {
+            tokio::task::yield_now().await;
+            advance(2 * STILL).await;
+        }
+        sleep(STILL / 2).await;
+        let _ = sender.send(());
+        assert_eq!(call.await.unwrap().is_some(), is_read, "{times} times");
+    }
+}
+
+#[tokio::test]
+async fn a_call_was_written_unless_its_connection_had_ended() {
+    let broken = || RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+    let refused = || redis::make_extension_error("ERR".into(), None);
+    let mut pending_once = true;
+    let later = std::future::poll_fn(|context| {
+        context.waker().wake_by_ref();
+        if std::mem::take(&mut pending_once) { Poll::Pending } else { Poll::Ready(Err(broken())) }
+    });
+    let mut written = [true; 4];
+    let [first, second, third, fourth] = &mut written;
+    assert!(noting(pin!(ready(Ok(()))), first).await.is_ok());
+    assert!(noting(pin!(ready(Err::<(), _>(broken()))), second).await.is_err());
+    assert!(noting(pin!(ready(Err::<(), _>(refused()))), third).await.is_err());
+    assert!(noting::<()>(pin!(later), fourth).await.is_err());
+    assert_eq!(written, [true, false, true, true]);
+}
+
+#[tokio::test]
+async fn a_connection_is_left_if_it_is_broken_but_not_if_the_server_is_slow() {
+    let server = RedisServer::start().await;
+    let store = Store::redis(&server.url()).unwrap();
+    let (store, runtime) = (store.on_redis().unwrap(), Handle::current());
+    let route = store.links(&runtime).route(0);
+    let link = &route.link;
+    for (cause, has_answered, answers, is_kept) in [
+        (Cause::TimedOut, true, true, true),
+        (Cause::TimedOut, false, false, false),
+        (Cause::Disconnected, true, false, false),
+        (Cause::Unexpected, false, false, true),
+    ] {
+        let held = store.hold(&runtime, link).await.ok().unwrap();
+        assert!(link.version().is_some());
+        let sent = if has_answered { Instant::now() } else { Instant::now() + Duration::from_millis(1) };
+        link.answered();
+        let failed = store.failed(link, &held, sent, failure::of(cause, "x"));
+        assert_eq!((failed.answers, link.version().is_some()), (answers, is_kept), "{cause:?}");
+    }
+    let (first, second) = (store.hold(&runtime, link).await.ok().unwrap(), async {
+        link.close(None);
+        store.hold(&runtime, link).await.ok().unwrap()
+    });
+    let second = second.await;
+    link.close(Some(&first));
+    assert!(Arc::ptr_eq(&second, &store.hold(&runtime, link).await.ok().unwrap()), "it was replaced before");
+    let version = store.stats(Some(runtime.id())).server_version.unwrap();
+    assert!(server.cli(&["INFO", "server"]).contains(&format!("_version:{version}")), "{version}");
+    assert_eq!(store.stats(None).server_version, None);
+    store.shutdown(TIMEOUT).await.unwrap();
+    assert_eq!(link.version(), None, "it is closed");
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_reached_got_nothing() {
+    let client = client::<Ask>(Store::builder());
+    let route = client.store.links(&Handle::current()).route(0);
+    let link = &route.link;
+    let failed = client.store.hold(&Handle::current(), link).await.err().unwrap();
+    assert_eq!((failed.outage.cause, failed.sent, failed.written), (Cause::NotSent, None, false));
+    assert_eq!(link.version(), None);
+}
+
+/// Lets the connection be idle, by the clock of this runtime.
+async fn idle() {
+    tokio::time::pause();
+    advance(IDLE + Duration::from_millis(1)).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_tried_only_before_a_call_that_must_not_run_twice() {
+    let server = RedisServer::start().await;
+    let store = Store::redis(&server.url()).unwrap();
+    let (bucket, mutex) =
+        (TokenBucket::new(&store, "b", Quota::per_hour(10)).unwrap(), Mutex::new(&store, "m").unwrap());
+    server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
+    let pings = || server.calls_of("ping");
+    assert!(bucket.allow("k").await.unwrap().is_admitted());
+    idle().await;
+    let guard = mutex.try_lock("k").await.unwrap();
+    assert_eq!(pings(), 0);
+    idle().await;
+    for _ in 0..2 {
+        assert!(bucket.allow("k").await.unwrap().is_admitted());
+        assert_eq!(pings(), 1);
+    }
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_answer_to_a_ping_closes_the_breaker_and_no_answer_opens_it() {
+    let server = RedisServer::start().await;
+    let store = Store::builder().timeout(Duration::from_millis(100)).redis(&server.url()).unwrap();
+    let links = store.on_redis().unwrap().links(&Handle::current());
+    let fail = |is_conclusive| {
+        let outage = failure::of(Cause::NotSent, "x");
+        links.route(0).breaker.failed(Instant::now(), &outage, is_conclusive);
+    };
+    fail(true);
+    store.ping().await.unwrap();
+    assert_eq!(links.breaker(), BreakerState::Closed);
+    // The third failure opens it.
+    (fail(false), fail(false));
+    server.pause();
+    assert!(store.ping().await.unwrap_err().is_unavailable());
+    server.resume();
+    assert_ne!(links.breaker(), BreakerState::Closed);
+
+    let server = RedisServer::start().await;
+    server.query::<()>(&["ACL", "SETUSER", "default", "-ping"]).unwrap();
+    let store = Store::redis(&server.url()).unwrap();
+    for _ in 0..3 {
+        assert!(store.ping().await.is_err());
+    }
+    assert_eq!(store.stats().breaker, BreakerState::Closed, "it answers");
+}

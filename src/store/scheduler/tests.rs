@@ -1,0 +1,166 @@
+//! Tasks get their signals when they are due, on the runtime whose clock counts.
+
+use std::time::Duration;
+
+use tokio::time::{advance, sleep};
+
+use super::*;
+
+const SPAN: Duration = Duration::from_secs(10);
+
+/// A task that is due once, and notes its signals.
+#[derive(Default)]
+struct Noted {
+    due: Mutex<Option<Instant>>,
+    signals: Mutex<Vec<(Signal, Instant)>>,
+}
+
+impl PeriodicTask for Noted {
+    fn due(&self) -> Option<Instant> {
+        *lock(&self.due)
+    }
+
+    fn signal(self: Arc<Self>, signal: Signal) {
+        *lock(&self.due) = None;
+        lock(&self.signals).push((signal, Instant::now()));
+    }
+}
+
+impl Noted {
+    fn due_at(scheduler: &Scheduler, due: Option<Instant>) -> Arc<Self> {
+        let task = Arc::new(Self { due: Mutex::new(due), ..Self::default() });
+        scheduler.join(&task);
+        task
+    }
+
+    fn signals(&self) -> Vec<(Signal, Instant)> {
+        lock(&self.signals).clone()
+    }
+}
+
+/// A scheduler, and what tells it whether pushes arrive.
+fn scheduler(follows_paused: bool) -> (Arc<Scheduler>, watch::Sender<Link>) {
+    let link = watch::Sender::new(Link::Down);
+    (Scheduler::new(link.subscribe(), Background::thread(), follows_paused), link)
+}
+
+fn places(scheduler: &Scheduler) -> Vec<Option<Id>> {
+    lock(&scheduler.state).tasks.iter().map(|running| running.place).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_task_gets_its_signal_when_it_is_due() {
+    let (scheduler, _link) = scheduler(true);
+    let began = Instant::now();
+    let tasks = [2, 1].map(|nth| Noted::due_at(&scheduler, Some(began + nth * SPAN)));
+    drop(Noted::due_at(&scheduler, Some(began)));
+    let idle = Noted::due_at(&scheduler, None);
+    assert_eq!(lock(&scheduler.state).joined.len(), 3, "one that is gone is forgotten");
+    scheduler.schedule(began + 2 * SPAN);
+    scheduler.schedule(began + SPAN);
+    scheduler.schedule(began + 3 * SPAN);
+    assert_eq!(places(&scheduler), [Some(Handle::current().id())]);
+    sleep(SPAN + SPAN / 2).await;
+    assert_eq!(places(&scheduler).len(), 1, "it goes on for the other task");
+    sleep(SPAN).await;
+    for (task, nth) in tasks.iter().zip([2, 1]) {
+        assert_eq!(task.signals(), [(Signal::Due, began + nth * SPAN)]);
+    }
+    assert!(idle.signals().is_empty() && places(&scheduler).is_empty());
+    *lock(&idle.due) = Some(began + 4 * SPAN);
+    scheduler.schedule(began + 4 * SPAN);
+    sleep(2 * SPAN).await;
+    assert_eq!(idle.signals(), [(Signal::Due, began + 4 * SPAN)], "it starts again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_time_that_comes_earlier_counts_at_once() {
+    let (scheduler, _link) = scheduler(true);
+    let began = Instant::now();
+    let task = Noted::due_at(&scheduler, Some(began + 2 * SPAN));
+    scheduler.schedule(began + 2 * SPAN);
+    advance(SPAN / 2).await;
+    *lock(&task.due) = Some(began + SPAN);
+    scheduler.schedule(began + SPAN);
+    sleep(SPAN).await;
+    assert_eq!(task.signals(), [(Signal::Due, began + SPAN)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn news_of_the_store_reach_all_tasks() {
+    let (scheduler, link) = scheduler(true);
+    let began = Instant::now();
+    let tasks = [1, 2].map(|nth| Noted::due_at(&scheduler, Some(began + nth * SPAN)));
+    let signals =
+        || tasks.each_ref().map(|task| task.signals().iter().map(|(signal, _)| *signal).collect::<Vec<_>>());
+    let all = |signals: &[Signal]| [signals.to_vec(), signals.to_vec()];
+    scheduler.schedule(began + SPAN);
+    sleep(SPAN / 2).await;
+    link.send_replace(Link::Up(1));
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(signals(), all(&[Signal::Relinked]));
+    scheduler.hurry();
+    scheduler.shut_down();
+    assert_eq!(signals(), all(&[Signal::Relinked, Signal::Hurry, Signal::ShutDown]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_when_the_tasks_are_dropped() {
+    let (scheduler, _link) = scheduler(true);
+    let due = Instant::now() + SPAN;
+    let task = Noted::due_at(&scheduler, Some(due));
+    scheduler.schedule(due);
+    sleep(SPAN / 2).await;
+    drop(task);
+    scheduler.look_again();
+    sleep(Duration::from_millis(1)).await;
+    assert!(places(&scheduler).is_empty());
+}
+
+#[tokio::test]
+async fn it_runs_on_the_background_thread_but_for_a_paused_clock_that_it_follows() {
+    let due = Instant::now() + 100 * SPAN;
+    let place = |follows_paused| {
+        let (scheduler, _) = scheduler(follows_paused);
+        let _task = Noted::due_at(&scheduler, Some(due));
+        scheduler.schedule(due);
+        let places = places(&scheduler);
+        assert_eq!(places.len(), 1);
+        places[0]
+    };
+    assert_eq!([place(false), place(true)], [None, None]);
+    tokio::time::pause();
+    assert_eq!([place(false), place(true)], [None, Some(Handle::current().id())]);
+}
+
+#[test]
+fn the_background_thread_continues_the_work_of_a_runtime_that_ends() {
+    let (scheduler, _link) = scheduler(true);
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let task = runtime.block_on(async {
+        let due = Instant::now() + Duration::from_millis(50);
+        let task = Noted::due_at(&scheduler, Some(due));
+        scheduler.schedule(due);
+        task
+    });
+    drop(runtime);
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    while task.signals().is_empty() {
+        assert!(std::time::Instant::now() < until, "its time has passed");
+        std::thread::yield_now();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_with_its_store() {
+    let store = crate::Store::in_memory();
+    let scheduler = Arc::downgrade(store.scheduler());
+    let due = Instant::now() + 100 * SPAN;
+    let task = Noted::due_at(store.scheduler(), Some(due));
+    store.scheduler().schedule(due);
+    sleep(SPAN).await;
+    drop((task, store));
+    sleep(SPAN).await;
+    assert_eq!(scheduler.strong_count(), 0);
+}
