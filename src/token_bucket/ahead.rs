@@ -43,13 +43,9 @@ impl Bucket {
     }
 
     /// Changes the state to that seen by the process that holds `tokens` prefetched tokens: they are available and
-    /// act at once, regardless of what other requests reserved since.
+    /// act at once, regardless of what other requests reserved since. Only of quotas that refill are tokens prefetched.
     pub(super) fn hold(&mut self, quotas: &Quotas, now: i64, tokens: i64) {
         for (level, limit) in self.levels.iter_mut().zip(quotas.limits()) {
-            if limit.num == 0 {
-                level.tat.whole = (level.tat.whole - tokens).clamp(0, limit.burst);
-                continue;
-            }
             let tat = level.tat.minus(limit, Moment::default().advance(limit, tokens));
             level.tat = tat.min(Moment::at(now).advance(limit, limit.burst));
         }

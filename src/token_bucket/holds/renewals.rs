@@ -125,11 +125,10 @@ fn span(ttl: i64) -> Duration {
 }
 
 impl Table {
+    /// Adds an entry. There is none of this hold.
     fn put(&mut self, id: u128, entry: Entry) {
         self.due.insert((entry.due, id));
-        if let Some(before) = self.entries.insert(id, entry) {
-            self.due.remove(&(before.due, id));
-        }
+        self.entries.insert(id, entry);
     }
 
     fn take(&mut self, id: u128) -> Option<Entry> {
