@@ -1,5 +1,8 @@
 //! Prefetching: charges tokens before the requests that will use them. `lua/token_bucket/prefetch.lua` in Rust.
 
+#[cfg(test)]
+mod tests;
+
 use super::bucket_state::BucketState;
 use super::operations::{MOST_SLOW_RUNS, WRONG_TYPE, read_levels, under_its_quotas};
 use super::state::{Bucket, Moment};

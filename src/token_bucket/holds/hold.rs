@@ -1,5 +1,8 @@
 //! Tokens that are held.
 
+#[cfg(test)]
+mod tests;
+
 use super::operation::{HoldReply, HoldStep, Outcome, Verb};
 use super::renewals::Validity;
 use super::{OnEnd, Usage};

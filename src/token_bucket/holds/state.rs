@@ -1,6 +1,9 @@
 //! The holds of a bucket: tokens that are not charged yet, and that no other request gets. Each hold ends at a time
 //! that its holder moves on. It equals `lua/lib/holds.lua`, integer for integer.
 
+#[cfg(test)]
+mod tests;
+
 use smallvec::SmallVec;
 
 use super::OnEnd;
