@@ -126,10 +126,10 @@ fn a_hold_lasts_for_its_ttl_and_a_debt_for_its_time_after_the_clock_was_set_back
     let (hour, quotas) = (3600 * SECOND, step(1, hold(5)).quotas);
     for others in [false, true] {
         let used = || {
-            let mut bucket = Bucket::default();
+            let (mut bucket, ask) = (Bucket::default(), Ask { cost: 1, wait: 0 });
+            let at = if others { START + hour } else { START };
+            Reserve { quotas: quotas.clone(), ask }.apply(&mut bucket, at);
             if others {
-                let ask = Ask { cost: 1, wait: 0 };
-                Reserve { quotas: quotas.clone(), ask }.apply(&mut bucket, START + hour);
                 use_otherwise(&mut bucket, START + hour);
             }
             bucket
