@@ -46,7 +46,7 @@ impl Bucket {
     }
 
     /// Changes the state to that seen by the process that holds `tokens` prefetched tokens: they are available and
-    /// act at once, regardless of what other requests reserved since. Only of quotas that refill are tokens prefetched.
+    /// act at once, regardless of what other requests reserved since. All quotas refill: others are not prefetched.
     pub(super) fn hold(&mut self, quotas: &Quotas, now: i64, tokens: i64) {
         for (level, limit) in self.levels.iter_mut().zip(quotas.limits()) {
             let tat = level.tat.minus(limit, Moment::default().advance(limit, tokens));

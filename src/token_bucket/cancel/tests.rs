@@ -136,7 +136,7 @@ fn a_reservation_between_cancellations_can_be_cancelled_too() {
     assert_eq!(cancel(&mut bucket, &between, 1), (true, -2));
 }
 
-/// As in Rust.
+/// It gives back what the step in Rust does.
 #[tokio::test]
 async fn the_script_knows_each_rule() {
     let server = RedisServer::start().await;

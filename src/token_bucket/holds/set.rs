@@ -279,7 +279,7 @@ async fn authorize_in_order(limits: &Several, keys: &[Key], amounts: &[u32]) -> 
         if *amount == 0 {
             continue;
         }
-        // What is never charged to one limit because another refused is not charged by its drop, and not after a crash.
+        // If another limit refuses, this one charges nothing: neither when the hold is dropped, nor after a crash.
         match bucket.with_on_end(OnEnd::Release).hold(key.clone(), *amount).await {
             Ok(hold) => held.push((limit, hold)),
             Err(error) => {
