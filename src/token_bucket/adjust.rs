@@ -1,5 +1,8 @@
 //! Charges without a check, adds tokens, and blocks: `lua/token_bucket/adjust.lua` in Rust.
 
+#[cfg(test)]
+mod tests;
+
 use super::bucket_state::BucketState;
 use super::operations::{MOST_SLOW_RUNS, read_bucket, under_its_quotas};
 use super::state::{Bucket, Level, Moment};

@@ -1,5 +1,8 @@
 //! Prefetching: charges tokens before the requests that will use them. `lua/token_bucket/prefetch.lua` in Rust.
 
+#[cfg(test)]
+mod tests;
+
 use super::bucket_state::BucketState;
 use super::operations::{MOST_SLOW_RUNS, WRONG_TYPE, read_levels, under_its_quotas};
 use super::state::{Bucket, Moment};
@@ -43,13 +46,9 @@ impl Bucket {
     }
 
     /// Changes the state to that seen by the process that holds `tokens` prefetched tokens: they are available and
-    /// act at once, regardless of what other requests reserved since.
+    /// act at once, regardless of what other requests reserved since. All quotas refill: others are not prefetched.
     pub(super) fn hold(&mut self, quotas: &Quotas, now: i64, tokens: i64) {
         for (level, limit) in self.levels.iter_mut().zip(quotas.limits()) {
-            if limit.num == 0 {
-                level.tat.whole = (level.tat.whole - tokens).clamp(0, limit.burst);
-                continue;
-            }
             let tat = level.tat.minus(limit, Moment::default().advance(limit, tokens));
             level.tat = tat.min(Moment::at(now).advance(limit, limit.burst));
         }

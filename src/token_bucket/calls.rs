@@ -1,5 +1,8 @@
 //! The calls of a bucket to its store, and the buckets beside it.
 
+#[cfg(test)]
+mod tests;
+
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,8 @@
 //! Gives back tokens of charges: `lua/token_bucket/cancel.lua` in Rust.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use smallvec::SmallVec;

@@ -36,8 +36,9 @@ impl Bucket {
     /// Whether the first levels are those of the quotas, and a request can be charged without a copy. If there are also
     /// levels of other quotas, and one of a calendar, a copy shows whether a new window makes them all full.
     pub(crate) fn fits_in_place(&self, quotas: &Quotas) -> bool {
-        let has_others = || self.levels.len() > quotas.limits().len();
-        self.fits(quotas) && !(has_others() && self.levels.iter().any(|level| level.calendar().is_some()))
+        let needs_copy = self.levels.len() > quotas.limits().len()
+            && self.levels.iter().any(|level| level.calendar().is_some());
+        self.fits(quotas) && !needs_copy
     }
 
     /// An unused bucket.
@@ -57,14 +58,13 @@ impl Bucket {
     /// As [`fitted`](Self::fitted), for times that were moved already if the clock was set back.
     pub(super) fn fit(self, quotas: &Quotas, now: i64) -> (Self, bool) {
         let this = self.in_windows_of(now);
-        let has_others = this.levels.len() > quotas.limits().len();
-        if this.fits(quotas) && !(has_others && this.is_idle(now)) {
-            return (this.told(), false);
-        }
         if this.is_idle(now) {
-            return (Self::full(quotas).in_windows_of(now), false);
+            (Self::full(quotas).in_windows_of(now), false)
+        } else if this.fits(quotas) {
+            (this.told(), false)
+        } else {
+            this.with_levels_of(quotas, now)
         }
-        this.with_levels_of(quotas, now)
     }
 
     fn in_windows_of(mut self, now: i64) -> Self {

@@ -1,5 +1,8 @@
 //! Decisions of a bucket.
 
+#[cfg(all(test, feature = "http"))]
+mod tests;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

@@ -107,3 +107,27 @@ impl TryFrom<&str> for QuotaTable {
         Self::new(text.lines().map(row).collect::<Result<Vec<_>, _>>()?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Quota;
+
+    #[test]
+    fn a_table_is_read_as_it_is_written() {
+        let table = |rows: &[(&'static str, u32)]| {
+            QuotaTable::new(rows.iter().map(|(name, rate)| (*name, Quota::per_second(*rate)))).unwrap()
+        };
+        for rows in [&[][..], &[("/a", 2)], &[("", 4), ("/a", 2), ("b=c", 3)]] {
+            let text = table(rows).text().unwrap();
+            assert_eq!(text.lines().count(), rows.len());
+            let read = <QuotaTable as Sealed>::parse(&text).unwrap();
+            let read: Vec<_> = read.rows().map(|(name, of)| (name.clone(), of.max_cost())).collect();
+            assert_eq!(read, rows.iter().map(|(name, rate)| (Key::from(*name), *rate)).collect::<Vec<_>>());
+        }
+        for name in ["a = b", "a\nb"] {
+            let error = table(&[("/a", 2), (name, 1)]).text().unwrap_err();
+            assert!(error.is_invalid() && error.to_string().contains(&format!("{name:?}")), "{error}");
+        }
+    }
+}

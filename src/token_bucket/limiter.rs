@@ -1,5 +1,8 @@
 //! What a layer asks: the buckets of one limit, or of several.
 
+#[cfg(test)]
+mod tests;
+
 use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;

@@ -228,11 +228,6 @@ impl Bucket {
         };
     }
 
-    /// Whether the clock was set back since this state was written. Known of states that owe or hold.
-    pub(crate) fn is_ahead_of(&self, now: i64) -> bool {
-        self.seen > now
-    }
-
     /// The state as replies have it.
     pub(crate) fn told(self) -> Self {
         Self { seen: 0, ..self }

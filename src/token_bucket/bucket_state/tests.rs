@@ -1,7 +1,21 @@
 use std::time::Duration;
 
+use super::BucketState;
+use crate::store::Operation as _;
+use crate::token_bucket::adjust::Adjust;
+use crate::token_bucket::state::Bucket;
 use crate::token_bucket::{Decision, TokenBucket};
-use crate::{Quota, Store};
+use crate::{Quota, Quotas, Store};
+
+/// The state of a new bucket after a charge and a block.
+fn state(quotas: impl IntoIterator<Item = Quota>, tokens: i64, block: i64) -> BucketState {
+    let quotas = Quotas::new(quotas).unwrap();
+    Adjust { quotas, tokens, block }.apply(&mut Bucket::default(), 1_760_000_000_000_000)
+}
+
+const fn ms(millis: u64) -> Option<Duration> {
+    Some(Duration::from_millis(millis))
+}
 
 /// A client that spreads its remaining tokens over the window is never refused.
 #[tokio::test]
@@ -19,4 +33,88 @@ async fn the_window_says_at_what_pace_tokens_come_back() {
     let blocked = bucket(Quota::per_second(1).burst(5));
     blocked.block_for("k", Duration::from_secs(60)).await.unwrap();
     assert_eq!(told(&blocked.allow("k").await.unwrap()), (0, Some(60.0)));
+}
+
+#[test]
+fn tokens_are_available_when_all_quotas_have_them() {
+    let fast = || Quota::per_second(10).burst(20);
+    let available = |state: BucketState, costs: &[u32]| -> Vec<_> {
+        costs.iter().map(|cost| state.available_after(*cost)).collect()
+    };
+    assert_eq!(available(state([fast()], 0, 0), &[0, 20, 21]), [ms(0), ms(0), None]);
+    assert_eq!(available(state([fast()], 25, 0), &[0, 1, 20]), [ms(500), ms(600), ms(2500)]);
+    assert_eq!(available(state([fast()], 5, 2_000_000), &[1, 15]), [ms(2000), ms(2000)]);
+    let credit = Quota::non_refilling(9);
+    assert_eq!(available(state([credit.clone()], 4, 0), &[5, 6]), [ms(0), None]);
+    assert_eq!(available(state([credit, fast()], 4, 0), &[5, 6]), [ms(0), None]);
+    assert_eq!(available(state([Quota::per_second(1).burst(6), fast()], 5, 0), &[1, 2]), [ms(0), ms(1000)]);
+}
+
+/// In a decision of several limits, each quota has a cost of its own.
+#[test]
+fn tokens_are_available_for_each_when_all_have_theirs() {
+    let (fast, slow) = (|| Quota::per_second(10), || Quota::per_second(1).burst(10));
+    let credit = || Quota::non_refilling(10);
+    let state = |block| state([fast(), slow(), credit()], 8, block);
+    let cases = [
+        ([2, 2, 2], ms(0)),
+        ([3, 2, 2], ms(100)),
+        ([2, 3, 2], ms(1000)),
+        ([10, 3, 2], ms(1000)),
+        ([10, 2, 0], ms(800)),
+        ([2, 11, 2], None),
+        ([2, 2, 3], None),
+    ];
+    for (costs, expected) in cases {
+        assert_eq!(state(0).available_after_each(&costs), expected, "{costs:?}");
+        let blocked = state(900_000).available_after_each(&costs);
+        assert_eq!(blocked, expected.map(|after| after.max(Duration::from_millis(900))), "{costs:?}");
+    }
+}
+
+#[test]
+fn the_first_quota_without_the_tokens_is_lacking() {
+    let state = state([Quota::per_second(10), Quota::per_hour(9)], 6, 0);
+    assert_eq!([3, 4, 5].map(|cost| state.lacking(cost)), [None, Some(1), Some(0)]);
+}
+
+#[test]
+fn the_tightest_quota_is_that_with_the_fewest_tokens_and_then_the_slowest() {
+    let quotas = |burst| [Quota::per_second(10).named("s"), Quota::per_minute(burst).named("m")];
+    for (burst, tokens, tightest) in [(11, 5, "s"), (9, 5, "m"), (10, 5, "m"), (9, 15, "m")] {
+        assert_eq!(state(quotas(burst), tokens, 0).tightest().name, tightest, "{burst} {tokens}");
+    }
+    assert_eq!(
+        state([Quota::per_second(10), Quota::non_refilling(10).named("n")], 5, 0).tightest().name,
+        "n"
+    );
+}
+
+#[test]
+fn a_state_says_what_is_left_and_when_it_is_full() {
+    // Tokens, and µs of a block; what is left, and in ms the end of the block, the next tokens, and when it is full.
+    let cases = [
+        (0, 0, 20, 0, 2000, 0),
+        (5, 0, 15, 0, 1500, 500),
+        (20, 0, 0, 0, 100, 2000),
+        (25, 0, 0, 0, 600, 2500),
+        (5, 300_000, 0, 300, 300, 500),
+        (5, 800_000, 0, 800, 800, 500),
+    ];
+    for (tokens, block, left, blocked, effective, full) in cases {
+        let state = state([Quota::per_second(10).burst(20)], tokens, block);
+        let balance = state.tightest();
+        assert_eq!((state.remaining(), balance.remaining, balance.limit), (left, left, 20));
+        assert_eq!((Some(state.blocked_for()), balance.window), (ms(blocked), ms(2000)));
+        assert_eq!(
+            (balance.effective_window, balance.reset_after),
+            (ms(effective), ms(full)),
+            "{tokens} {block}"
+        );
+        assert_eq!(state.reset_after(), ms(full.max(blocked)));
+    }
+    let credit = |tokens| state([Quota::non_refilling(20)], tokens, 0);
+    assert_eq!([0, 5].map(|tokens| credit(tokens).reset_after()), [ms(0), None]);
+    assert_eq!((credit(25).remaining(), credit(5).remaining(), credit(5).held()), (0, 15, 0));
+    assert_eq!(credit(5).tightest().window, None);
 }

@@ -4,6 +4,8 @@ mod estimate;
 mod future;
 mod hold;
 mod meter;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

@@ -3,7 +3,10 @@ use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::store::{Cell as _, Operation as _};
+use crate::token_bucket::adjust::Adjust;
 use crate::token_bucket::agreement::seed;
+use crate::token_bucket::bucket_state::BucketState;
+use crate::token_bucket::cancel::{Cancel, Rule};
 use crate::token_bucket::operations::Reserve;
 use crate::token_bucket::peek::Peek;
 use crate::token_bucket::quota::MAX_SPAN;
@@ -103,4 +106,98 @@ fn a_bucket_keeps_a_bounded_number_of_levels() {
         Reserve { quotas, ask: Ask { cost, wait: MAX_SPAN } }.apply(&mut bucket, START);
         assert!(bucket.levels.len() <= 16, "{}", bucket.levels.len());
     }
+}
+
+fn one(quota: Quota) -> Quotas {
+    Quotas::new([quota]).unwrap()
+}
+
+fn peek(bucket: &Bucket, quotas: &Quotas, now: i64) -> BucketState {
+    Peek.apply(&mut bucket.clone(), now).under(quotas)
+}
+
+/// As many tokens are missing as before. If the burst is smaller, as many are left, up to the new burst.
+#[test]
+fn a_new_quota_takes_over_what_is_missing() {
+    let (fast, slow) = (|| Quota::per_second(10), |burst| Quota::per_second(1).burst(burst));
+    let year = std::time::Duration::from_secs(365 * 86_400);
+    let (credit, daily) = (Quota::non_refilling, Quota::per_calendar_day);
+    // The first quota, charged tokens, and the ms since then; the new quota, the tokens that are left, and the µs until
+    // it is full.
+    let cases = [
+        (fast(), 4, 0, slow(10), 6, Some(4_000_000)),
+        (fast(), 4, 50, slow(10), 6, Some(3_500_000)),
+        (fast(), 1, 50, slow(10), 9, Some(500_000)),
+        (fast(), 1, 100, slow(10), 10, Some(0)),
+        (fast(), 4, 0, slow(20), 16, Some(4_000_000)),
+        (fast(), 4, 0, slow(3), 3, Some(0)),
+        (fast(), 7, 0, slow(3), 3, Some(0)),
+        (fast(), 7, 50, slow(3), 3, Some(0)),
+        (fast(), 8, 50, slow(3), 2, Some(500_000)),
+        (fast(), 9, 50, slow(3), 1, Some(1_500_000)),
+        (fast(), 4, 0, Quota::per_second(7).burst(10), 6, Some(571_429)),
+        (fast(), 4, 50, Quota::per_second(7).burst(10), 6, Some(500_000)),
+        (fast(), 20_000, 0, slow(10), 0, Some(10_240_000_000)),
+        (fast(), 1000, 0, Quota::new(1, year), 0, Some(MAX_SPAN)),
+        (fast(), 4, 0, credit(10), 6, None),
+        (fast(), 4, 50, credit(10), 6, None),
+        (fast(), 1, 50, credit(10), 9, None),
+        (fast(), 4, 0, credit(3), 3, Some(0)),
+        (credit(10), 4, 0, slow(10), 6, Some(4_000_000)),
+        (daily(10), 4, 0, slow(10), 6, Some(4_000_000)),
+        (daily(10), 4, 0, credit(20), 16, None),
+    ];
+    for (from, tokens, passed, to, remaining, full) in cases {
+        let told = format!("{tokens} of {from:?}, after {passed} ms {to:?}");
+        let (mut bucket, quotas) = (Bucket::default(), one(from));
+        Adjust { quotas, tokens, block: 0 }.apply(&mut bucket, START);
+        let state = peek(&bucket, &one(to), START + 1000 * passed);
+        let reset = state.reset_after().map(|reset| reset.as_micros() as i64);
+        assert_eq!((state.remaining(), reset), (remaining, full), "{told}");
+    }
+}
+
+/// Also those that were reserved before, and have not acted yet.
+#[test]
+fn a_new_quota_takes_over_what_is_reserved() {
+    let reserve = |bucket: &mut Bucket, quotas: &Quotas, cost| {
+        let ask = Ask { cost, wait: MAX_SPAN };
+        let decision = Reserve { quotas: quotas.clone(), ask }.apply(bucket, START);
+        Cancel::new(&decision.state, cost, Rule::ActsAt(decision.act()))
+    };
+    let slow = one(Quota::per_second(1).burst(10));
+    for (quota, depends) in [(Quota::per_second(10), true), (Quota::per_calendar_day(16), false)] {
+        let (mut bucket, quotas) = (Bucket::default(), one(quota));
+        let [_, second, _] = [10, 5, 1].map(|cost| reserve(&mut bucket, &quotas, cost));
+        second.apply(&mut bucket, START);
+        let new = reserve(&mut bucket, &slow, 1);
+        assert_eq!(new.apply(&mut bucket, START), !depends, "{quotas:?}");
+    }
+}
+
+/// It forgets the quotas of other calls, which would else be charged for what comes then.
+#[test]
+fn a_bucket_that_a_new_window_fills_is_as_unused() {
+    const DAY: i64 = 86_400_000_000;
+    let (fast, daily) = (one(Quota::per_second(10)), one(Quota::per_calendar_day(9)));
+    let mut bucket = Bucket::default();
+    let take = |bucket: &mut Bucket, quotas: &Quotas, cost, now| {
+        let ask = Ask { cost, wait: 0 };
+        Reserve { quotas: quotas.clone(), ask }.apply(bucket, now).is_admitted()
+    };
+    assert!(take(&mut bucket, &daily, 5, START) && take(&mut bucket, &fast, 1, START));
+    assert_eq!(bucket.levels.len(), 2);
+    assert!(!take(&mut bucket, &fast, 11, START + DAY) && take(&mut bucket, &fast, 1, START + DAY));
+    assert_eq!(bucket.levels.len(), 1, "{bucket:?}");
+    assert_eq!(peek(&bucket, &daily, START + DAY).remaining(), 9);
+}
+
+/// The next slower quota is one of the same interval, if there is one.
+#[test]
+fn a_new_burst_takes_over_the_level_of_the_same_interval() {
+    let (fast, slow) = (one(Quota::per_second(10)), one(Quota::per_second(1).burst(10)));
+    let mut bucket = Bucket::default();
+    assert!(reserve(&mut bucket, &fast, START, 2) && reserve(&mut bucket, &slow, START, 4));
+    let state = peek(&bucket, &one(Quota::per_second(10).burst(20)), START + 400_000);
+    assert_eq!(state.remaining(), 18);
 }

@@ -1,5 +1,8 @@
 //! Tokens that are held.
 
+#[cfg(test)]
+mod tests;
+
 use super::operation::{HoldReply, HoldStep, Outcome, Verb};
 use super::renewals::Validity;
 use super::{OnEnd, Usage};
@@ -259,7 +262,6 @@ impl Hold {
     /// Takes the answer to a capture.
     pub(super) fn ended(&mut self, n: u32, late: u32, reply: HoldReply) -> Captured {
         self.end = End::Done;
-        self.over();
         let ended = reply.outcome == Outcome::Ended;
         let held = u32::try_from(reply.amount).unwrap_or(u32::MAX);
         let (charged, excess) = match (ended, self.on_end) {
@@ -268,12 +270,6 @@ impl Hold {
             (true, OnEnd::Release) => (late, late),
         };
         Captured { charged, excess, ended, state: reply.state }
-    }
-
-    /// It is not held any more.
-    fn over(&self) {
-        self.validity.end();
-        self.bucket.local.forget_refusal(&self.key, &self.bucket.quotas);
     }
 
     /// The capture of its drop, and the tokens to charge if that finds that the hold has ended. `None`: it has ended.
@@ -295,7 +291,6 @@ impl Hold {
     /// As its drop. The caller sends the capture that is returned.
     pub(super) fn dropped(&mut self) -> Option<HoldStep> {
         let (step, late) = self.capture_of_drop()?;
-        self.over();
         self.end = End::Done;
         self.bucket.clients.holds.owe(self.key.clone(), step.clone(), &self.validity, late);
         Some(step)
@@ -305,7 +300,6 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if let Some((step, late)) = self.capture_of_drop() {
-            self.over();
             self.bucket.clients.holds.settle(self.key.clone(), step, &self.validity, late);
         }
     }

@@ -4,6 +4,9 @@
 //! The ids of a process are consecutive, so holds that begin together are of one *block* of 32 ids. Equal steps on a block
 //! are one run, and equal holds of a block share a record in the store.
 
+#[cfg(test)]
+mod tests;
+
 use std::iter;
 use std::sync::Arc;
 

@@ -4,6 +4,9 @@
 //! store combines them into few calls. A capture or a release that the store did not answer is sent again until the hold
 //! has ended there by itself.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -125,11 +128,10 @@ fn span(ttl: i64) -> Duration {
 }
 
 impl Table {
+    /// Adds an entry. There is none of this hold.
     fn put(&mut self, id: u128, entry: Entry) {
         self.due.insert((entry.due, id));
-        if let Some(before) = self.entries.insert(id, entry) {
-            self.due.remove(&(before.due, id));
-        }
+        self.entries.insert(id, entry);
     }
 
     fn take(&mut self, id: u128) -> Option<Entry> {
@@ -341,59 +343,3 @@ impl PeriodicTask for Renewals {
 }
 
 debug!(Renewals);
-
-#[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
-
-    use super::*;
-    use crate::token_bucket::holds::OnEnd;
-    use crate::{Quota, Quotas};
-
-    const TTL: i64 = 90_000_000;
-
-    /// The renewals of a store that never answers.
-    fn unanswered() -> (TcpListener, Arc<Renewals>) {
-        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-        let store = Store::redis(&format!("redis://{}", silent.local_addr().unwrap())).unwrap();
-        (silent, Renewals::new(&store, &Namespace::open(&store, "tokens")))
-    }
-
-    fn step(verb: Verb) -> HoldStep {
-        HoldStep { quotas: Quotas::new([Quota::per_second(1)]).unwrap(), id: 1, on_end: OnEnd::Release, verb }
-    }
-
-    fn due(renewals: &Renewals) -> Option<Instant> {
-        lock(&renewals.table).due.first().map(|(due, _)| *due)
-    }
-
-    #[tokio::test]
-    async fn a_hold_is_renewed_after_each_third_of_its_ttl() {
-        let ((_silent, renewals), sent) = (unanswered(), clock::now());
-        let validity = Validity::new(sent, TTL);
-        renewals.hold(&Key::from("k"), step(Verb::Extend { amount: 0, ttl: TTL }), &validity, sent);
-        assert_eq!(due(&renewals), Some(sent + span(TTL) / 3));
-        let renewed = sent + span(TTL) / 2;
-        renewals.answered(1, renewed, false, Ok(Outcome::Held));
-        assert_eq!(due(&renewals), Some(renewed + span(TTL) / 3));
-    }
-
-    #[tokio::test]
-    async fn a_renewal_that_is_not_answered_is_not_sent_again_at_once() {
-        let ((_silent, renewals), now) = (unanswered(), clock::now());
-        let (sent, validity) = (now - span(TTL) / 2, Validity::new(now, TTL));
-        renewals.hold(&Key::from("k"), step(Verb::Extend { amount: 0, ttl: TTL }), &validity, sent);
-        renewals.send_due(false);
-        assert!(due(&renewals) >= Some(now + LONGEST_PAUSE));
-    }
-
-    #[tokio::test]
-    async fn a_capture_is_not_kept_for_longer_than_its_hold() {
-        let (_silent, renewals) = unanswered();
-        let ended = Validity::new(clock::now(), 0);
-        renewals.owe(Key::from("k"), step(Verb::Capture { amount: 1, late: 0 }), &ended, 0);
-        renewals.send_due(true);
-        let table = lock(&renewals.table);
-        assert!(table.entries.is_empty() && table.due.is_empty() && table.owed == 0 && table.keep.is_none());
-    }
-}

@@ -274,14 +274,14 @@ async fn authorize_together(
 /// Holds tokens of one limit after the other, of those of which there is an amount. If one refuses, or the future is dropped,
 /// those before it are released.
 async fn authorize_in_order(limits: &Several, keys: &[Key], amounts: &[u32]) -> Result<Holds, Error> {
-    let mut held = Undone(Holds::new());
+    let mut held = Holds::new();
     for (limit, ((bucket, key), amount)) in limits.buckets().iter().zip(keys).zip(amounts).enumerate() {
         if *amount == 0 {
             continue;
         }
-        // What is never charged to one limit because another refused is not charged after a crash either.
+        // If another limit refuses, this one charges nothing: neither when the hold is dropped, nor after a crash.
         match bucket.with_on_end(OnEnd::Release).hold(key.clone(), *amount).await {
-            Ok(hold) => held.0.push((limit, hold)),
+            Ok(hold) => held.push((limit, hold)),
             Err(error) => {
                 let refused =
                     error.decision().map(|decision| limits.alone(limit, decision.clone()).refused());
@@ -289,16 +289,7 @@ async fn authorize_in_order(limits: &Several, keys: &[Key], amounts: &[u32]) -> 
             }
         }
     }
-    Ok(std::mem::take(&mut held.0))
-}
-
-/// Holds that are released if this is dropped.
-struct Undone(Holds);
-
-impl Drop for Undone {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|(_, hold)| hold.usage.set(0));
-    }
+    Ok(held)
 }
 
 impl Drop for HoldSet {

@@ -1,6 +1,9 @@
 //! The holds of a bucket: tokens that are not charged yet, and that no other request gets. Each hold ends at a time
 //! that its holder moves on. It equals `lua/lib/holds.lua`, integer for integer.
 
+#[cfg(test)]
+mod tests;
+
 use smallvec::SmallVec;
 
 use super::OnEnd;
@@ -140,11 +143,11 @@ impl Bucket {
         Ok(())
     }
 
-    /// Ends the holds whose time has come, unless the clock was set back. Returns whether it looked for them: then the
-    /// state is to be written.
+    /// Ends the holds whose time has come. There are none if the clock was set back since the state was written. Returns
+    /// whether it looked for them: then the state is to be written.
     #[inline]
     pub(crate) fn sweep(&mut self, now: i64) -> bool {
-        let is_due = self.holds.as_ref().is_some_and(|holds| holds.next <= now) && !self.is_ahead_of(now);
+        let is_due = self.holds.as_ref().is_some_and(|holds| holds.next <= now);
         if is_due {
             self.end_holds(now);
             // Before, the time from which it is idle was only an upper bound.

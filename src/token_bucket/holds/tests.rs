@@ -230,7 +230,7 @@ fn captures_and_admissions_keep_to_the_quota_in_every_interval() {
     }
 }
 
-fn step(id: u128, verb: Verb) -> HoldStep {
+pub(super) fn step(id: u128, verb: Verb) -> HoldStep {
     let quotas = Quotas::new([Quota::per_second(10).burst(20)]).unwrap();
     HoldStep { quotas, id, on_end: OnEnd::Capture, verb }
 }

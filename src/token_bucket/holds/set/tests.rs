@@ -1,4 +1,6 @@
-//! Holds of several limits: the bound of each quota, whatever happens to the holders; and limits in different stores.
+//! Holds of several limits: the bound of each quota, whatever happens to the holders.
+
+mod stores;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use super::super::tests::check;
 use crate::store::{Cell as _, Operation as _};
 use crate::token_bucket::several::{Buckets, HoldAllStep, Price, ReserveAll, Terms};
 use crate::token_bucket::state::Bucket;
-use crate::{Quota, Quotas, Store, TokenBucket, TokenBuckets};
+use crate::{Quota, Quotas, Store, TokenBucket};
 
 const RUNS: u64 = 10_000;
 const STEPS: usize = 60;
@@ -270,81 +272,4 @@ fn captures_keep_to_the_quotas_of_all_limits_in_every_interval() {
             check(&simulation.terms.each[limit], ledger, &simulation.log, seed);
         }
     }
-}
-
-/// Two limits in different stores, which are asked one after the other.
-fn apart() -> ([TokenBucket; 2], TokenBuckets<2>) {
-    let buckets = ["requests", "tokens"]
-        .map(|name| TokenBucket::new(&Store::in_memory(), name, Quota::per_hour(1).burst(1000)).unwrap());
-    let limits = TokenBuckets::new(buckets.clone()).unwrap();
-    (buckets, limits)
-}
-
-/// What is held and what is left of each.
-async fn left(buckets: &[TokenBucket; 2]) -> [(u32, u32); 2] {
-    let mut left = [(0, 0); 2];
-    for (left, bucket) in left.iter_mut().zip(buckets) {
-        let state = bucket.peek("k").await.unwrap();
-        *left = (state.held(), state.remaining());
-    }
-    left
-}
-
-#[tokio::test]
-async fn limits_in_different_stores_are_held_in_order_and_released() {
-    let (buckets, limits) = apart();
-    let hold = limits.authorize(["k", "k"], [1, 600]).await.unwrap();
-    assert_eq!(left(&buckets).await, [(1, 999), (600, 400)]);
-    let refused = limits.authorize(["k", "k"], [1, 600]).await.unwrap_err();
-    assert_eq!(refused.decision().unwrap().refused_by(), Some("tokens"));
-    assert!(refused.retry_after().is_some());
-    assert_eq!(left(&buckets).await, [(1, 999), (600, 400)], "it is released");
-    let [requests, tokens] = hold.capture([1, 831]).await.unwrap();
-    assert_eq!((requests.charged, requests.excess, tokens.charged, tokens.excess), (1, 0, 831, 231));
-    assert_eq!(left(&buckets).await, [(0, 999), (0, 169)]);
-    assert!(limits.authorize(["k", "k"], [5, 100]).await.unwrap().release().await.unwrap());
-    assert_eq!(left(&buckets).await, [(0, 999), (0, 169)]);
-}
-
-#[tokio::test]
-async fn limits_in_different_stores_are_extended_all_or_none() {
-    let (buckets, limits) = apart();
-    let mut hold = limits.authorize(["k", "k"], [1, 600]).await.unwrap();
-    let other = limits.authorize(["k", "k"], [1, 300]).await.unwrap();
-    let refused = hold.extend([5, 200]).await.unwrap_err();
-    assert_eq!(refused.decision().unwrap().refused_by(), Some("tokens"));
-    assert_eq!((hold.held(), left(&buckets).await), ([1, 600], [(2, 998), (900, 100)]));
-    hold.extend([0, 100]).await.unwrap();
-    assert_eq!((hold.held(), left(&buckets).await), ([1, 700], [(2, 998), (1000, 0)]));
-    other.release().await.unwrap();
-    // Of what both holds of a limit have, the first is used first.
-    let [_, tokens] = hold.capture([1, 650]).await.unwrap();
-    assert_eq!((tokens.charged, tokens.excess, tokens.ended), (650, 0, false));
-    assert_eq!(left(&buckets).await, [(0, 999), (0, 350)]);
-}
-
-#[tokio::test]
-async fn limits_in_different_stores_that_are_dropped_end_as_they_say() {
-    let (buckets, limits) = apart();
-    let mut hold = limits.authorize(["k", "k"], [1, 600]).await.unwrap();
-    hold.extend([0, 100]).await.unwrap();
-    hold.usage()[1].add(650);
-    drop(hold);
-    assert_eq!(left(&buckets).await, [(0, 999), (0, 350)], "what was not counted is charged as it was held");
-    let limits =
-        TokenBuckets::new(buckets.each_ref().map(|bucket| bucket.with_on_end(OnEnd::Release))).unwrap();
-    let hold = limits.authorize(["k", "k"], [1, 300]).await.unwrap();
-    hold.usage()[0].set(1);
-    drop(hold);
-    assert_eq!(left(&buckets).await, [(0, 998), (0, 350)]);
-}
-
-#[tokio::test]
-async fn a_full_store_holds_none() {
-    let store = crate::StoreBuilder::default().max_keys(1).in_memory().unwrap();
-    let bucket = |name| TokenBucket::new(&store, name, Quota::non_refilling(5)).unwrap();
-    let buckets = ["a", "b"].map(bucket);
-    let limits = TokenBuckets::new(buckets.clone()).unwrap();
-    assert!(limits.authorize(["k", "k"], 2).await.unwrap_err().is_overloaded());
-    assert_eq!(left(&buckets).await, [(0, 5); 2]);
 }

@@ -1,0 +1,66 @@
+use super::*;
+use crate::token_bucket::TokenBuckets;
+use crate::{Quota, Store, TokenBucket};
+
+fn quotas() -> [Quota; 2] {
+    [Quota::per_hour(10).named("ten"), Quota::per_hour(6).named("six")]
+}
+
+#[tokio::test]
+async fn a_refusal_names_the_quotas_that_lack_tokens() {
+    let bucket = TokenBucket::new(&Store::in_memory(), "test", quotas()).unwrap();
+    let admitted = bucket.allow_n("k", 4).await.unwrap();
+    assert!(admitted.is_admitted() && admitted.refused_by().is_none() && admitted.retry_after().is_none());
+    for (cost, expected) in [(3, &["six"][..]), (6, &["six"])] {
+        let refused = bucket.allow_n("k", cost).await.unwrap();
+        assert!(!refused.is_admitted() && refused.delay().is_zero() && refused.cost == cost);
+        let violated: Vec<_> = refused.violated().map(|balance| balance.name.to_owned()).collect();
+        assert_eq!(
+            (violated, refused.refused_by()),
+            (expected.iter().map(|it| (*it).into()).collect(), Some("six"))
+        );
+        assert!(refused.retry_after().is_some() && refused.remaining() == 2);
+    }
+    bucket.charge("k", 1).await.unwrap();
+    let violated = bucket.allow_n("k", 6).await.unwrap().violated().count();
+    assert_eq!(violated, 2);
+}
+
+#[tokio::test]
+async fn a_refusal_of_several_limits_has_a_cost_for_each() {
+    let store = Store::in_memory();
+    let bucket = |name, tokens| TokenBucket::new(&store, name, Quota::per_hour(tokens)).unwrap();
+    let limits = TokenBuckets::new([bucket("ten", 10), bucket("six", 6)]).unwrap();
+    assert!(limits.allow_n(["k", "k"], 4).await.unwrap().is_admitted());
+    for (costs, expected) in [([6, 3], &["six"][..]), ([7, 2], &["ten"]), ([7, 3], &["ten", "six"])] {
+        let refused = limits.allow_n(["k", "k"], costs).await.unwrap();
+        let violated: Vec<_> = refused.violated().map(|balance| balance.name.to_owned()).collect();
+        assert_eq!(
+            (violated, refused.refused_by()),
+            (expected.iter().map(|it| (*it).into()).collect(), Some(expected[0]))
+        );
+        let minutes = refused.retry_after().unwrap().as_secs_f64() / 60.0;
+        assert_eq!(minutes.round(), if costs[1] == 3 { 10.0 } else { 6.0 });
+    }
+}
+
+#[test]
+fn some_costs_need_no_state() {
+    let quotas = Quotas::new(quotas()).unwrap();
+    let decided = |cost| Decision::without_state(&quotas, cost);
+    let free = decided(0).unwrap().unwrap();
+    assert_eq!((free.is_admitted(), free.cost, free.remaining()), (true, 0, 6));
+    assert!(decided(1).is_none() && decided(6).is_none());
+    assert!(decided(7).unwrap().unwrap_err().is_exceeds_burst());
+}
+
+#[test]
+fn refusals_from_the_cache_are_counted_apart() {
+    let outcome = |admitted, is_local| {
+        let free = Decision::free(Quotas::new(quotas()).unwrap());
+        Outcome::of(&Decision { admitted, is_local, ..free })
+    };
+    assert_eq!([outcome(true, false), outcome(true, true)], [Outcome::Admitted; 2]);
+    assert_eq!(outcome(false, false), Outcome::Refused);
+    assert_eq!(outcome(false, true), Outcome::RefusedFromCache);
+}

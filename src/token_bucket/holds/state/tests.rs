@@ -1,0 +1,171 @@
+use std::time::Duration;
+
+use redis::Value;
+
+use super::*;
+use crate::store::Operation as _;
+use crate::token_bucket::TokenBuckets;
+use crate::token_bucket::adjust::Adjust;
+use crate::token_bucket::bucket_state::BucketState;
+use crate::token_bucket::holds::{HoldStep, Verb};
+use crate::token_bucket::operations::Reserve;
+use crate::token_bucket::peek::Peek;
+use crate::token_bucket::state::Ask;
+use crate::{Quota, Quotas, Store, TokenBucket};
+
+const START: i64 = 1_760_000_000_000_000;
+const SECOND: i64 = 1_000_000;
+const TTL: i64 = 30 * SECOND;
+
+fn quotas(quota: Quota) -> Quotas {
+    Quotas::new([quota]).unwrap()
+}
+
+/// 10 tokens a second, at most 20.
+fn fast() -> Quotas {
+    quotas(Quota::per_second(10).burst(20))
+}
+
+fn run(bucket: &mut Bucket, quotas: &Quotas, id: u128, on_end: OnEnd, verb: Verb) -> BucketState {
+    HoldStep { quotas: quotas.clone(), id, on_end, verb }.apply(bucket, START).state
+}
+
+fn authorize(bucket: &mut Bucket, quotas: &Quotas, id: u128, amount: u32, on_end: OnEnd) {
+    run(bucket, quotas, id, on_end, Verb::Authorize { amount, ttl: TTL });
+}
+
+fn capture(bucket: &mut Bucket, quotas: &Quotas, id: u128, amount: u32) -> BucketState {
+    run(bucket, quotas, id, OnEnd::Capture, Verb::Capture { amount, late: 0 })
+}
+
+fn reserve(bucket: &mut Bucket, quotas: &Quotas, cost: i64, now: i64) -> bool {
+    Reserve { quotas: quotas.clone(), ask: Ask { cost, wait: 0 } }.apply(bucket, now).is_admitted()
+}
+
+fn peek(bucket: &Bucket, quotas: &Quotas, now: i64) -> BucketState {
+    Peek.apply(&mut bucket.clone(), now).under(quotas)
+}
+
+#[track_caller]
+fn is_idle_from(bucket: &Bucket, at: i64) {
+    let idle = [START + at - 1, START + at].map(|now| bucket.is_idle(now));
+    assert_eq!(idle, [false, true], "{:?} instead of {}", bucket.idle_from(), START + at);
+}
+
+#[test]
+fn a_bucket_is_idle_when_all_that_its_holds_may_charge_is_back() {
+    let (mut bucket, fast) = (Bucket::default(), fast());
+    authorize(&mut bucket, &fast, 1, 4, OnEnd::Release);
+    is_idle_from(&bucket, TTL);
+    authorize(&mut bucket, &fast, 2, 5, OnEnd::Capture);
+    is_idle_from(&bucket, TTL + SECOND / 2);
+    authorize(&mut bucket, &fast, 3, 2, OnEnd::Capture);
+    run(&mut bucket, &fast, 2, OnEnd::Capture, Verb::Extend { amount: 10, ttl: 2 * TTL });
+    is_idle_from(&bucket, 2 * TTL + 1_200_000);
+    capture(&mut bucket, &fast, 2, 0);
+    capture(&mut bucket, &fast, 1, 0);
+    is_idle_from(&bucket, 2 * TTL + SECOND / 5);
+    capture(&mut bucket, &fast, 3, 0);
+    assert!(bucket.is_idle(START) && bucket.holds.is_none());
+
+    // Also under other quotas, of which it may be more than comes back in 35 years.
+    let slow = quotas(Quota::new(1, Duration::from_secs(10 * 365 * 86_400)).burst(2));
+    authorize(&mut bucket, &fast, 1, 1, OnEnd::Capture);
+    authorize(&mut bucket, &slow, 2, 1, OnEnd::Release);
+    authorize(&mut bucket, &fast, 3, 17, OnEnd::Capture);
+    is_idle_from(&bucket, TTL + MAX_SPAN);
+}
+
+#[test]
+fn a_release_charges_nothing_and_a_capture_its_tokens() {
+    for quotas in [fast(), quotas(Quota::non_refilling(20))] {
+        let mut bucket = Bucket::default();
+        assert!(reserve(&mut bucket, &quotas, 3, START - SECOND / 10));
+        let levels = bucket.levels.clone();
+        authorize(&mut bucket, &quotas, 1, 6, OnEnd::Capture);
+        authorize(&mut bucket, &quotas, 2, 5, OnEnd::Capture);
+        let before = peek(&bucket, &quotas, START).remaining();
+        assert_eq!(capture(&mut bucket, &quotas, 1, 0).remaining(), before + 6);
+        assert_eq!(bucket.levels, levels);
+        let state = capture(&mut bucket, &quotas, 2, 4);
+        assert_eq!((state.held(), state.remaining()), (0, before + 7));
+    }
+}
+
+/// The quotas of the call are charged in full, so they may be in debt. Those of other calls have not admitted it.
+#[test]
+fn a_capture_is_debt_only_under_the_quotas_of_its_hold() {
+    let (mut bucket, fast, hourly) = (Bucket::default(), fast(), quotas(Quota::per_hour(10)));
+    assert!(reserve(&mut bucket, &hourly, 1, START));
+    authorize(&mut bucket, &fast, 1, 2, OnEnd::Capture);
+    let state = capture(&mut bucket, &fast, 1, 30);
+    // One was used before, and is missing here too.
+    assert_eq!(state.available_after(1), Some(Duration::from_millis(1200)));
+    let empty = peek(&bucket, &hourly, START).available_after(1);
+    assert_eq!(empty, Some(Duration::from_secs(360)));
+}
+
+#[test]
+fn a_hold_that_ends_is_debt_only_under_quotas_that_can_hold_as_much() {
+    for (amount, expected) in [(5, 6), (11, 1)] {
+        let (mut bucket, fast, hourly) = (Bucket::default(), fast(), quotas(Quota::per_hour(10)));
+        authorize(&mut bucket, &fast, 1, amount, OnEnd::Capture);
+        authorize(&mut bucket, &fast, 2, 3, OnEnd::Release);
+        Adjust { quotas: hourly.clone(), tokens: 10, block: 0 }.apply(&mut bucket, START + TTL - 1);
+        let after = peek(&bucket, &hourly, START + TTL).available_after(1).unwrap();
+        assert_eq!((after.as_secs_f64() / 360.0).round() as i64, expected);
+    }
+}
+
+#[test]
+fn what_is_held_of_a_credit_may_come_back() {
+    let credit = quotas(Quota::non_refilling(50));
+    let mut bucket = Bucket::default();
+    assert!(reserve(&mut bucket, &credit, 5, START));
+    authorize(&mut bucket, &credit, 1, 30, OnEnd::Release);
+    let state = peek(&bucket, &credit, START + SECOND);
+    let (now, at_the_end) = (Some(Duration::ZERO), Some(Duration::from_secs(29)));
+    let after = [1, 15, 16, 45, 46, 51].map(|cost| state.available_after(cost));
+    assert_eq!(after, [now, now, at_the_end, at_the_end, None, None]);
+
+    // Other tokens come back before the end of a hold.
+    let (mut bucket, fast) = (Bucket::default(), fast());
+    authorize(&mut bucket, &fast, 1, 5, OnEnd::Release);
+    assert!(reserve(&mut bucket, &fast, 15, START));
+    let after = [1, 15].map(|cost| peek(&bucket, &fast, START).available_after(cost));
+    assert_eq!(after, [Some(Duration::from_millis(100)), Some(Duration::from_millis(1500))]);
+}
+
+#[test]
+fn what_a_script_says_of_holds_is_checked_and_kept() {
+    let limit = fast().limits()[0].tokens;
+    let read = |held, next| {
+        // No block, and a full level.
+        let numbers = [0, 0, 0, 0, 0, limit.num, limit.den, limit.burst, held, next];
+        Peek.decode(0, START, Fields::new(&[Value::Array(numbers.map(Value::Int).to_vec())], false))
+    };
+    for (held, next) in [(0, START), (-1, START), (1 << 32, START), (7, -1), (7, END)] {
+        assert!(read(held, next).is_err(), "{held} until {next}");
+    }
+    assert!(read(7, 0).is_ok());
+    for (held, next) in [(1, START + 1), (u32::MAX.into(), START + 1), (7, END - 1)] {
+        assert_eq!(i64::from(read(held, next).unwrap().under(&fast()).held()), held);
+    }
+    let credit = quotas(Quota::non_refilling(8));
+    let state = read(7, START + TTL).unwrap().under(&credit);
+    assert_eq!((state.held(), state.remaining()), (7, 1), "under other quotas");
+    assert_eq!(state.available_after(8), Some(Duration::from_secs(30)));
+}
+
+#[tokio::test]
+async fn what_is_held_counts_as_used_in_decisions_of_several_limits() {
+    let store = Store::in_memory();
+    let bucket = |name, quota| TokenBucket::new(&store, name, quota).unwrap();
+    let buckets = [bucket("tokens", Quota::per_hour(100)), bucket("credit", Quota::non_refilling(50))];
+    let limits = TokenBuckets::new(buckets).unwrap();
+    let hold = limits.authorize(["k", "k"], [30, 20]).await.unwrap();
+    let decision = limits.allow_n(["k", "k"], [1, 2]).await.unwrap();
+    let remaining: Vec<_> = decision.state.balances().map(|balance| balance.remaining).collect();
+    assert_eq!(remaining, [69, 28]);
+    assert!(hold.release().await.unwrap());
+}
