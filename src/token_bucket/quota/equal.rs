@@ -48,3 +48,19 @@ pub(super) fn set(limits: SmallVec<[Limit; 1]>) -> Arc<Set> {
     known.sets.insert_unique(hash, (hash, Arc::downgrade(&set)), |(hash, _)| *hash);
     set
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Quota, Quotas};
+
+    #[test]
+    fn sets_that_are_gone_make_room() {
+        let kept = Quotas::new([Quota::per_minute(77)]).unwrap();
+        for burst in 1..=20_000 {
+            drop(Quotas::new([Quota::per_minute(77).burst(1000 + burst)]).unwrap());
+        }
+        assert_eq!(Quotas::new([Quota::per_minute(77)]).unwrap().id(), kept.id());
+        assert!(lock(&KNOWN.1).sets.len() < 10_000);
+    }
+}

@@ -108,6 +108,13 @@ fn a_share_is_no_more_than_its_part() {
     let parts: Vec<_> = share.limits().iter().map(|limit| (limit.burst, limit.num, limit.den)).collect();
     assert_eq!(parts, [(12, 40_000, 1), (2, 0, 1)]);
     assert_eq!(whole.share(NonZeroU32::MAX).max_cost(), 1);
+    // It refills within 35 years.
+    let slow = Quotas::new([Quota::per_hour(7).burst(900)]).unwrap();
+    for parts in [1, 2, 3, 100, 899, 1_000_000, u32::MAX] {
+        let share = slow.share(NonZeroU32::new(parts).unwrap());
+        assert!(share.limits()[0].are_valid(), "{parts}: {share}");
+    }
+    assert!(slow.share(NonZeroU32::MAX).limits()[0].num > MAX_SPAN / 2, "no sooner");
     let whole = Quotas::new([Quota::per_calendar_month(10).starting(17)]).unwrap();
     assert_eq!(whole.share(NonZeroU32::new(4).unwrap()).to_string(), "2/month@17");
 }

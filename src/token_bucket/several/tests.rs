@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures::future::join_all;
 use support::redis_server::RedisServer;
 
-use super::{Several, TokenBuckets};
+use super::{HoldAllStep, Price, ReserveAll, Several, Steps, Terms, TokenBuckets};
 use crate::store::Operation as _;
 use crate::token_bucket::cancel::Cancel;
-use crate::token_bucket::operations::Reserve;
+use crate::token_bucket::operations::{MOST_SLOW_RUNS, Reserve};
 use crate::token_bucket::state::{Ask, Bucket};
 use crate::{Key, Quota, Quotas, Store, StoreBuilder, TokenBucket};
 
@@ -46,6 +46,40 @@ async fn one_that_refuses_charges_none() {
     let error = limits.allow_n(["ann", "-"], 3).await.unwrap_err();
     assert!(error.is_exceeds_burst(), "{error}");
     assert!(limits.allow_n(["ann", "-"], 0).await.unwrap().is_admitted());
+}
+
+#[tokio::test]
+async fn limits_without_a_key_are_not_asked() {
+    let store = Store::in_memory();
+    let buckets = ["a", "b", "c"].map(|name| bucket(&store, name, 10));
+    let limits = TokenBuckets::new(buckets.clone()).unwrap();
+    let mut left = [10; 3];
+    for asked in [[1, 0, 1], [1, 1, 0], [0, 1, 1], [0, 0, 1], [1, 0, 1], [1, 1, 1]] {
+        let decision = limits.allow(asked.map(|asked| (asked == 1).then_some("k"))).await.unwrap();
+        let names: Vec<_> = decision.state.balances().map(|balance| balance.name.to_owned()).collect();
+        let expected = ["a", "b", "c"].into_iter().zip(asked).filter(|(_, asked)| *asked == 1);
+        assert_eq!(names, expected.map(|(name, _)| name).collect::<Vec<_>>());
+        for (limit, bucket) in buckets.iter().enumerate() {
+            left[limit] -= asked[limit];
+            assert_eq!(bucket.peek("k").await.unwrap().remaining(), left[limit], "{limit} of {asked:?}");
+        }
+    }
+}
+
+/// A call takes about 0.5 ms of the server's time, however many quotas there are.
+#[test]
+fn a_call_has_fewer_requests_under_more_quotas() {
+    let store = Store::in_memory();
+    for (limits, requests, steps) in
+        [(1, 40, MOST_SLOW_RUNS), (3, 40, MOST_SLOW_RUNS / 3), (8, 15, MOST_SLOW_RUNS / 8)]
+    {
+        let buckets: Vec<_> = (0..limits).map(|n| bucket(&store, &format!("b{n}"), 1)).collect();
+        let terms = Arc::new(Terms::new(&buckets));
+        let reserve = ReserveAll { terms: Arc::clone(&terms), price: Price::Same(1) };
+        assert_eq!(reserve.most_runs(), requests);
+        let hold = HoldAllStep { terms, steps: Steps::new(), all_or_none: true };
+        assert_eq!(hold.most_runs(), steps);
+    }
 }
 
 #[tokio::test]

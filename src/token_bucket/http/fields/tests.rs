@@ -128,6 +128,27 @@ async fn they_are_lists_of_rfc_9651() {
     }
 }
 
+/// Of several layers as well.
+#[tokio::test]
+async fn the_older_fields_are_of_the_limit_with_the_fewest_tokens() {
+    let mut headers = HeaderMap::new();
+    let mut write = async |fields: RateLimitFields, quota: Quota, used: u32| {
+        let bucket = TokenBucket::new(&Store::in_memory(), "fields", quota).unwrap();
+        let decision = bucket.allow_n("ann", used).await.unwrap();
+        fields.write(&decision, false, &mut headers);
+        let told = |name| headers.get(name).map(|told| told.to_str().unwrap().parse::<u32>().unwrap());
+        (told(&X_LIMIT), told(&X_REMAINING), told(&X_RESET).is_some(), headers.contains_key(&POLICY))
+    };
+    let legacy = RateLimitFields::legacy();
+    assert_eq!(write(RateLimitFields::none(), Quota::per_hour(1), 1).await, (None, None, false, false));
+    assert_eq!(write(legacy, Quota::per_hour(10), 5).await, (Some(10), Some(5), true, false));
+    assert_eq!(write(legacy, Quota::per_hour(7), 1).await, (Some(10), Some(5), true, false));
+    assert_eq!(write(legacy, Quota::per_hour(8), 3).await, (Some(10), Some(5), true, false));
+    assert_eq!(write(legacy, Quota::per_hour(6), 2).await, (Some(6), Some(4), true, false));
+    let both = RateLimitFields::default().and_legacy();
+    assert_eq!(write(both, Quota::non_refilling(4), 1).await, (Some(4), Some(3), false, true));
+}
+
 #[test]
 fn units_are_checked() {
     for unit in ["", "a\"b", "a\\b", "a\nb", "ä"] {
