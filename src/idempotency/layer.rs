@@ -256,4 +256,25 @@ mod tests {
             assert_eq!(parts.is_ok_and(|parts| is_final(&parts)), expected, "{status}");
         }
     }
+
+    #[test]
+    fn settings_are_checked() {
+        let builder = || {
+            IdempotencyBuilder::<()>::new(&Store::in_memory(), "payments", Arc::new(|_: &Request<()>| "me"))
+        };
+        let (nano, s) = (Duration::from_nanos(1), Duration::from_secs);
+        for (good, bad) in [
+            (
+                builder().largest_request(100).max_buffered(200),
+                builder().largest_request(100).max_buffered(199),
+            ),
+            (builder().remember_for(s(1)), builder().remember_for(s(1) - nano)),
+            (builder().remember_for(365 * DAY), builder().remember_for(365 * DAY + nano)),
+            (builder().read_timeout(Duration::from_millis(1)), builder().read_timeout(Duration::ZERO)),
+            (builder().read_timeout(DAY), builder().read_timeout(DAY + nano)),
+            (builder(), builder().ttl(Duration::ZERO)),
+        ] {
+            assert!(good.build().is_ok() && bad.build().is_err_and(|error| error.is_invalid()));
+        }
+    }
 }

@@ -305,6 +305,20 @@ mod tests {
         assert!(admission.hold_time() > Some(Duration::from_secs(86_400)));
     }
 
+    /// Grants last longer where they count only once replicas have them.
+    #[test]
+    fn grants_wait_for_replicas() {
+        let builder = || Store::builder().timeout(Duration::from_secs(3));
+        let on_redis = builder().redis("redis://127.0.0.1:1").unwrap();
+        for (store, is_remote) in [(Store::in_memory(), false), (on_redis, true)] {
+            let rules = rules(&store, true);
+            assert_eq!((rules.grant, rules.is_remote, rules.is_durable), (GRANT, is_remote, false));
+        }
+        let durable = builder().replicas(1, Duration::from_millis(100)).redis("redis://127.0.0.1:1").unwrap();
+        assert!(rules(&durable, true).is_durable);
+        assert_eq!(spans(&durable).grant, micros(GRANT + 3 * durable.durable_within().unwrap()));
+    }
+
     #[test]
     fn a_namespace_that_owes_no_release_is_dropped() {
         let admission = admission();

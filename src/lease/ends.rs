@@ -172,10 +172,20 @@ mod tests {
             ends.soonest(now);
             assert_eq!(tokens.each_ref().map(|token| ends.get(token).unwrap_or(0)), ends_at, "{now}");
         }
+        // The lease in the middle alone is not looked at.
+        for (expiries, cut) in [
+            ([45, 46, 47, 90], [40, 20, 40, 90]),
+            ([25, 30, 41, 35], [25, 20, 40, 35]),
+            ([25, 30, 40, 35], [25, 30, 40, 35]),
+        ] {
+            let mut ends = Ends::default();
+            let tokens = [of(1, ".1e"), of(2, ".a"), of(3, ".1e"), of(4, "")];
+            tokens.iter().zip(expiries).for_each(|(token, expiry)| ends.insert(token, expiry, 1));
+            assert_eq!(Some(ends.soonest(10)), cut.into_iter().min());
+            assert_eq!(tokens.each_ref().map(|token| ends.get(token)), cut.map(Some));
+        }
         let mut ends = Ends::default();
-        let tokens = [of(1, ".1e"), of(2, ".a"), of(3, ".1e"), of(4, "")];
-        tokens.iter().zip([45, 46, 47, 90]).for_each(|(token, expiry)| ends.insert(token, expiry, 1));
-        assert_eq!(ends.soonest(10), 20);
-        assert_eq!(tokens.each_ref().map(|token| ends.get(token)), [40, 20, 40, 90].map(Some));
+        ends.insert(&of(1, ".1e"), 45, 1);
+        assert_eq!(ends.soonest(10), 40);
     }
 }

@@ -185,7 +185,9 @@ mod tests {
         assert_eq!(hold(&mut holder, "b", 1000, NOW), NOW + FENCES);
         assert_eq!(hold(&mut holder, "c", 1000, NOW + 2 * FENCES + 1), NOW + 2 * FENCES + 1);
         let fence = NOW + DAY;
-        [fence, fence - 1].iter().for_each(|fence| holder.raise(*fence, NOW));
+        for (fence, after) in [(fence, 0), (fence - 1, 1), (fence, 2)] {
+            holder.raise(fence, NOW + after);
+        }
         assert_eq!(holder.held("c", NOW).map(|(_, fence)| fence), Some(fence));
         holder.forget("c");
         holder.raise(fence + DAY, NOW);

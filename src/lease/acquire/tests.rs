@@ -10,7 +10,10 @@ use crate::store::{Link, Namespace, PeriodicTask as _, Signal};
 use crate::{Store, WaitGroup, telemetry};
 
 fn leases_of(ttl: Duration, store: &Store) -> Leases<Exclusive> {
-    let options = LeaseOptions { ttl, ..LeaseOptions::default() };
+    leases_with(LeaseOptions { ttl, ..LeaseOptions::default() }, store)
+}
+
+fn leases_with(options: LeaseOptions, store: &Store) -> Leases<Exclusive> {
     let namespace = || Namespace::new(store, "m").unwrap();
     Leases::shared(store, "m", namespace, options, telemetry::Leases::new("mutex", "m"))
 }
@@ -125,10 +128,15 @@ async fn a_lease_that_the_store_has_lost_was_not_held() {
             if lost {
                 assert_eq!(leases.admission.release_token(&release).await.unwrap(), (Was::Held, false));
             }
+            let until = lease.until();
             let was_held = match nth {
                 0 => lease.release().await.unwrap(),
                 1 => lease.release_together().await.unwrap(),
-                _ => lease.extend().await.map_err(|error| assert!(error.is_lost())).is_ok(),
+                _ => {
+                    let extended = lease.extend().await.map_err(|error| assert!(error.is_lost()));
+                    assert_eq!(lease.until() > until, !lost, "for its whole ttl from now on");
+                    extended.is_ok()
+                }
             };
             assert_eq!(was_held, !lost, "{nth}");
         }
@@ -151,11 +159,96 @@ async fn each_lease_is_renewed_in_time() {
     let store = Store::in_memory();
     let [long, short] = [30_000, 90].map(|ttl| leases_of(Duration::from_millis(ttl), &store));
     let _long = long.acquire("other".into(), ask(None, None)).await.unwrap();
+    let options = LeaseOptions { watchdog: false, ..short.options().clone() };
+    let once = leases_with(options, &store).acquire("once".into(), ask(None, None)).await.unwrap();
+    once.lost().await;
+    // By now nothing is due until the first one is.
     let lease = acquire(&short).await.unwrap();
+    assert_eq!(short.options().ttl, Duration::from_millis(90));
     let until = lease.until();
     let soon = Duration::from_secs(20);
     support::eventually("a renewal", soon, async || lease.until() > until).await;
     assert!(lease.is_held());
+}
+
+/// Others get a lease that is held for longer than its holder needs it only later. One that was lost is held by nobody.
+#[tokio::test]
+async fn a_lease_is_held_at_least_as_long_as_the_settings_say() {
+    let long = Duration::from_secs(20);
+    for (by_options, is_lost) in [(true, false), (false, false), (true, true)] {
+        let options = LeaseOptions {
+            at_least_for: if by_options { long } else { Duration::ZERO },
+            ..LeaseOptions::default()
+        };
+        let leases = leases_with(options, &Store::in_memory());
+        let mut lease = acquire(&leases).await.unwrap();
+        if !by_options {
+            lease.hold_at_least(long);
+        }
+        assert_eq!((lease.at_least_for(), lease.ttl()), (long, Duration::from_secs(30)));
+        if is_lost {
+            lease.state.lose();
+        }
+        lease.release().await.unwrap();
+        assert_eq!(acquire(&leases).await.is_ok(), is_lost);
+    }
+}
+
+/// A lease that has ended here never revives, whatever the store says. Nothing ran under one that is declined.
+#[tokio::test]
+async fn a_lease_that_was_lost_cannot_be_extended() {
+    let leases = leases();
+    let lease = acquire(&leases).await.unwrap();
+    lease.state.lose();
+    assert!(lease.extend().await.is_err_and(|error| error.is_lost()));
+    let release = lease.state.release(ALIVE, clock::now());
+    leases.admission.release_token(&release).await.unwrap();
+    assert!(lease.release_checked().await.is_err_and(|error| error.is_lost()));
+    acquire(&leases).await.unwrap().decline();
+    assert_eq!((leases.admission.hold_time(), acquire(&leases).await.is_ok()), (None, true));
+}
+
+/// How many wait for the key.
+async fn waiting(leases: &Leases<Exclusive>) -> u64 {
+    leases.admission.look("k".into()).await.unwrap().waiting
+}
+
+#[tokio::test]
+async fn a_waiter_that_goes_away_leaves_the_others_in_line() {
+    for cohorts in [false, true] {
+        let options = LeaseOptions { cohorts, ..LeaseOptions::default() };
+        let leases = leases_with(options, &Store::in_memory());
+        let held = acquire(&leases).await.unwrap();
+        let mut waits =
+            [(); 3].map(|()| Box::pin(leases.acquire("k".into(), ask(Some(Wait::FOR_EVER), None))));
+        for wait in &mut waits {
+            assert!(futures::poll!(wait).is_pending());
+        }
+        let [first, second, third] = waits;
+        assert_eq!(waiting(&leases).await, if cohorts { 1 } else { 3 });
+        drop(second);
+        assert_eq!(waiting(&leases).await, if cohorts { 1 } else { 2 });
+        drop(held);
+        for wait in [first, third] {
+            let soon = Duration::from_secs(20);
+            drop(tokio::time::timeout(soon, wait).await.unwrap().unwrap());
+        }
+        assert_eq!(waiting(&leases).await, 0);
+    }
+}
+
+/// Who is refused is told when the lease ends.
+#[tokio::test]
+async fn several_leases_are_refused_until_the_first_one_ends() {
+    let leases = leases();
+    let [one, both] = [vec![Key::from("k")], vec!["other".into(), "k".into()]];
+    let acquire = async |keys: &[Key]| leases.acquire_all(None, keys, &vec![String::new(); keys.len()]).await;
+    let held = acquire(&one).await.unwrap();
+    let refused = acquire(&both).await.unwrap_err();
+    let retry_after = refused.retry_after().unwrap();
+    assert!(refused.is_refused() && (29..=30).contains(&retry_after.as_secs()), "{retry_after:?}");
+    drop(held);
+    assert_eq!(acquire(&both).await.unwrap().len(), 2);
 }
 
 #[tokio::test]

@@ -75,8 +75,36 @@ fn who_follows_one_that_goes_away_comes_before_nobody_whose_turn_it_is() {
     let mut served = || line.serves().unwrap().1.number;
     assert_eq!([served(), served(), served()], [0, 2, 0]);
     line.leaves(&heavy);
+    assert_eq!(line.queue.tag_ahead(0, 1), 1);
     let mut served = || line.serves().unwrap().1.number;
     assert_eq!([served(), served(), served(), served()], [2, 1, 0, 2]);
+}
+
+/// What was served is owed until the turn of the flow, whoever comes and goes away meanwhile.
+#[test]
+fn a_flow_that_comes_back_has_its_turn() {
+    let mut line = Line::default();
+    let _last = line.comes(9, 256 * COST);
+    (0..3).for_each(|_| drop(line.comes(0, COST)));
+    line.comes(1, COST);
+    let mut served = |count| (0..count).map(|_| line.serves().unwrap().1.number).collect::<Vec<_>>();
+    assert_eq!(served(2), [0, 1]);
+    assert_eq!(line.queue.tag_ahead(0, 1), 2 * COST);
+    for cost in [256 * COST, COST] {
+        let again = line.comes(1, cost);
+        line.leaves(&again);
+        assert_eq!(line.queue.tag_ahead(0, 1), 2 * COST, "{cost}");
+    }
+    // Where its turn is now, it is after all others whose turn it is.
+    let mut served = |count| (0..count).map(|_| line.serves().unwrap().1.number).collect::<Vec<_>>();
+    assert_eq!(served(1), [0]);
+    line.comes(1, COST);
+    assert_eq!((line.queue.tag_ahead(0, 1), line.queue.known_flows()), (1, 3));
+    // Who costs twice as much has its turn half as often.
+    let mut line = Line::default();
+    (0..2).for_each(|_| drop(line.comes(0, COST)));
+    line.comes(1, 2 * COST);
+    assert_eq!([(); 3].map(|()| line.serves().unwrap().1.number), [0, 1, 0]);
 }
 
 #[test]

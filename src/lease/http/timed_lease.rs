@@ -163,6 +163,7 @@ impl fmt::Debug for TimedLease {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::PeriodicTask as _;
     use crate::{Mutex as Locks, Store};
 
     const NANO: Duration = Duration::from_nanos(1);
@@ -217,6 +218,31 @@ mod tests {
         assert!(locks.try_lock("k").await.is_ok(), "it is released");
     }
 
+    /// The timers end leases whose bodies nobody polls, also several at the same time.
+    #[tokio::test]
+    async fn timers_end_what_is_due() {
+        let (locks, limits) = (locks(), Limits { idle_timeout: None, ..Limits::default() });
+        let timers = Timers::new();
+        let mut bodies = Vec::new();
+        for key in ["a", "b", "c"] {
+            let lease = locks.try_lock(key).await.unwrap().into();
+            bodies.push(TimedLease::new(lease, limits, &timers));
+        }
+        let due = Instant::now() + s(60);
+        for body in &bodies {
+            timers.insert(due, Arc::clone(&body.shared));
+        }
+        timers.remove(due, &bodies[0].shared);
+        timers.remove(due, &bodies[1].shared);
+        assert_eq!(timers.due(), Some(due), "the third one");
+        let lease = locks.try_lock("k").await.unwrap().into();
+        let limits = Limits { idle_timeout: Some(NANO), ..limits };
+        let _idle = TimedLease::new(lease, limits, &timers);
+        let is_free = async || locks.try_lock("k").await.is_ok();
+        support::eventually("the limit", s(20), is_free).await;
+        assert!(locks.try_lock("a").await.is_err());
+    }
+
     #[tokio::test]
     async fn a_body_is_aborted_with_its_lease() {
         let context = Context::from_waker(Waker::noop());
@@ -227,7 +253,7 @@ mod tests {
                 Poll::Pending => None,
             };
             let late = body(&locks, Some(60), None, on_lease_end).await;
-            assert_eq!(is_aborted(&late), None);
+            assert_eq!((is_aborted(&late), lock(&late.shared.state).waker.is_some()), (None, aborts));
             late.shared.check(late.shared.began + s(60), &Timers::new());
             assert_eq!(is_aborted(&late), aborts.then_some(false), "at the limit");
 

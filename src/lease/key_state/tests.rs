@@ -160,6 +160,7 @@ fn a_release_grants_the_lock_to_the_next_waiter() {
     assert_eq!(release(&mut state, &c, START), Was::Held);
     // The ttl of this one is less than a grant lasts.
     assert_eq!(grants(&mut state), [(5, START + 4000, fence + FENCES)]);
+    assert!(state.is_in_use(START) && !state.is_in_use(START + 4000));
     assert_eq!(release(&mut state, &short, START), Was::Held);
     assert!(grants(&mut state).is_empty() && !state.is_in_use(START));
 
@@ -249,6 +250,8 @@ fn a_heartbeat_tells_how_each_waiter_stands() {
     let [waits, gone] =
         [Standing::Queued { soonest: 0, before: 0 }, Standing::Refused { soonest: 0, before: 0 }];
     assert_eq!((soonest, &standings[..]), (START + TTL, &[held, waits, gone][..]));
+    let is_alive = |after| state.queue.is_alive(&c, now + after);
+    assert!(is_alive(SPANS.alive - 1) && !is_alive(SPANS.alive));
     // The other one is dead a second later, when the lock is released.
     release(&mut state, &a, now + SECOND);
     assert_eq!(grants(&mut state).iter().map(|(id, ..)| *id).collect::<Vec<_>>(), [3]);

@@ -59,6 +59,34 @@ fn releases_leave_with_all_others_and_have_places_of_their_own() {
     }
 }
 
+/// The scripts read these by their places.
+#[test]
+fn calls_have_the_arguments_of_their_scripts() {
+    let written = |write: &dyn Fn(&mut Arguments<'_>)| {
+        let mut written = Vec::new();
+        write(&mut Arguments::new(&mut written));
+        format!("{written:?}").replace("Integer", "").replace("Text", "").replace("Word", "")
+    };
+    let shared = r#"[Channels("channels"), (1), (2), (3), (1000), (4294967295), (0), ("text/1+")]"#;
+    let verbs = [
+        (acquire(), r#"[("acquire"), ("token")]"#),
+        (Verb::Acquire { query: None, bypass: true }, r#"[("bypass"), ("token")]"#),
+        (release(), r#"[("release"), ("token")]"#),
+        (Verb::Release { withdraws: true }, r#"[("withdraw"), ("token")]"#),
+    ];
+    for (verb, own) in verbs {
+        let call = call(verb, 1000);
+        assert_eq!([written(&|to| call.shared(to)), written(&|to| call.own(0, to))], [shared, own]);
+    }
+    let complete = call(complete(false), 1000);
+    assert!(written(&|to| complete.own(0, to)).starts_with(r#"[("complete"), ("token"), "#));
+    let renew = Renew::<Exclusive> { token: "token".into(), ttl: 1000, fence: 7, kind: PhantomData };
+    assert_eq!(written(&|to| renew.own(0, to)), r#"[("token"), (1000), (7)]"#);
+    let heartbeat = Heartbeat { scene: scene(), tokens: ["a", "b"].map(Arc::from).to_vec() };
+    assert_eq!(written(&|to| heartbeat.own(0, to)), r#"[("a"), ("b")]"#);
+    assert_eq!(written(&|to| heartbeat.shared(to)), r#"[Channels("channels"), (1), (2), (3)]"#);
+}
+
 #[test]
 fn a_reply_says_how_a_token_stands() {
     let standing = |reply: [i64; 4]| read(acquire(), false, &reply);
@@ -131,6 +159,9 @@ fn a_heartbeat_says_how_each_waiter_stands() {
     for soonest in [0, 4] {
         assert_eq!(read(soonest, &[1, 9, 5, 2, 0, 0]), Some((soonest, each.clone())));
     }
+    let granted = vec![Push { ids: vec![1], news: crate::store::News::Gone }];
+    let mut standings = Standings { now: NOW, soonest: 0, each, granted: granted.clone() };
+    assert_eq!((Heartbeat::<Flight>::pushes(&mut standings), standings.granted.len()), (granted, 0));
     assert_eq!(read(-1, &[1, 9, 5, 2, 0, 0]), None);
     assert_eq!(read(4, &[1, 9, 5]), None, "one is missing");
 }

@@ -104,6 +104,11 @@ fn a_rank_that_waits_for_too_long_is_served_first() {
     assert_eq!([17, 26, 27].map(|now| first(&queue, now)), ["a", "a", "d"]);
     queue.leave("d");
     assert_eq!(served(&mut queue, 90), "az");
+    // Those of the first class and of the last rank wait for nothing of this.
+    for rank in [0, 8] {
+        comes(&mut queue, "p", rank, PLAIN, 90);
+        assert_eq!(comes(&mut queue, "q", rank, aging(10), 90), (false, None), "{rank}");
+    }
 }
 
 #[test]
@@ -125,11 +130,15 @@ fn the_newest_is_served_first_once_there_have_been_waiters_for_a_while() {
     assert_eq!(first(&queue, ALIVE), "e");
     assert_eq!(served(&mut queue, 30), "edcba");
     // The setting of the first waiter counts. The time counts from the first one that has it.
-    comes(&mut queue, "p", 0, PLAIN, 40);
-    assert_eq!(comes(&mut queue, "n", 0, newest(10), 60), (true, None));
+    comes(&mut queue, "p", 1, PLAIN, 40);
+    assert_eq!(comes(&mut queue, "n", 1, newest(10), 60), (true, None));
     queue.leave("p");
-    comes(&mut queue, "m", 0, newest(10), 61);
+    comes(&mut queue, "m", 1, newest(10), 61);
     assert_eq!([69, 70].map(|now| first(&queue, now)), ["n", "m"]);
+    // A time ahead of the clock is from before the clock was set back.
+    assert_eq!(comes(&mut queue, "o", 1, newest(10), 60), (false, None));
+    assert_eq!(comes(&mut queue, "q", 1, newest(10), 59), (true, None));
+    assert_eq!([68, 69].map(|now| first(&queue, now)), ["n", "q"]);
 }
 
 /// At most as many of each flow come before a waiter as of its own, after all of lower ranks, and never more than there are.
