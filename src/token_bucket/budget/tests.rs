@@ -21,9 +21,11 @@ async fn left(bucket: &TokenBucket) -> (u32, u32) {
 
 #[tokio::test(start_paused = true)]
 async fn an_estimate_is_held_and_the_usage_captured() {
+    // What is asked of which limits; what is held of both, and what is charged for a usage of 20.
+    type Case<'a> = (&'a Limiter, &'a [Estimate], [u32; 2], [u32; 2]);
     let (buckets, limits) = two();
     let (one, all) = (Limiter::One(buckets[1].clone()), Limiter::All(limits.several().clone()));
-    let cases: [(&Limiter, &[Estimate], [u32; 2], [u32; 2]); 6] = [
+    let cases: [Case<'_>; 6] = [
         (&one, &[Metered(600)], [0, 600], [0, 20]),
         (&one, &[Metered(0)], [0, 1], [0, 20]),
         (&all, &[Fixed(3), Metered(600)], [3, 600], [3, 20]),
