@@ -172,7 +172,7 @@ async fn an_idle_connection_is_tried_only_before_a_call_that_must_not_run_twice(
 #[tokio::test]
 async fn the_answer_to_a_ping_closes_the_breaker_and_no_answer_opens_it() {
     let server = RedisServer::start().await;
-    let store = Store::builder().timeout(Duration::from_millis(100)).redis(&server.url()).unwrap();
+    let store = Store::builder().timeout(TIMEOUT).redis(&server.url()).unwrap();
     let links = store.on_redis().unwrap().links(&Handle::current());
     let fail = |is_conclusive| {
         let outage = failure::of(Cause::NotSent, "x");
@@ -200,17 +200,21 @@ async fn the_answer_to_a_ping_closes_the_breaker_and_no_answer_opens_it() {
 #[tokio::test]
 async fn only_outages_open_the_breaker_and_a_reply_closes_it() {
     let server = RedisServer::start().await;
-    let limit = Duration::from_millis(100);
-    let builder = Store::builder().timeout(limit).connect_timeout(limit);
-    let store = builder.redis(&server.url()).unwrap();
-    let route = store.on_redis().unwrap().links(&Handle::current()).route(0);
-    let bucket = TokenBucket::new(&store, "b", Quota::per_hour(10)).unwrap();
+    let made = |limit| {
+        let builder = Store::builder().timeout(limit).connect_timeout(limit);
+        let store = builder.redis(&server.url()).unwrap();
+        let route = store.on_redis().unwrap().links(&Handle::current()).route(0);
+        (TokenBucket::new(&store, "b", Quota::per_hour(10)).unwrap(), route)
+    };
+    let (bucket, route) = made(20 * TIMEOUT);
     server.query::<()>(&["RPUSH", "td:{b:wrong}:tat", "x"]).unwrap();
     for _ in 0..3 {
         assert!(bucket.allow("wrong").await.unwrap_err().is_unavailable());
         assert!(route.link.version().is_some(), "the connection stays");
     }
     assert_eq!(route.breaker.state(), BreakerState::Closed, "the server answers");
+
+    let (bucket, route) = made(Duration::from_millis(100));
     server.pause();
     for _ in 0..2 {
         assert!(bucket.allow("k").await.unwrap_err().is_unavailable());
