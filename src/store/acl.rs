@@ -78,7 +78,8 @@ impl Store {
     }
 }
 
-#[cfg(all(test, feature = "cluster", feature = "pools", feature = "sentinel"))]
+#[cfg(test)]
+#[cfg(all(feature = "cluster", feature = "pools", feature = "sentinel"))]
 mod tests {
     use std::time::Duration;
 

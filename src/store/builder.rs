@@ -2,7 +2,8 @@
 
 mod access;
 mod places;
-#[cfg(all(test, feature = "cluster", feature = "pools", feature = "rustls"))]
+#[cfg(test)]
+#[cfg(all(feature = "cluster", feature = "pools", feature = "rustls"))]
 mod tests;
 
 use std::fmt;

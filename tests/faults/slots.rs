@@ -213,8 +213,8 @@ async fn a_wait_for_a_half_moved_slot_ends_as_an_outage() {
     }
     // Without a wait, the call is sent again until the timeout of the store is over.
     let timeout = Duration::from_millis(500);
-    let store = Store::builder().timeout(timeout).cluster(cluster.urls()).unwrap();
-    let (mutex, began) = (Mutex::new(&store, "half").unwrap(), Instant::now());
+    let quick = Store::builder().timeout(timeout).cluster(cluster.urls()).unwrap();
+    let (mutex, began) = (Mutex::new(&quick, "half").unwrap(), Instant::now());
     let outcome = tokio::time::timeout(SOON, mutex.try_lock("k")).await.expect("it has no end");
     let error = outcome.unwrap_err();
     assert!(error.is_unavailable() && error.to_string().contains("TRYAGAIN"), "{error}");

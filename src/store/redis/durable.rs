@@ -85,7 +85,8 @@ fn next(replies: &mut impl Iterator<Item = redis::Value>) -> Result<redis::Value
     }
 }
 
-#[cfg(all(test, feature = "cluster"))]
+#[cfg(test)]
+#[cfg(feature = "cluster")]
 mod tests {
     use redis::{Arg, Value};
 

@@ -174,7 +174,8 @@ pub(super) fn prepare_tls() {
     crate::store::tls::prepare();
 }
 
-#[cfg(all(test, feature = "cluster", feature = "rustls"))]
+#[cfg(test)]
+#[cfg(all(feature = "cluster", feature = "rustls"))]
 mod tests {
     use super::*;
 

@@ -1,6 +1,7 @@
 //! The hash slot of a key (16384 slots in a Redis Cluster), and the master of a slot.
 
-#[cfg(all(test, feature = "cluster"))]
+#[cfg(test)]
+#[cfg(feature = "cluster")]
 mod tests;
 
 use std::borrow::Cow;

@@ -161,7 +161,8 @@ impl Drop for Open<'_> {
     }
 }
 
-#[cfg(all(test, feature = "cluster"))]
+#[cfg(test)]
+#[cfg(feature = "cluster")]
 mod tests {
     use std::future::{pending, ready};
     use std::sync::Arc;

@@ -172,7 +172,7 @@ async fn an_idle_connection_is_tried_only_before_a_call_that_must_not_run_twice(
 #[tokio::test]
 async fn the_answer_to_a_ping_closes_the_breaker_and_no_answer_opens_it() {
     let server = RedisServer::start().await;
-    let store = Store::builder().timeout(Duration::from_millis(100)).redis(&server.url()).unwrap();
+    let store = Store::builder().timeout(TIMEOUT).redis(&server.url()).unwrap();
     let links = store.on_redis().unwrap().links(&Handle::current());
     let fail = |is_conclusive| {
         let outage = failure::of(Cause::NotSent, "x");
@@ -182,7 +182,7 @@ async fn the_answer_to_a_ping_closes_the_breaker_and_no_answer_opens_it() {
     store.ping().await.unwrap();
     assert_eq!(links.breaker(), BreakerState::Closed);
     // The third failure opens it.
-    (fail(false), fail(false));
+    [false, false].into_iter().for_each(fail);
     server.pause();
     assert!(store.ping().await.unwrap_err().is_unavailable());
     server.resume();
@@ -195,4 +195,46 @@ async fn the_answer_to_a_ping_closes_the_breaker_and_no_answer_opens_it() {
         assert!(store.ping().await.is_err());
     }
     assert_eq!(store.stats().breaker, BreakerState::Closed, "it answers");
+}
+
+#[tokio::test]
+async fn only_outages_open_the_breaker_and_a_reply_closes_it() {
+    let server = RedisServer::start().await;
+    let made = |limit| {
+        let builder = Store::builder().timeout(limit).connect_timeout(limit);
+        let store = builder.redis(&server.url()).unwrap();
+        let route = store.on_redis().unwrap().links(&Handle::current()).route(0);
+        (TokenBucket::new(&store, "b", Quota::per_hour(10)).unwrap(), route)
+    };
+    let (bucket, route) = made(20 * TIMEOUT);
+    server.query::<()>(&["RPUSH", "td:{b:wrong}:tat", "x"]).unwrap();
+    for _ in 0..3 {
+        assert!(bucket.allow("wrong").await.unwrap_err().is_unavailable());
+        assert!(route.link.version().is_some(), "the connection stays");
+    }
+    assert_eq!(route.breaker.state(), BreakerState::Closed, "the server answers");
+
+    let (bucket, route) = made(Duration::from_millis(100));
+    server.pause();
+    for _ in 0..2 {
+        assert!(bucket.allow("k").await.unwrap_err().is_unavailable());
+    }
+    server.resume();
+    assert_ne!(route.breaker.state(), BreakerState::Closed);
+    let is_admitted = async || bucket.allow("k").await.is_ok();
+    support::eventually("a reply", 20 * TIMEOUT, is_admitted).await;
+    assert_eq!(route.breaker.state(), BreakerState::Closed);
+}
+
+/// The client library has limits of its own, which are shorter.
+#[tokio::test]
+async fn a_reply_may_take_as_long_as_the_store_allows() {
+    let server = RedisServer::start().await;
+    let store = Store::builder().timeout(20 * TIMEOUT).redis(&server.url()).unwrap();
+    let bucket = TokenBucket::new(&store, "b", Quota::per_hour(10)).unwrap();
+    bucket.allow("k").await.unwrap();
+    server.query::<()>(&["CLIENT", "PAUSE", "1200"]).unwrap();
+    let began = std::time::Instant::now();
+    bucket.allow("k").await.unwrap();
+    assert!(began.elapsed() > TIMEOUT);
 }

@@ -13,6 +13,7 @@ use crate::error::Cause;
 use crate::store::BreakerState;
 use crate::store::redis::source::Source;
 use crate::store::redis::{failure, slots};
+use crate::{Quota, TokenBucket};
 
 const URL: &str = "redis://127.0.0.1:1";
 
@@ -142,6 +143,26 @@ async fn an_answer_to_a_ping_leaves_the_breaker_of_a_pool_for_a_cluster_as_it_is
     store.ping().await.unwrap();
     assert_ne!(links.breaker(), BreakerState::Closed);
     assert!(links.server_version().is_some(), "each node tells it");
+}
+
+#[tokio::test]
+async fn a_call_that_goes_to_the_wrong_master_is_sent_to_the_right_one() {
+    requires!(since_7_0());
+    let cluster = RedisCluster::start().await;
+    let store = Store::builder().cluster(cluster.urls()).unwrap();
+    let masters = store.on_redis().unwrap().source.masters().unwrap();
+    let bucket = TokenBucket::new(&store, "b", Quota::per_hour(1)).unwrap();
+    let keys = ["a", "b", "c", "d"];
+    for key in keys {
+        assert!(bucket.allow(key).await.unwrap().is_admitted());
+    }
+    for address in masters.addresses() {
+        for key in keys {
+            let address = address.clone();
+            masters.refresh(async { Ok(vec![(0, 16383, address)]) }).await;
+            assert!(!bucket.allow(key).await.unwrap().is_admitted());
+        }
+    }
 }
 
 /// A probe may take as long as connecting and the reply.
