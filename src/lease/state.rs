@@ -236,3 +236,41 @@ impl LeaseState {
 }
 
 debug!(LeaseState, grant.token);
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Wake};
+
+    use super::*;
+    use crate::{Mutex as Locks, Store};
+
+    /// Whether a task was woken since it was asked last.
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_the_loss_of_a_lease_learns_of_an_earlier_end() {
+        let lock = Locks::new(&Store::in_memory(), "m").unwrap().try_lock("k").await.unwrap();
+        let (state, now) = (&lock.handle().state, clock::now());
+        let woken = Arc::new(Woken::default());
+        let waker = Arc::clone(&woken).into();
+        let mut lost = pin!(lock.lost());
+        let mut is_over = || lost.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        let is_woken = || woken.0.swap(false, Ordering::Relaxed);
+        assert!(!is_over());
+        for (seconds, is_earlier) in [(40, false), (20, true), (25, false)] {
+            assert!(state.renewed(now, now + Duration::from_secs(seconds), now));
+            assert_eq!((is_woken(), is_over()), (is_earlier, false), "{seconds}");
+        }
+        state.lose();
+        assert!(is_woken() && is_over());
+    }
+}

@@ -190,8 +190,18 @@ async fn a_lease_is_held_at_least_as_long_as_the_settings_say() {
             lease.state.lose();
         }
         lease.release().await.unwrap();
+        leases.admission.handle(Event::Signal(Signal::ShutDown));
         assert_eq!(acquire(&leases).await.is_ok(), is_lost);
     }
+}
+
+#[tokio::test]
+async fn a_lease_is_seen_and_revoked_by_its_token() {
+    let leases = leases();
+    let lease = acquire(&leases).await.unwrap();
+    let in_use = async || leases.admission.in_use("k".into()).await.unwrap();
+    let revoke = async || leases.admission.revoke("k".into(), lease.token().as_bytes()).await.unwrap();
+    assert_eq!((in_use().await, revoke().await, in_use().await, revoke().await), (1, true, 0, false));
 }
 
 /// A lease that has ended here never revives, whatever the store says. Nothing ran under one that is declined.

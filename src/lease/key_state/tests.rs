@@ -216,7 +216,7 @@ fn a_queue_is_kept_while_waiters_are_alive() {
     let mut beaten = state.clone();
     beaten.heartbeat(&[d], START + SECOND, SPANS);
     assert!(!stands(&beaten, &c, end).0);
-    state.heartbeat(&[c.clone()], START + SECOND, SPANS);
+    state.heartbeat(std::slice::from_ref(&c), START + SECOND, SPANS);
     assert_eq!([end, end + SECOND].map(|now| stands(&state, &c, now).0), [true, false]);
 }
 

@@ -104,11 +104,22 @@ fn a_rank_that_waits_for_too_long_is_served_first() {
     assert_eq!([17, 26, 27].map(|now| first(&queue, now)), ["a", "a", "d"]);
     queue.leave("d");
     assert_eq!(served(&mut queue, 90), "az");
-    // Those of the first class and of the last rank wait for nothing of this.
-    for rank in [0, 8] {
+    // Of the first class and of the last rank nothing is recorded. Of the others it is with the first that needs it.
+    let mut queue = Queue::default();
+    for (rank, is_new) in [(0, false), (8, false), (1, true)] {
         comes(&mut queue, "p", rank, PLAIN, 90);
-        assert_eq!(comes(&mut queue, "q", rank, aging(10), 90), (false, None), "{rank}");
+        assert_eq!(comes(&mut queue, "q", rank, aging(10), 90), (is_new, None), "{rank}");
     }
+}
+
+/// Also the ranks of callers that know more of them.
+#[test]
+fn a_rank_is_one_of_nine() {
+    let mut queue = Queue::default();
+    ["d", "c", "b", "a"].into_iter().zip([99, 8, 0, -1]).for_each(|(token, rank)| {
+        comes(&mut queue, token, rank, PLAIN, 0);
+    });
+    assert_eq!(served(&mut queue, 0), "badc");
 }
 
 #[test]

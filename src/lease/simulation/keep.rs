@@ -205,6 +205,7 @@ fn a_renewal_that_failed_is_sent_again_until_the_lease_ends() {
         let mut steps = Steps::of(Leases::Permits);
         let id = steps.one(&of(0, LeaseOptions { ttl: ms(ttl), ..LeaseOptions::default() }));
         steps.answered(1, id, held(ttl as i64));
+        assert_eq!(steps.next(), Some(1 + ttl / 2), "it is to be accepted within half of its ttl");
         steps.step(2, Event::Accepted { id, fence: 7 });
         let due = steps.next().unwrap();
         assert_eq!(said(&steps.due(due)), ["renew"]);

@@ -153,7 +153,10 @@ async fn the_end_of_each_request_is_noted() {
     let adaptive = adaptive.classify(|_: &Result<(), Infallible>| Signal::Success);
     let layer = ConcurrencyLimitLayer::new(group, |_: &u64| "k").adaptive(adaptive).unwrap();
     let limits = layer.provide.from.source.adaptive.clone().unwrap();
-    let service = layer.layer(service_fn(async |span| Ok::<_, Infallible>(sleep(ms(span)).await)));
+    let service = layer.layer(service_fn(async |span| {
+        sleep(ms(span)).await;
+        Ok::<_, Infallible>(())
+    }));
     for (span, dropped) in [(5, 99), (60_000, 999), (60_000, 1000), (1000, 1001)] {
         let _ = timeout(ms(dropped), service.clone().oneshot(span)).await;
     }
