@@ -11,8 +11,8 @@ use support::eventually;
 use support::redis_server::RedisServer;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_distributed::extract::extension;
-use tower_distributed::response::UntilBodyEnd;
-use tower_distributed::{FleetQuotas, Quota, Store, TokenBucket, WaitGroup, web};
+use tower_distributed::response::{UntilBodyEnd, UpstreamLimits};
+use tower_distributed::{FleetQuotas, Quota, RateLimitLayer, Store, TokenBucket, WaitGroup, web};
 
 use crate::SOON;
 use crate::seen::{events, listen, value};
@@ -45,6 +45,26 @@ async fn a_missing_extension_is_named_by_an_event_and_to_programmers() {
     request.extensions_mut().insert(User(7));
     assert_eq!(service.oneshot(request).await.unwrap().status(), StatusCode::OK);
     assert_eq!(counted("extension_missing", "wiring"), 1.0);
+}
+
+#[tokio::test]
+async fn limits_of_an_upstream_that_cannot_be_read_or_kept_are_told() {
+    listen();
+    let bucket = TokenBucket::new(&Store::in_memory(), "upstream", Quota::per_second(5)).unwrap();
+    let key = |request: &Request<Body>| request.uri().path().to_owned();
+    let limit = RateLimitLayer::new(bucket, key).learn(UpstreamLimits::default());
+    for (told, ignored, clamped) in [("20", 0.0, 0.0), ("many", 1.0, 0.0), ("999999999999", 1.0, 1.0)] {
+        let upstream = move |_: Request<Body>| {
+            let response =
+                Response::builder().header("x-ratelimit-limit", told).header("x-ratelimit-reset", "60");
+            std::future::ready(Ok::<_, Infallible>(response.body(Body::empty()).unwrap()))
+        };
+        let request = Request::builder().uri(format!("/{told}")).body(Body::empty()).unwrap();
+        limit.clone().layer(service_fn(upstream)).oneshot(request).await.unwrap();
+        let counts =
+            ["upstream_limit_ignored", "upstream_limit_clamped"].map(|event| counted(event, "upstream"));
+        assert_eq!(counts, [ignored, clamped], "{told}");
+    }
 }
 
 #[tokio::test]

@@ -48,8 +48,11 @@ mod tests {
         let (hot_keys, span) = (HotKeyCounter::default(), 10_000);
         let often: Vec<_> = (0..40).filter_map(|at| hot_keys.note(7, 1_000_000 + at, span, 1)).collect();
         assert_eq!(often, [16, 32]);
-        let seldom = (0..1000).filter_map(|at| hot_keys.note(7, 2_000_000 + at * 1000, span, 1)).count();
-        assert_eq!(seldom, 0, "ten in a span");
+        for key in [7, u64::MAX] {
+            let seldom =
+                (0..1000).filter_map(|at| hot_keys.note(key, 2_000_000 + at * 1000, span, 1)).count();
+            assert_eq!(seldom, 0, "ten in a span");
+        }
         assert_eq!(hot_keys.note(7, 5_000_000, span, 100), Some(100));
         let others = (0..1000).filter_map(|key| hot_keys.note(key, 6_000_000, span, 1)).count();
         assert_eq!(others, 0, "many keys in one place");

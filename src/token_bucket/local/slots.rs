@@ -90,6 +90,9 @@ mod tests {
         assert_eq!(take(0, 2), None);
         assert_eq!(take(1_000, 1), Some((0, 0)), "the other has ended");
         assert_eq!((slots.left(0), slots.empty(1), slots.left(1)), (0, 1, 0));
+        slots.put(0, 1, 2_000);
+        slots.put(1, 1, 3_000);
+        assert_eq!((take(0, 1), take(0, 1), take(0, 1)), (Some((0, 0)), Some((1, 0)), None));
         slots.put(0, 1, 2_010);
         assert!(slots.take(2_000, 1, 6).is_none(), "a tick too soon rather than too late");
         assert!(slots.take(1_791, 1, 6).is_some_and(|taken| (taken.deadline, taken.count) == (1_792, 1)));

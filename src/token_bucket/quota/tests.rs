@@ -120,6 +120,23 @@ fn a_share_is_no_more_than_its_part() {
 }
 
 #[test]
+fn tokens_take_their_time_to_come_back() {
+    for (quota, interval, span) in [
+        (Quota::per_second(7).burst(3), 1e6 / 7.0, 428_571),
+        (Quota::per_second(7).burst(14), 1e6 / 7.0, 2_000_000),
+        (Quota::per_second(4_000_000).burst(6), 0.25, 1),
+        (Quota::per_calendar_day(10), 86_400e6 / 10.0, 0),
+        (Quota::non_refilling(10), f64::INFINITY, 0),
+    ] {
+        let limit = Quotas::new([quota]).unwrap().limits()[0].clone();
+        assert_eq!((limit.interval(), limit.span), (interval, span), "{limit:?}");
+    }
+    let per_second = Quotas::new([Quota::per_second(1)]).unwrap().limits()[0].tokens;
+    let most = MAX_SPAN / 1_000_000;
+    assert!(!per_second.take_too_long(most) && per_second.take_too_long(most + 1));
+}
+
+#[test]
 fn stored_numbers_are_those_of_a_quota_or_refused() {
     let are_valid = |burst, num, den| Tokens { burst, num, den }.are_valid();
     let (most, span) = (i64::from(u32::MAX), MAX_SPAN);
@@ -132,6 +149,7 @@ fn stored_numbers_are_those_of_a_quota_or_refused() {
     );
     assert!(!are_valid(1, span + 1, 1) && !are_valid(2, span / 2 + 1, 1) && !are_valid(3, span, 2));
     assert!(!are_valid(most, i64::MAX, 1) && !are_valid(4, span, 3));
+    assert!(Quotas::stored(std::iter::empty()).is_none());
 }
 
 #[test]

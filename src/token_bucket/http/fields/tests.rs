@@ -128,6 +128,18 @@ async fn they_are_lists_of_rfc_9651() {
     }
 }
 
+/// Two layers may have equal quotas.
+#[tokio::test]
+async fn what_differs_is_written_twice() {
+    let mut headers = HeaderMap::new();
+    for (used, lines) in [(2, 1), (3, 2), (3, 2), (2, 2)] {
+        let bucket = TokenBucket::new(&Store::in_memory(), "fields", Quota::per_hour(9)).unwrap();
+        let decision = bucket.allow_n("ann", used).await.unwrap();
+        RateLimitFields::default().write(&decision, false, &mut headers);
+        assert_eq!([&POLICY, &RATE_LIMIT].map(|name| headers.get_all(name).iter().count()), [lines; 2]);
+    }
+}
+
 /// Of several layers as well.
 #[tokio::test]
 async fn the_older_fields_are_of_the_limit_with_the_fewest_tokens() {

@@ -5,7 +5,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::UpstreamLimits;
-use crate::token_bucket::learn::{Learned, Plan};
+use crate::token_bucket::learn::{LearnFromResponse as _, Learned, Plan, Policy};
 
 const DATE: &str = "Fri, 27 Nov 2026 00:00:00 GMT";
 const MIDNIGHT: u64 = 1_795_737_600;
@@ -74,6 +74,43 @@ fn the_fields_of_the_draft() {
     let units = [("ratelimit-policy", "\"a\";q=1;w=1;qu=\"content-bytes\", \"b\";q=2;w=1;qu=\"requests\"")];
     assert_eq!(default(&units), [policy("b", 2, 1, None, 0)]);
     assert_eq!(told(&read(UpstreamLimits::default().unit("content-bytes"), &units)), [("a", 1, 1, None, 0)]);
+}
+
+/// Names, and units, are strings or tokens.
+#[test]
+fn names_are_those_that_a_quota_can_have() {
+    let tokens =
+        [("ratelimit-policy", "a;q=1;w=1;qu=bytes, \"b\";q=2;w=1;qu=\"bytes\""), ("ratelimit", "a;r=1")];
+    let learned = read(UpstreamLimits::default().unit("bytes"), &tokens);
+    assert_eq!((told(&learned), learned.ignored()), (vec![("a", 1, 1, Some(1), 0), ("b", 2, 1, None, 0)], 0));
+    let named = |name: &str| Policy::named(name).name.map(|name| name.to_string());
+    assert_eq!(named(" a\"b\\c\u{7f}\u{1f}é d~ ").as_deref(), Some("abc d~"));
+    assert_eq!(named(&"n".repeat(40)), Some("n".repeat(32)));
+    assert_eq!((named(""), named(" \" ")), (None, None));
+}
+
+/// How a response becomes a quota can be set.
+#[test]
+fn limits_are_read_as_they_are_set() {
+    let fields =
+        [("ratelimit-policy", "\"a\";q=100;w=6000, \"b\";q=100;w=1;qu=\"bytes\""), ("retry-after", "700")];
+    let response = |limits: UpstreamLimits| {
+        let mut response = http::Response::new(());
+        (*response.status_mut(), *response.headers_mut()) = (StatusCode::TOO_MANY_REQUESTS, headers(&fields));
+        let learned = limits.learn(&response);
+        let plan = Plan::of(&learned, None);
+        let limit = plan.quotas.unwrap().limits()[0].clone();
+        (limit.burst, (limit.interval() / 1e6).round() as i64, learned.retry_after().unwrap().as_secs())
+    };
+    let default = UpstreamLimits::default();
+    assert_eq!(response(default), (2, 63, 300));
+    assert_eq!(response(default.at_most(Duration::from_secs(10))), (2, 10, 10));
+    assert_eq!(response(default.burst_percent(90).unwrap()), (91, 300, 300));
+    assert_eq!(response(default.burst_percent(0).unwrap()), (1, 62, 300));
+    assert_eq!(response(default.unit("bytes")).0, 51);
+    assert!(default.burst_percent(91).is_err());
+    let closure = |ignored: &u64| Learned { ignored: *ignored, ..Learned::default() };
+    assert_eq!(closure.learn(&7).ignored(), 7);
 }
 
 /// A policy has a shorter name than the upstream gives it, but what remains is of this policy.
@@ -175,6 +212,12 @@ fn the_fields_of_vendors() {
         default(&[limit, remaining, ("x-ratelimit-reset-requests", reset)])[0].2
     };
     assert_eq!((window("37m57s"), window("37m58s")), (60, 86_400));
+    for (remaining, reset) in [("50", "30s"), ("100", "1s")] {
+        let [limit, remaining] =
+            [("x-ratelimit-limit-tokens", "100"), ("x-ratelimit-remaining-tokens", remaining)];
+        let fields = [limit, remaining, ("x-ratelimit-reset-tokens", reset)];
+        assert_eq!(told(&read(UpstreamLimits::default().unit("tokens"), &fields))[0].2, 60, "{reset}");
+    }
 
     let anthropic = [
         ("date", DATE),
@@ -204,6 +247,14 @@ fn refusals_say_how_long_to_wait() {
         (seconds(40), seconds(40), None)
     );
     assert_eq!(wait(403, &[("retry-after", "86400")]), seconds(300));
+    // Something is left, or the reset is when all tokens are back.
+    for [limit, left, reset] in [
+        ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"],
+        ["x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"],
+    ] {
+        let left = (left, if limit == "x-ratelimit-limit" { "1" } else { "0" });
+        assert_eq!(wait(429, &[(limit, "5"), left, (reset, "40s")]), None);
+    }
     assert_eq!((wait(429, &[]), wait(403, &[])), (None, None));
 }
 
@@ -212,6 +263,24 @@ fn refusals_say_how_long_to_wait() {
 fn what_is_broken_is_ignored_and_counted() {
     let long = "9".repeat(60_000);
     let many = "\"a\";q=1;w=1, ".repeat(4000);
+    let mut both = vec![("x-ratelimit-limit", "5"), ("x-ratelimit-reset", "soon")];
+    assert_eq!(read(UpstreamLimits::default(), &both).ignored(), 1);
+    both.extend([
+        ("ratelimit-policy", "\"a\";w=1, \"b\";q=5;w=0"),
+        ("ratelimit", "\"a\";t=1, \"b\";r=1;t=-1"),
+    ]);
+    assert_eq!(read(UpstreamLimits::default(), &both).ignored(), 5);
+    // Of 20 policies, 16 are read; of more than 4096 bytes, none.
+    let policies = (0..20).map(|n| format!("\"{n}\";q=5;w=1")).collect::<Vec<_>>().join(", ");
+    let learned = read(UpstreamLimits::default(), &[("ratelimit-policy", &policies)]);
+    assert_eq!((learned.policies.len(), learned.ignored()), (16, 4));
+    for (bytes, lines, read_as) in
+        [(3000, 1, (1, 0)), (3000, 2, (0, 1)), (4080, 1, (1, 0)), (4081, 1, (0, 1))]
+    {
+        let line = format!("\"a\";q=5;w=1;x=\"{}\"", "x".repeat(bytes));
+        let learned = read(UpstreamLimits::default(), &vec![("ratelimit-policy", &*line); lines]);
+        assert_eq!((learned.policies.len(), learned.ignored()), read_as);
+    }
     for broken in ["-1", "1000000000000000000000000000000", "NaN", "1e30", "", "\"5\"", "5, 6", &long] {
         let fields = [("x-ratelimit-limit", broken), ("ratelimit-policy", "\"a\";q=5;w=1")];
         let learned = read(UpstreamLimits::default(), &fields);

@@ -1,7 +1,9 @@
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use super::*;
 use crate::Quota;
+use crate::store::Clock;
 use crate::token_bucket::learn::Policy;
 use support::redis_server::RedisServer;
 
@@ -104,6 +106,8 @@ fn keys_that_were_not_read_for_a_minute_make_room() {
     assert!(slot(&mut all, &key, UNUSED - 1).is_none());
     assert!(slot(&mut all, &key, UNUSED).is_some());
     assert_eq!(all.len(), 1);
+    assert!(slot(&mut all, &Key::from("one more"), 2 * UNUSED).is_some());
+    assert_eq!(all.len(), 2, "there is room");
 }
 
 /// A response that tells what is known costs no call.
@@ -160,6 +164,35 @@ async fn fewer_tokens_are_corrected_whenever_they_are_told() {
 }
 
 #[tokio::test]
+async fn what_the_upstream_has_not_is_charged_to_its_quota_once() {
+    let micros = Arc::new(AtomicI64::new(1_760_000_000_000_000));
+    let store = Store::with_clock(Clock::Manual(Arc::clone(&micros)));
+    let learned = LearnedQuotas::new(&store, "upstreams");
+    let policy = |name, limit, seconds, remaining| {
+        let window = Some(Duration::from_secs(seconds));
+        Policy { limit: Some(limit), window, remaining, ..Policy::named(name) }
+    };
+    let policies = vec![
+        policy("a", 1000, 60, Some(10)),
+        policy("b", 2000, 600, Some(15)),
+        policy("c", 5000, 3600, None),
+        policy("d", 5000, 7200, Some(40)),
+    ];
+    let told = Learned { policies, ..Learned::default() };
+    let quotas = Plan::of(&told, None).quotas.unwrap();
+    let bucket = TokenBucket::new(&store, "upstreams", quotas).unwrap();
+    let left = async || -> Vec<u32> {
+        bucket.peek("k").await.unwrap().balances().map(|balance| balance.remaining).collect()
+    };
+    let decision = bucket.allow("k").await.unwrap();
+    assert_eq!(left().await, [10, 20, 50, 50]);
+    for _ in 0..2 {
+        learned.learn(&bucket, &Key::from("k"), &decision, &told);
+        assert_eq!(left().await, [10, 15, 50, 40]);
+    }
+}
+
+#[tokio::test]
 async fn what_is_told_again_is_confirmed_until_another_process_changes_it() {
     let known = Known { quotas: Some(quotas(20)), read_at: clock::micros(), ..Known::default() };
     let process = Process::knows(known);
@@ -202,5 +235,6 @@ async fn what_is_confirmed_is_told_to_the_store_again() {
         .await;
         let expected = if holds { quotas(20) } else { "30/s".parse().unwrap() };
         assert_eq!(learned.known(&key), Some(expected), "{confirmed}");
+        assert_eq!(lock(&learned.0.known)[&key].asked_at, None);
     }
 }

@@ -44,6 +44,7 @@ fn entries_in_use_stay() {
     entries[9].known_until.store(0, Relaxed);
     assert!(table.entry(0, &another, &quotas).is_some());
     assert!(entries.iter().enumerate().all(|(n, entry)| entry.is_gone() == (n == 9)));
+    assert_eq!(table.count.load(Relaxed), MOST + 1);
 }
 
 #[test]

@@ -49,9 +49,12 @@ fn every_token_of_a_batch_is_used_once() {
 #[test]
 fn a_thread_that_stays_takes_a_share() {
     let (table, quotas, key) = (Table::default(), quotas(), Key::from("k"));
-    let entry = batch(&table, &quotas, &key, 640);
-    let left = (0..14).map(|_| take(&table, &quotas, &key, NOW, 1).map(|_| entry.slots.0.left(0)).unwrap());
-    let expected = [vec![639], vec![630; 9], vec![621; 4]].concat();
+    let entry = batch(&table, &quotas, &key, 780);
+    entry.slots.0.put(0, 641, NOW + 1_000_000);
+    entry.slots.0.put(1, 139, NOW + 2_000_000);
+    assert_eq!(take(&table, &quotas, &key, NOW, 1), Some(BURST - 1), "those of both batches are left");
+    let left = (1..15).map(|_| take(&table, &quotas, &key, NOW, 1).map(|_| entry.slots.0.left(0)).unwrap());
+    let expected = [vec![630; 10], vec![621; 4]].concat();
     assert_eq!(left.collect::<Vec<_>>(), expected);
 }
 

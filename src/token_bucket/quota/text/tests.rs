@@ -155,6 +155,7 @@ fn they_are_written_as_one_would() {
         (Quota::per_second_f64(2.0), "2.0/s"),
         (Quota::new(1, Duration::from_micros(1500)), "1/1500us"),
         (Quota::per_day(1).named("daily"), "1/d, named \"daily\""),
+        (Quota::new(5, Duration::ZERO), "5/0s"),
     ] {
         assert_eq!(quota.to_string(), written);
     }
