@@ -11,10 +11,10 @@ pub(crate) mod interleavings;
 mod tests;
 
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::store::background::Background;
 use crate::sync::atomic::{AtomicBool, Ordering};

@@ -127,7 +127,7 @@ mod tests {
             ("ERR", "script tried accessing undeclared key"),
         ];
         for (errors, remedy) in [
-            (&commands[..], "allow the commands"),
+            (&commands[..], "allow the commands of Store::acl_rule"),
             (&scan, "Operator::acl_rule"),
             (&keys, "allow the keys"),
             (&channels, "allow the channels"),
@@ -139,6 +139,7 @@ mod tests {
                 assert_eq!(outage.cause, Cause::Denied, "{text}");
                 assert!(outage.text.contains(remedy), "{}", outage.text);
                 assert!(!outage.text.contains("secret"), "{}", outage.text);
+                assert_eq!(outage.source.is_some(), !text.contains("secret"), "{text}");
             }
         }
         assert_eq!(explained("ERR", "syntax error"), "ERR syntax error");

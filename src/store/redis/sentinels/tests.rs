@@ -2,7 +2,10 @@
 
 use std::pin::pin;
 
+use support::program::since_7_0;
 use support::redis_server::RedisServer;
+use support::requires;
+use support::sentinel::Sentinel;
 
 use super::*;
 use crate::store::redis::link::Link;
@@ -25,6 +28,11 @@ fn the_master_of_the_latest_failover_counts() {
     assert_eq!(after("b:1", 8), (b.clone(), 1));
     assert_eq!(after("a:1", 7), (b.clone(), 1), "a Sentinel that is behind");
     assert_eq!(after("b:1", 9), (b.clone(), 1), "a failover back, of which the first part was missed");
+    asked.named.send_modify(|named| named.confirmed = Instant::now().checked_sub(FORGOTTEN / 2));
+    let confirmed = || asked.named.borrow().confirmed.unwrap();
+    let before = confirmed();
+    assert_eq!((after("b:1", 8), confirmed()), ((b.clone(), 1), before), "a Sentinel that is behind");
+    assert!(after("b:1", 9) == (b.clone(), 1) && confirmed() > before);
     // Sentinels that were set up anew: nobody confirms the master of the former ones.
     asked.named.send_modify(|named| named.confirmed = Instant::now().checked_sub(2 * FORGOTTEN));
     assert_eq!(after("a:1", 0), (a, 2));
@@ -121,4 +129,21 @@ async fn calls_leave_a_former_master_for_the_one_that_is_named() {
     sentinels.stop();
     let follows = || Arc::strong_count(&sentinels.asked) > 1;
     support::eventually("nothing to follow the Sentinels", LONGEST, async || !follows()).await;
+}
+
+#[tokio::test]
+async fn a_failover_is_noticed_without_a_call() {
+    requires!(since_7_0());
+    let servers = Sentinel::start().await;
+    servers.settled().await;
+    let (urls, home) = (servers.sentinel_urls(), Background::thread());
+    let sentinels = Sentinels::new(urls, &Access::default(), servers.service_name(), &home).unwrap();
+    let is_named = async || {
+        let master = sentinels.master().await.ok().unwrap();
+        master.address().ends_with(&format!(":{}", servers.master().port()))
+    };
+    assert!(is_named().await);
+    servers.failover().await;
+    timeout(FORGOTTEN, sentinels.switched(0)).await.expect("the Sentinel is followed");
+    assert!(is_named().await);
 }

@@ -158,3 +158,16 @@ async fn the_masters_are_not_looked_for_before_it_is_time() {
         assert_eq!(masters.outage().unwrap().text != "before", is_read);
     }
 }
+
+#[tokio::test]
+async fn runtimes_that_have_ended_are_forgotten() {
+    let store = crate::Store::builder().cluster(["redis://127.0.0.1:1"]).unwrap();
+    let store = store.on_redis().unwrap();
+    for _ in 0..3 {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        store.links(runtime.handle());
+        runtime.shutdown_background();
+    }
+    store.links(&tokio::runtime::Handle::current());
+    assert_eq!(lock(&store.source.masters().unwrap().links).len(), 1);
+}

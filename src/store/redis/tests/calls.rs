@@ -126,7 +126,7 @@ async fn a_connection_is_left_if_it_is_broken_but_not_if_the_server_is_slow() {
     link.close(Some(&first));
     assert!(Arc::ptr_eq(&second, &store.hold(&runtime, link).await.ok().unwrap()), "it was replaced before");
     let version = store.stats(Some(runtime.id())).server_version.unwrap();
-    assert!(server.cli(&["INFO", "server"]).contains(&format!("_version:{version}")), "{version}");
+    assert!(server.cli(&["INFO", "server"]).contains(&format!("_version:{version}\r")), "{version}");
     assert_eq!(store.stats(None).server_version, None);
     store.shutdown(TIMEOUT).await.unwrap();
     assert_eq!(link.version(), None, "it is closed");
@@ -237,4 +237,15 @@ async fn a_reply_may_take_as_long_as_the_store_allows() {
     let began = std::time::Instant::now();
     bucket.allow("k").await.unwrap();
     assert!(began.elapsed() > TIMEOUT);
+}
+
+#[tokio::test]
+async fn a_call_that_too_few_replicas_have_does_not_count() {
+    let server = RedisServer::start().await;
+    let builder = Store::builder().timeout(20 * TIMEOUT).replicas(1, Duration::from_millis(1));
+    let store = builder.redis(&server.url()).unwrap();
+    let bucket = TokenBucket::new(&store, "b", Quota::per_hour(10)).unwrap();
+    let error = bucket.allow("k").await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("0 of 1 replicas have the call"), "{error}");
+    assert_eq!(server.query(&["EXISTS", "td:{b:k}:tat"]), Ok(1), "it has run");
 }

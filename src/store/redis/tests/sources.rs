@@ -106,6 +106,8 @@ async fn a_master_without_slots_is_left_with_its_breaker() {
     let store = cluster();
     let store = store.on_redis().unwrap();
     let links = store.links(&Handle::current());
+    // Those of another runtime are left, too.
+    let _others = store.links(&store.background.handle().unwrap());
     learn(&store.source, ["a:1", "b:1"]).await;
     let routes = [0, 1].map(|master| links.route(links.number(master, 0)));
     for route in &routes {
