@@ -136,6 +136,13 @@ mod tests {
     }
 
     #[test]
+    fn settings_are_kept() {
+        let hold = UntilBodyEnd::default().max_hold(Duration::from_secs(5)).unwrap().no_idle_timeout();
+        let shown = format!("{:?}", hold.on_lease_end(LeaseEnd::Abort));
+        assert!(shown.contains("idle_timeout: None, max_hold: Some(5s), on_lease_end: Abort"), "{shown}");
+    }
+
+    #[test]
     fn a_limit_of_no_time_is_refused() {
         let hold = UntilBodyEnd::default;
         for span in [Duration::ZERO, Duration::from_nanos(1)] {

@@ -157,7 +157,7 @@ async fn the_end_of_each_request_is_noted() {
         sleep(ms(span)).await;
         Ok::<_, Infallible>(())
     }));
-    for (span, dropped) in [(5, 99), (60_000, 999), (60_000, 1000), (1000, 1001)] {
+    for (span, dropped) in [(5, 99), (60_000, 998), (60_000, 999), (60_000, 1000), (1000, 1001)] {
         let _ = timeout(ms(dropped), service.clone().oneshot(span)).await;
     }
     let seen = lock(&limits.0.known)[&Key::from("k")].seen;
