@@ -262,7 +262,7 @@ mod tests {
                 |event: &&Event| event.get("event").is_some_and(|event| event == "subscription_lost");
             seen.events().iter().filter(is_lost).count()
         };
-        tracing::subscriber::with_default(seen.clone(), || {
+        seen.events_of(|| {
             let (notifier, ..) = notifier();
             let ear = ear(&notifier);
             let open = || Open::new(&ear, false);
