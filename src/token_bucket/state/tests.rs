@@ -83,3 +83,15 @@ fn a_charge_remembers_reservations_until_they_act() {
         }
     }
 }
+
+/// The product of the time and the rate is more than 64 bits can hold.
+#[test]
+fn a_share_of_very_few_tokens_is_counted() {
+    let mut pace = paces()[0];
+    (pace.tokens.num, pace.tokens.den) = (1 << 62, 1000);
+    for (span, part, tokens) in
+        [(1 << 61, 0, 500), (1 << 61, 1, 499), (3 << 61, 0, 1500), (-(1 << 61), 1, -501)]
+    {
+        assert_eq!(tokens_in(&pace, span, part), tokens, "{span} {part}");
+    }
+}
