@@ -44,9 +44,11 @@ path='import json, sys; print(json.load(open(sys.argv[1]))["rust-binaries"]["tow
 suite="$("$python" -c "$path" "$folder/binaries.json")"
 for module in cluster:: sentinel::; do
   begin=$SECONDS
-  export REACHED="$folder/reached" NEXTEST_BINARY_ID=tower-distributed::suite NEXTEST_TEST_NAME="$module" CARGO_MANIFEST_DIR="$PWD"
-  "$suite" "$module" >/dev/null
-  echo "  PASS [ $((SECONDS - begin)).0s] (1/1) $NEXTEST_BINARY_ID $module" >>"$folder/tests.txt"
+  if REACHED="$folder/reached" NEXTEST_BINARY_ID=tower-distributed::suite NEXTEST_TEST_NAME="$module" CARGO_MANIFEST_DIR="$PWD" \
+    "$suite" "$module" >"$folder/module.txt"; then
+    echo "  PASS [ $((SECONDS - begin)).0s] (1/1) tower-distributed::suite $module" >>"$folder/tests.txt"
+  else
+    tail -n 5 "$folder/module.txt"
+  fi
 done
-unset REACHED NEXTEST_BINARY_ID NEXTEST_TEST_NAME
 "$python" ../../../tests/mutants/judge.py "$folder"
