@@ -291,9 +291,9 @@ async fn the_tags_of_thousands_of_flows_come_back() {
     let first = Arc::clone(&crowd.waiters[0]);
     let flows: Vec<i64> = (16..2116).collect();
     let beat = crowd.score(BEATS, &first).unwrap();
-    for (key, score) in [(QUEUE, HEADS), (BEATS, beat)] {
+    for (key, score, more) in [(QUEUE, HEADS, 2), (BEATS, beat, 0)] {
         let more = flows.iter().flat_map(|flow| {
-            let score = score + if key == QUEUE { 2 * flow } else { 0 };
+            let score = score + more * flow;
             [score.to_string(), format!("bbbbbbbbbbbbbbbb-{flow:x}.1c9c380/1/1/{flow:x}.400.")]
         });
         let command: Vec<_> = ["ZADD", key].map(str::to_owned).into_iter().chain(more).collect();
