@@ -83,7 +83,9 @@ impl Store {
 mod tests {
     use std::time::Duration;
 
+    use deadpool_redis::Runtime;
     use deadpool_redis::sentinel::SentinelServerType::Master;
+    use support::pools::{pool, pool_of_cluster};
 
     use crate::Store;
 
@@ -110,13 +112,13 @@ mod tests {
         assert_eq!(more(&build().replicas(1, within).redis(URL).unwrap()), ["wait"]);
         assert_eq!(more(&build().replicas(1, within).fsync(within).redis(URL).unwrap()), ["waitaof"]);
 
-        let tokio = Some(deadpool_redis::Runtime::Tokio1);
-        let pool = deadpool_redis::Config::from_url(URL).create_pool(tokio).unwrap();
-        assert!(more(&Store::from(pool)).is_empty());
-        let pool = deadpool_redis::cluster::Config::from_urls(vec![URL.into()]).create_pool(tokio).unwrap();
-        assert_eq!(more(&Store::from(pool)), of_cluster);
+        assert!(more(&Store::from(pool(URL))).is_empty());
+        assert_eq!(more(&Store::from(pool_of_cluster([URL.into()]))), of_cluster);
         let config = deadpool_redis::sentinel::Config::from_urls(vec![URL.into()], "m".into(), Master);
-        assert_eq!(more(&Store::from(config.create_pool(tokio).unwrap())), ["select", "role"]);
+        assert_eq!(
+            more(&Store::from(config.create_pool(Some(Runtime::Tokio1)).unwrap())),
+            ["select", "role"]
+        );
     }
 
     #[test]

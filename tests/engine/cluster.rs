@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use deadpool_redis::Runtime;
-use deadpool_redis::cluster::Config;
 use tokio::task::JoinHandle;
 use tower_distributed::{Store, StoreBuilder, TokenBucket};
 
 use crate::scene::{CALL, MACHINE, RECOVERY, is_served, wide_bucket};
 use support::cluster::RedisCluster;
 use support::eventually;
+use support::pools::pool_of_cluster;
 use support::program::since_7_0;
 use support::requires;
 
@@ -116,7 +115,7 @@ async fn scene(by: By) -> (RedisCluster, TokenBucket) {
     }
     let store = match by {
         By::Pool => {
-            let pool = Config::from_urls(cluster.urls()).create_pool(Some(Runtime::Tokio1)).unwrap();
+            let pool = pool_of_cluster(cluster.urls());
             cluster.urls().iter().fold(Store::builder(), StoreBuilder::wakeups).pool(pool)
         }
         By::Urls => Store::builder().cluster(cluster.urls()),

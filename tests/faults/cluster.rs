@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use deadpool_redis::Runtime;
-use deadpool_redis::cluster::Config;
 use tokio::task::JoinSet;
 use tower_distributed::{BreakerState, Credentials, Quota, Store, TokenBucket};
 
 use crate::woken::a_waiter_is_woken;
 use support::cluster::RedisCluster;
 use support::eventually;
+use support::pools::pool_of_cluster;
 use support::program::since_7_0;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
@@ -28,7 +27,7 @@ async fn keys_of_other_masters_are_not_concerned() {
     for node in cluster.nodes() {
         node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
-    let pool = Config::from_urls(cluster.urls()).create_pool(Some(Runtime::Tokio1)).unwrap();
+    let pool = pool_of_cluster(cluster.urls());
     check_others(&cluster, &Store::from(pool), 0).await;
     cluster.nodes()[0].restart().await;
     cluster.nodes()[0].cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);

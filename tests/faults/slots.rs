@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use deadpool_redis::Runtime;
-use deadpool_redis::cluster::Config;
 use tower_distributed::{Mutex, Quota, RwLock, Store, TokenBucket};
 
 use support::cluster::RedisCluster;
 use support::eventually;
+use support::pools::pool_of_cluster;
 use support::program::since_7_0;
 use support::redis_server::RedisServer;
 use support::replicated::ReplicatedCluster;
@@ -28,7 +27,7 @@ fn has_told(node: &RedisServer, error: &str) -> bool {
 async fn calls_to_a_slot_that_moves_are_served() {
     requires!(since_7_0());
     let cluster = RedisCluster::start().await;
-    let pool = Config::from_urls(cluster.urls()).create_pool(Some(Runtime::Tokio1)).unwrap();
+    let pool = pool_of_cluster(cluster.urls());
     let builder = || Store::builder().timeout(SOON);
     for (name, store) in
         [("urls", builder().cluster(cluster.urls()).unwrap()), ("pool", builder().pool(pool).unwrap())]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use deadpool_redis::{Config, Pool, Runtime};
+use deadpool_redis::Pool;
 use futures::future::join_all;
 use tokio::time::{interval, sleep, timeout};
 use tower_distributed::Store;
@@ -16,7 +16,7 @@ use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
 
 fn pool(server: &RedisServer) -> Pool {
-    Config::from_url(server.url()).create_pool(Some(Runtime::Tokio1)).unwrap()
+    support::pools::pool(server.url())
 }
 
 fn kill_subscriptions(server: &RedisServer) -> u64 {

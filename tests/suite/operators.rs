@@ -514,8 +514,7 @@ async fn a_cluster_is_listed_by_urls_and_by_a_pool() {
     for node in cluster.nodes() {
         node.cli(&["SET", &format!("other:{{{}}}", free_tag(&cluster, node)), "1"]);
     }
-    let pool = deadpool_redis::cluster::Config::from_urls(cluster.urls());
-    let pool = pool.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap();
+    let pool = support::pools::pool_of_cluster(cluster.urls());
     let pooled = Store::builder().timeout(SOON).pool(pool).unwrap();
     let fresh = Store::builder().timeout(SOON).cluster(cluster.urls()).unwrap();
     for store in [fresh, store, pooled] {

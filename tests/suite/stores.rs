@@ -4,7 +4,6 @@ use std::future::Future;
 use std::ops::Deref;
 use std::time::Duration;
 
-use deadpool_redis::{Config, Runtime};
 use futures::poll;
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
@@ -67,7 +66,7 @@ fn add_user(store: &Store, server: &RedisServer) {
 /// A pool alone, without a place to subscribe to: those who wait ask now and then.
 pub(crate) async fn polling() -> Place {
     let server = SERVER.get_or_init(RedisServer::start).await;
-    let pool = Config::from_url(server.url()).create_pool(Some(Runtime::Tokio1)).unwrap();
+    let pool = support::pools::pool(server.url());
     let store = Store::builder().timeout(TIMEOUT).prefix("polling").pool(pool).unwrap();
     Place { store, prefix: "polling", servers: Servers::One(server) }
 }

@@ -1,7 +1,7 @@
 //! Which settings go together. No server is needed.
 
-use deadpool_redis::Runtime::Tokio1;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
+use support::pools;
 use support::scratch_dir::ScratchDir;
 
 use super::*;
@@ -11,11 +11,11 @@ const URL: &str = "redis://127.0.0.1:1";
 const TLS: &str = "rediss://127.0.0.1:1";
 
 fn pool() -> deadpool_redis::Pool {
-    deadpool_redis::Config::from_url(URL).create_pool(Some(Tokio1)).unwrap()
+    pools::pool(URL)
 }
 
 fn pool_of_cluster() -> deadpool_redis::cluster::Pool {
-    deadpool_redis::cluster::Config::from_urls(vec![URL.into()]).create_pool(Some(Tokio1)).unwrap()
+    pools::pool_of_cluster([URL.into()])
 }
 
 #[track_caller]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use support::cluster::RedisCluster;
+use support::pools::{pool, pool_of_cluster};
 use support::program::since_7_0;
 use support::requires;
 use tokio::runtime::Handle;
@@ -19,11 +20,6 @@ const URL: &str = "redis://127.0.0.1:1";
 
 fn cluster() -> Store {
     Store::builder().cluster([URL]).unwrap()
-}
-
-fn pool_of_cluster() -> Store {
-    let config = deadpool_redis::cluster::Config::from_urls(vec![URL.into()]);
-    config.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap().into()
 }
 
 /// Has a store know two masters, of a half of the slots each.
@@ -54,15 +50,14 @@ async fn calls_of_a_cluster_go_to_the_masters_of_their_slots() {
 
 #[tokio::test]
 async fn the_connections_of_a_pool_find_the_masters_by_themselves() {
-    let store = pool_of_cluster();
+    let store = Store::from(pool_of_cluster([URL.into()]));
     let source = &store.on_redis().unwrap().source;
     learn(source, ["a:1", "b:1"]).await;
     assert_eq!((source.numbers(), source.all_masters()), (vec![0], vec![0, 1]));
     assert_eq!((source.redirected_to("b:1"), source.address_in_pool(1)), (None, Some("b:1".into())));
     assert!(source.is_pool() && source.is_pool_of_cluster());
     assert!(Namespace::<Nothing>::open(&store, "n").client::<Ask>().may_repeat());
-    let config = deadpool_redis::Config::from_url(URL);
-    let plain = Store::from(config.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap());
+    let plain = Store::from(pool(URL));
     let plain = &plain.on_redis().unwrap().source;
     assert!(plain.is_pool() && !plain.is_pool_of_cluster());
     for (cause, of_pool, of_server) in [
@@ -138,8 +133,7 @@ async fn a_user_that_may_not_read_the_masters_is_told_without_asking_again() {
 async fn an_answer_to_a_ping_leaves_the_breaker_of_a_pool_for_a_cluster_as_it_is() {
     requires!(since_7_0());
     let cluster = RedisCluster::start().await;
-    let config = deadpool_redis::cluster::Config::from_urls(cluster.urls());
-    let store = Store::from(config.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap());
+    let store = Store::from(pool_of_cluster(cluster.urls()));
     let links = store.on_redis().unwrap().links(&Handle::current());
     links.route(0).breaker.failed(Instant::now(), &failure::of(Cause::NotSent, "x"), true);
     store.ping().await.unwrap();

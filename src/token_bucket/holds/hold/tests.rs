@@ -145,9 +145,7 @@ async fn a_capture_after_the_end_charges_what_the_end_did_not() {
 #[cfg(all(feature = "cluster", feature = "pools"))]
 #[tokio::test]
 async fn late_tokens_are_charged_only_by_clients_that_do_not_repeat_calls() {
-    let pool = deadpool_redis::cluster::Config::from_urls(["redis://127.0.0.1:1".to_owned()]);
-    let pool = pool.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap();
-    let cluster = Store::builder().pool(pool).unwrap();
+    let cluster = Store::from(support::pools::pool_of_cluster(["redis://127.0.0.1:1".to_owned()]));
     for (store, late) in [(Store::in_memory(), [100, 700]), (cluster, [0, 0])] {
         let hold = |on_end| {
             let (bucket, now) = (hourly(&store).with_on_end(on_end), clock::now());
