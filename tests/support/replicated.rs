@@ -1,5 +1,6 @@
 //! A Redis Cluster whose masters have replicas, for tests that take servers away.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::cluster::RedisCluster;
@@ -25,7 +26,9 @@ impl ReplicatedCluster {
         for node in 0..cluster.nodes().len() {
             replicas.push(cluster.replica_of(node).await);
         }
-        Self { cluster, replicas }
+        let replicated = Self { cluster, replicas };
+        replicated.mend().await;
+        replicated
     }
 
     /// Without replicas.
@@ -68,21 +71,35 @@ impl ReplicatedCluster {
         self.mend().await;
     }
 
-    /// Starts the nodes that were killed, and waits until every master has a replica, and no node takes another one for
-    /// dead.
+    /// Starts the nodes that were killed, and waits until every master has a replica, no node takes another one for dead,
+    /// and all know who is whose replica. To a replica that they take for a master the others deny their votes, and it asks
+    /// again after four times the nodes' timeout only.
     pub async fn mend(&self) {
         for dead in self.nodes().filter(|node| replication(node).is_empty()) {
             dead.restart().await;
         }
         eventually("every master to have a replica", SOON, async || {
             let in_step = |node: &&RedisServer| replication(node).contains("master_link_status:up\r\n");
-            let sees_all = |node: &RedisServer| {
-                node.query::<String>(&["CLUSTER", "NODES"]).is_ok_and(|nodes| !nodes.contains("fail"))
-            };
-            self.nodes().filter(in_step).count() == self.replicas.len() && self.nodes().all(sees_all)
+            let known: BTreeSet<_> = self.nodes().map(nodes_known_to).collect();
+            self.nodes().filter(in_step).count() == self.replicas.len()
+                && known.len() == 1
+                && known.iter().all(|nodes| !nodes.is_empty())
         })
         .await;
     }
+}
+
+/// Who is whose replica, as a node knows it. Empty if it takes a node for dead, or does not answer.
+fn nodes_known_to(node: &RedisServer) -> BTreeSet<String> {
+    let nodes: String = node.query(&["CLUSTER", "NODES"]).unwrap_or_default();
+    if nodes.contains("fail") {
+        return BTreeSet::new();
+    }
+    let known = nodes.lines().map(|line| {
+        let fields: Vec<_> = line.split(' ').collect();
+        format!("{} {} {}", fields[0], fields[2].replace("myself,", ""), fields[3])
+    });
+    known.collect()
 }
 
 /// Empty for a node that does not answer.
