@@ -7,7 +7,7 @@
 --           -2: a token was withdrawn before; -1: a key is of another type
 -- writes    the leases and the mark; what is granted to waiters; all with a ttl
 -- cost      two commands, and for each free lock four more
-local keys, count, expiry = kind.keys, #KEYS / kind.keys, now + ARGV[5]
+local keys, count, expiry = kind.keys, #KEYS / kind.keys, now + ARGV[2]
 local waiters, waiting = new_waiters(), {}
 asker = '' -- all messages are published
 
@@ -36,13 +36,13 @@ local ok, reply = pcall(function()
   kind.read(true)
   for run = 1, count do
     begin(run)
-    local problem = obstacle(ARGV[5 + run])
+    local problem = obstacle(ARGV[2 + run])
     if problem then return problem end
   end
   local held = {now, 1}
   for run = 1, count do
     begin(run)
-    local token = ARGV[5 + run]
+    local token = ARGV[2 + run]
     local ends = kind.expires(token)
     held[#held + 1] = ends or expiry
     held[#held + 1] = ends and kind.fence() or kind.hold(token, expiry)

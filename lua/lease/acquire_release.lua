@@ -14,7 +14,9 @@
 --           complete: 1: it held; 2: another holds; 0: neither; -1: a key is of another type; then how full the filter is
 --                     now, for kinds that have one, else 0
 -- writes    leases, places, tombstones, the mark, the outcome; all with a ttl
---           One run that meets a free key and no waiters is answered with the same numbers in one text.
+--           If all runs went the usual way, the reply is now alone: each acquire holds, for its ttl, with now as its fence
+--           (permits: 0); each release and complete was of the holder, and told nothing more. The time is 0 where it was not
+--           read: for a lone release of a mutex.
 -- cost      a free mutex: five commands to acquire, three of them once for all runs; four to release, for all runs
 local ARGV, pcall, keys, look, begin = ARGV, pcall, kind.keys, kind.look, kind.begin
 local names, some = {}, arg -- some: the position of the first verb that is no release, if any

@@ -5,26 +5,26 @@
 --           1, expiry (µs), fence: it holds; 2, 0, 0: it waits; 0, 0, 0: neither; what was granted to this process (0,
 --           or a list of messages, see lib/queue)
 -- writes    beats, leases, the mark; all with a ttl
-local waiters, alive = new_waiters(), tonumber(ARGV[3])
-asker = ARGV[5]
+local waiters = new_waiters()
+asker = ARGV[2]
 
 -- Marks the waiters as alive. Fewer places than waiters: the queue was evicted, and each waiter without a place must
 -- ask again.
 local function beat()
   local evicted = call('ZCARD', queue) < call('ZCOUNT', beats, '-inf', living)
   local scores = {}
-  for i, score in ipairs(call('ZMSCORE', beats, unpack(ARGV, 5))) do
-    local token = ARGV[i + 4]
+  for i, score in ipairs(call('ZMSCORE', beats, unpack(ARGV, 2))) do
+    local token = ARGV[i + 1]
     if score and tonumber(score) < lift then
       if evicted and not waiters.place(token) then
         call('ZREM', beats, token)
       else
-        scores[#scores + 1], scores[#scores + 2] = now + alive, token
+        scores[#scores + 1], scores[#scores + 2] = waiters.alive_until, token
       end
     end
   end
   if #scores == 0 then return end
-  if kind.touch then kind.touch({unpack(ARGV, 5)}) end
+  if kind.touch then kind.touch({unpack(ARGV, 2)}) end
   call('ZADD', beats, unpack(scores))
   waiters.keep()
 end
@@ -33,9 +33,9 @@ return lease.each(3, function()
   if kind.sweep then kind.sweep() end
   beat()
   waiters.grant()
-  local list, scores = {}, call('ZMSCORE', beats, unpack(ARGV, 5))
-  for i = 5, #ARGV do
-    local expiry, score = kind.expires(ARGV[i]), scores[i - 4]
+  local list, scores = {}, call('ZMSCORE', beats, unpack(ARGV, 2))
+  for i = 2, #ARGV do
+    local expiry, score = kind.expires(ARGV[i]), scores[i - 1]
     local status = expiry and 1 or score and tonumber(score) < lift and 2 or 0
     list[#list + 1], list[#list + 2], list[#list + 3] = status, expiry or 0, expiry and kind.fence() or 0
   end

@@ -7,7 +7,7 @@
 local waiters = new_waiters()
 asker = '' -- the reply may go to another process than that of the token, so all messages are published
 return lease.each(1, function(run)
-  local token = ARGV[4 + run]
+  local token = ARGV[1 + run]
   local was = kind.forget(token) and 1 or waiters.leave(token) and 2 or 0
   local process, id = string.match(token, '^(%x+)%-(%x+)')
   if was == 1 and process and #process == 16 then

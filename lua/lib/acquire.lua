@@ -1,8 +1,8 @@
 -- acquire: takes a lease, or a place in the queue for one.
--- ARGV[5] is the ttl of the lease (µs), ARGV[6] the most waiters in the queue (max_waiters; 0: do not wait),
--- ARGV[7] the rank: waiters of lower ranks are served first. Plus 16: the place in the queue is told in the order in
--- which waiters are served. Without it, that is the order of arrival.
-local expiry = now + ARGV[5]
+-- ARGV[2] is the ttl of the lease (µs), ARGV[3] the same in ms, rounded up. ARGV[4] is 32 times the most waiters in the
+-- queue (max_waiters; 0: do not wait), plus the rank: waiters of lower ranks are served first. Plus 16: the place in the
+-- queue is told in the order in which waiters are served. Without it, that is the order of arrival.
+local expiry = now + ARGV[2]
 local waiting -- whether the current key has waiters or tombstones
 -- Set if any key is `waiting`, or not free. Waiters up to rank `counted` count.
 local waiters, max_waiters, rank, placed, counted
@@ -35,10 +35,10 @@ end
 -- `at`: the first argument for `look` in ARGV. Returns the four numbers of the reply.
 local function acquire(token, bypass, at)
   local done
-  if kind.look then found, done = kind.look(bypass, 8, at) end
+  if kind.look then found, done = kind.look(bypass, 5, at) end
   if not (waiting or done) and kind.free(token) then return 1, expiry, kind.hold(token, expiry), 0 end
   if not max_waiters then
-    waiters, max_waiters, rank = waiters or new_waiters(), tonumber(ARGV[6]), tonumber(ARGV[7])
+    waiters, max_waiters, rank = waiters or new_waiters(), math.floor(ARGV[4] / 32), ARGV[4] % 32
     rank, placed = rank % 16, rank >= 16
     counted = kind.classes and math.min(rank, kind.counts) or kind.counts
   end

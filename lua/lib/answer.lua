@@ -6,10 +6,9 @@
 -- Bytes that begin with `+` are an answer; others say that the work failed, or is not shared.
 -- ARGV      for all runs: the codec; to look: when the caller first asked (µs, 0: now), whether it takes a stale answer
 --           (0, 1), and how long before its end (µs) an answer counts as stale, and is taken, if it begins with `+`; to
---           enter: how long the answer is fresh, how long it is served stale (µs, at least as long), its bytes
+--           enter: `fresh stale` (see the mark; stale is at least fresh), how long the answer is kept (ms), its bytes
 kind.fenced = false
 local published = 8192 -- larger answers are not part of the message: the waiters read them
-local readable = 1000000 -- the minimum time for which waiters can read an answer (µs)
 
 kind.arguments = 3
 
@@ -34,9 +33,8 @@ end
 
 function kind.enter(holding, base, at)
   if not holding then return nil, false end
-  local codec, fresh, stale, bytes = ARGV[base], tonumber(ARGV[at]), tonumber(ARGV[at + 1]), ARGV[at + 2]
-  if stale == 0 and call('EXISTS', queue) == 0 then return nil, false end
-  local times, ttl = string.format('%d %d %d ', now, fresh, stale), math.ceil(math.max(stale, readable) / 1000)
-  call('SET', mark, times .. codec .. ' ' .. bytes, 'PX', ttl)
-  return nil, #bytes > published or codec .. string.format(' %d %d ', fresh, stale) .. bytes
+  local codec, spans, bytes = ARGV[base], ' ' .. ARGV[at] .. ' ', ARGV[at + 2]
+  if spans == ' 0 0 ' and call('EXISTS', queue) == 0 then return nil, false end
+  call('SET', mark, string.format('%d', now) .. spans .. codec .. ' ' .. bytes, 'PX', ARGV[at + 1])
+  return nil, #bytes > published or codec .. spans .. bytes
 end

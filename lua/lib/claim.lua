@@ -1,7 +1,7 @@
 -- claim: a lease on an item of a Bloom filter. It is held while the item is handled. The filter contains handled items.
 -- KEYS      the mark is the filter's configuration; fifth and sixth are its two arrays of bits
 -- ARGV      for all runs: the four arguments of lib/bloom; for `look` and `enter`: the item's positions
-kind.keys, kind.fenced, kind.arguments = 6, false, tonumber(ARGV[9])
+kind.keys, kind.fenced, kind.arguments = 6, false, tonumber(ARGV[6])
 
 local function fail(problem)
   if problem == -1 then error('WRONGTYPE of a filter', 0) end

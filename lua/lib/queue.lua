@@ -1,9 +1,8 @@
 -- queue: the waiters in the order of their scores, and the grants of free leases to them. The score of a waiter is its
 -- rank times 2^49 plus a ticket, which is higher than those of all waiters of this rank before it. A waiter that stopped
 -- sending heartbeats loses its place when its turn comes.
--- ARGV[1] is the prefix of the channel names. ARGV[2] is how long a grant to a waiter lasts (µs), or its ttl if
--- that is shorter. ARGV[3] is how long a waiter counts as alive after a heartbeat (µs). ARGV[4] is how long a
--- tombstone is kept (µs).
+-- ARGV[1] is `grant alive tombstone channels`: how long a grant to a waiter lasts, or its ttl if that is shorter; how long
+-- a waiter counts as alive after a heartbeat; how long a tombstone is kept (all µs); the prefix of the channel names.
 local living = '(4503599627370496' -- the scores of waiters are below this
 local tail -- the score of the last waiter, if it was appended in this call
 local kept -- for how long the keys of the current queue are kept (ms), if known; -2: there is no `beats`
@@ -12,8 +11,11 @@ local kept -- for how long the keys of the current queue are kept (ms), if known
 local function new_waiters()
   kind.more()
   local waiters, format, sub = {}, string.format, string.sub
-  local grant, tombstone = tonumber(ARGV[2]), tonumber(ARGV[4])
-  local alive_until = format('%d', now + ARGV[3]) -- Redis formats numbers more slowly than Lua
+  local grant, alive
+  grant, alive, tombstone, channels = string.match(ARGV[1], '^(%d+) (%d+) (%d+) (.*)')
+  grant, tombstone = tonumber(grant), tonumber(tombstone)
+  waiters.alive_until = now + alive
+  local alive_until = format('%d', waiters.alive_until) -- Redis formats numbers more slowly than Lua
 
   -- Returns whether a token waits, and whether it has a tombstone.
   function waiters.look_up(token)

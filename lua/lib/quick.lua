@@ -21,7 +21,8 @@ if #KEYS == 1 and ARGV[1] == '1' and ARGV[3] ~= '0' then
     local set_back = seen and seen > now or ahead > full and not seen
     if not set_back and ahead < limit and (top < limit or ahead + count * price < limit) then
       local free, before = top - ahead, ahead
-      if count * price > free then count = free >= price and math.floor(free / price) or 0 end
+      local all = count * price <= free
+      if not all then count = free >= price and math.floor(free / price) or 0 end
       if count > 0 and price > 0 then
         ahead = ahead + count * price
         part = ahead % parts
@@ -32,6 +33,7 @@ if #KEYS == 1 and ARGV[1] == '1' and ARGV[3] ~= '0' then
         local saved = redis.pcall('SET', KEYS[1], string.format('%d %d ', whole, part) .. quota, 'PXAT', expiry)
         if type(saved) == 'table' and saved.err then return saved end
       end
+      if all and before == 0 then return now end
       return string.format('%d %d %d', now, count, before)
     end
   end

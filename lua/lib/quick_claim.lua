@@ -1,16 +1,16 @@
 -- quick_claim: see lib/quick_outcome. The usual form is a new item of a filter, or one whose holder confirms or releases.
 -- Handled items, and the first item of a generation, are left to the script.
-local arg, quick_keys, quick_from, quick_free = 12, 6, 4, 4
-local quick_known = {hashes = tonumber(ARGV[9]), generation = 0}
-if ARGV[10] ~= '0' then quick_known.generation = math.floor(now / ARGV[10]) end
+local arg, quick_keys, quick_from, quick_free = 9, 6, 4, 4
+local quick_known = {hashes = tonumber(ARGV[6]), generation = 0}
+if ARGV[7] ~= '0' then quick_known.generation = math.floor(now / ARGV[7]) end
 -- `known`: also the words of a command, the filter whose configuration is known, and the bits set in the samples
 local function quick(verb, key, at, known)
   local call, pcall, concat, hashes, generation = redis.call, redis.pcall, table.concat, known.hashes, known.generation
-  local gets, forgets = verb == 'acquire', ARGV[10] ~= '0'
+  local gets, forgets = verb == 'acquire', ARGV[7] ~= '0'
   local bits, other = KEYS[key + 4 + generation % 2], forgets and KEYS[key + 5 - generation % 2]
   if not gets and verb ~= 'complete' then return end
   if KEYS[key + 1] ~= known.filter then
-    local want = forgets and ARGV[8] .. string.format('%d', generation) or ARGV[8]
+    local want = forgets and ARGV[5] .. string.format('%d', generation) or ARGV[5]
     if pcall('GET', KEYS[key + 1]) ~= want then return end
   end
   if other and not gets and call('EXISTS', bits) == 0 then return end

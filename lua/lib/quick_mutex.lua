@@ -2,10 +2,9 @@
 -- waiters or tombstones: a free mutex, or a release of its holder. Most calls are such, and creating the functions of
 -- the whole script takes longer than the work. From the first other run on, the script goes on. So values, fence_ttls,
 -- and what a server refuses to write are left to the script. Joined before lib/lease; each kind has a file like this.
--- A lone run is answered with the numbers in one text: Redis takes longer for a list, and the general part returns one.
--- reply, filled   the reply until now, and its last position
+-- reply, filled   the reply until now, and its last position; a lone run that went the usual way has none
 -- arg, key        the positions of the next run in ARGV and KEYS
-local reply, filled, arg, key = nil, 1, 8, 1
+local reply, filled, arg, key = nil, 1, 5, 1
 do
   local call, pcall, runs = redis.call, redis.pcall, #KEYS / 4
   local values, freed
@@ -13,13 +12,13 @@ do
     values = call('EXISTS', KEYS[4]) == 0
   else
     local beats, read = {}, {}
-    reply, freed = {now}, {}
+    freed = {}
     for i = 1, runs do
-      beats[i], read[i] = KEYS[4 * i], KEYS[4 * i - (ARGV[6 + 2 * i] == 'acquire' and 2 or 3)]
+      beats[i], read[i] = KEYS[4 * i], KEYS[4 * i - (ARGV[3 + 2 * i] == 'acquire' and 2 or 3)]
     end
     values = call('EXISTS', unpack(beats)) == 0 and call('MGET', unpack(read))
   end
-  local px, digits, lock
+  local expiry, is_usual, digits, lock = now + ARGV[2], true, nil, nil
   for i = 1, values and runs or 0 do
     local verb, token, same, ends, fence = ARGV[arg], ARGV[arg + 1], lock == KEYS[key], 0, 0
     -- An error of GET is a table.
@@ -32,8 +31,8 @@ do
       -- As `hold` in lib/mutex.
       local before = tonumber(last or 0)
       if not before or before % 1 ~= 0 or before < 0 or before >= 4503599627370496 then break end
-      if not px then px, digits = string.format('%d', math.ceil(ARGV[5] / 1000)), string.format('%d', now) end
-      local set = pcall('SET', lock, token, 'PX', px, 'NX')
+      digits = digits or string.format('%d', now)
+      local set = pcall('SET', lock, token, 'PX', ARGV[3], 'NX')
       if not set or not set.ok then break end
       local text, saved = digits
       fence = now
@@ -50,16 +49,19 @@ do
         call('DEL', lock)
         break
       end
-      ends = now + ARGV[5]
+      ends, is_usual = expiry, is_usual and fence == now
     else
       break
     end
-    if runs == 1 then return string.format('%d 1 %d %d 0 0', now, ends, fence) end
-    reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends, fence
-    reply[filled + 4], reply[filled + 5] = 0, 0
-    filled, arg, key = filled + 5, arg + 2, key + 4
+    if freed or not is_usual then
+      reply = reply or {now}
+      reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends, fence
+      reply[filled + 4], reply[filled + 5] = 0, 0
+      filled = filled + 5
+    end
+    arg, key = arg + 2, key + 4
   end
   if freed and freed[1] then call('DEL', unpack(freed)) end
-  if key > #KEYS then return reply end
+  if key > #KEYS then return is_usual and now or reply end
   reply = reply or {now}
 end

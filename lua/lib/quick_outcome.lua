@@ -11,12 +11,12 @@
 local reply, filled, key = nil, 1, 1
 do
   local call, pcall, KEYS, ARGV, keys, runs = redis.call, redis.pcall, KEYS, ARGV, quick_keys, #KEYS / quick_keys
-  local holders, freed, expiry, px
+  local holders, freed, is_usual, expiry = nil, nil, true, now + ARGV[2]
   if runs == 1 then
     holders = call('EXISTS', unpack(KEYS, ARGV[arg] == 'acquire' and quick_free or quick_from, 4)) == 0
   else
     local waits, locks = {}, {}
-    reply, freed = {now}, {}
+    freed = {}
     for i = 1, runs do
       locks[i], waits[i] = KEYS[keys * (i - 1) + 1], KEYS[keys * (i - 1) + 4]
       if quick_from < 4 then waits[runs + i] = KEYS[keys * (i - 1) + quick_from] end
@@ -24,15 +24,13 @@ do
     holders = call('EXISTS', unpack(waits)) == 0 and call('MGET', unpack(locks))
   end
   for i = 1, holders and runs or 0 do
-    local lock, verb, token, ends, fence, takes = KEYS[key], ARGV[arg], ARGV[arg + 1], 0, 0, 2
+    local lock, verb, token, ends, takes = KEYS[key], ARGV[arg], ARGV[arg + 1], 0, 2
     if lock == KEYS[key - keys] then break end
     if verb == 'acquire' then
-      takes = not (freed and holders[i]) and not string.find(token, ':', 17, true)
-      takes = takes and quick(verb, key, arg, quick_known)
-      if not px then expiry, px = now + ARGV[5], string.format('%d', math.ceil(ARGV[5] / 1000)) end
-      local set = takes and pcall('SET', lock, token, 'PX', px, 'NX')
+      takes = not (freed and holders[i]) and quick(verb, key, arg, quick_known)
+      local set = takes and pcall('SET', lock, token, 'PX', ARGV[3], 'NX')
       if not set or not set.ok then break end
-      ends, fence = expiry, now
+      ends = expiry
     elseif (freed and holders[i] or not freed and pcall('GET', lock)) ~= token then
       break
     else
@@ -40,13 +38,17 @@ do
       if not takes then break end
       if freed then freed[#freed + 1] = lock else call('DEL', lock) end
     end
-    if runs == 1 and (ends or 0) == 0 then return string.format('%d 1 0 0 0 0 0', now) end
-    if runs == 1 then return string.format('%d 1 %d %d 0 0 0', now, ends, fence) end
-    reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends or 0, fence
-    reply[filled + 4], reply[filled + 5], reply[filled + 6] = 0, 0, 0
-    filled, arg, key = filled + 6, arg + takes, key + keys
+    -- A filter has a level.
+    is_usual = is_usual and (verb == 'acquire' or (ends or 0) == 0)
+    if freed or not is_usual then
+      reply = reply or {now}
+      reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends or 0, 0
+      reply[filled + 4], reply[filled + 5], reply[filled + 6] = 0, 0, 0
+      filled = filled + 6
+    end
+    arg, key = arg + takes, key + keys
   end
   if freed and freed[1] then call('DEL', unpack(freed)) end
-  if key > #KEYS then return reply end
+  if key > #KEYS then return is_usual and now or reply end
   reply = reply or {now}
 end

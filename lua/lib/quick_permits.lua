@@ -1,6 +1,6 @@
 -- quick_permits: see lib/quick_mutex. The usual form is a key of permits that has room, where each permit weighs 1.
 -- Expired holders count here. The script removes them.
-local reply, filled, arg, key = nil, 1, 8, 1
+local reply, filled, arg, key = nil, 1, 5, 1
 do
   local call, pcall, match, runs = redis.call, redis.pcall, string.match, #KEYS / 4
   local waiters
@@ -12,7 +12,7 @@ do
     for i = 1, runs do beats[i] = KEYS[4 * i] end
     waiters = call('EXISTS', unpack(beats))
   end
-  local expiry, longest = now + ARGV[5], 2 * 24 * 3600 * 1000
+  local expiry, longest = now + ARGV[2], 2 * 24 * 3600 * 1000
   local score, holders, held
   for _ = 1, waiters == 0 and runs or 0 do
     local verb, token, ends = ARGV[arg], ARGV[arg + 1], 0
@@ -39,11 +39,13 @@ do
     else
       break
     end
-    if runs == 1 then return string.format('%d 1 %d 0 0 0', now, ends) end
-    reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends, 0
-    reply[filled + 4], reply[filled + 5] = 0, 0
-    filled, arg, key = filled + 5, arg + 2, key + 4
+    if reply then
+      reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends, 0
+      reply[filled + 4], reply[filled + 5] = 0, 0
+      filled = filled + 5
+    end
+    arg, key = arg + 2, key + 4
   end
-  if key > #KEYS then return reply end
+  if key > #KEYS then return now end
   reply = reply or {now}
 end

@@ -1,6 +1,6 @@
 -- quick_rw_lock: see lib/quick_mutex. The usual form is a reader-writer lock that is free, or held by readers of the
 -- same group.
-local reply, filled, arg, key = nil, 1, 8, 1
+local reply, filled, arg, key = nil, 1, 5, 1
 do
   local call, pcall, match, runs = redis.call, redis.pcall, string.match, #KEYS / 4
   local waiters
@@ -8,11 +8,10 @@ do
     waiters = call('EXISTS', KEYS[3], KEYS[4])
   else
     local waits = {}
-    reply = {now}
     for i = 1, runs do waits[2 * i - 1], waits[2 * i] = KEYS[4 * i - 1], KEYS[4 * i] end
     waiters = call('EXISTS', unpack(waits))
   end
-  local expiry, score = now + ARGV[5], nil
+  local expiry, score, is_usual = now + ARGV[2], nil, true
   for _ = 1, waiters == 0 and runs or 0 do
     local holders, verb, token, ends, fence = KEYS[key], ARGV[arg], ARGV[arg + 1], 0, 0
     local own = pcall('ZSCORE', holders, token)
@@ -34,15 +33,18 @@ do
         fence = now
         call('SET', KEYS[key + 1], string.format('%d 0', now), 'PX', 8 * 24 * 3600 * 1000)
       end
-      ends = expiry
+      ends, is_usual = expiry, is_usual and fence == now
     else
       break
     end
-    if runs == 1 then return string.format('%d 1 %d %d 0 0', now, ends, fence) end
-    reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends, fence
-    reply[filled + 4], reply[filled + 5] = 0, 0
-    filled, arg, key = filled + 5, arg + 2, key + 4
+    if runs > 1 or not is_usual then
+      reply = reply or {now}
+      reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends, fence
+      reply[filled + 4], reply[filled + 5] = 0, 0
+      filled = filled + 5
+    end
+    arg, key = arg + 2, key + 4
   end
-  if key > #KEYS then return reply end
+  if key > #KEYS then return is_usual and now or reply end
   reply = reply or {now}
 end

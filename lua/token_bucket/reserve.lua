@@ -4,7 +4,7 @@
 --           delay), count (number of equal requests)
 -- returns   now (µs); then per run: the number of admitted requests (the first of count; -1 if the key does not hold a
 --           bucket), and the state before the run (see lib/bucket or lib/bare). One run of a bare state is answered
---           with the numbers in one text
+--           with the numbers in one text, or with now alone if all requests are admitted to a bucket that was full
 -- writes    charged buckets, SET with PXAT (see lib/bucket; no PXAT if a quota never refills)
 -- cost      one GET (one bucket) or MGET, one SET per charged bucket; both reads for one bucket that is not bare
 

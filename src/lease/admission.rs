@@ -98,7 +98,11 @@ impl<K: Kind> Admission<K> {
                 heartbeat: namespace.client(),
                 look: namespace.client(),
                 namespace: namespace.clone(),
-                scene: Arc::new(Scene { channels: store.channels().into(), spans: spans(store), scope }),
+                scene: Arc::new(Scene {
+                    channels: spans(store).with(&store.channels()),
+                    spans: spans(store),
+                    scope,
+                }),
                 tokens: Mutex::new(State {
                     tokens: Tokens::new(local.clone(), rules(store, K::Outcome::KEPT), clock::now()),
                     young: Young::default(),

@@ -31,7 +31,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::key_state::{KeyState, Spans, Terms};
+use super::key_state::{KeyState, Spans, Standing, Terms};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::operations::{AcquireRelease, Heartbeat, Renew, Scene, StateOf, Verb, VerbOf, What};
 use super::snapshot::{Look, Revoke};
@@ -93,7 +93,7 @@ enum Step<K: Kind> {
 impl<K: Tried> Side<K> {
     fn new(store: &Store, states: Option<States<K>>, alone: bool) -> Self {
         let namespace = K::namespace(store);
-        let channels: Arc<str> = store.channels().into();
+        let channels = SPANS.with(&store.channels());
         let scene = |scope| Arc::new(Scene { channels: channels.clone(), spans: SPANS, scope });
         Self {
             scenes: K::scopes(store).into_iter().map(scene).collect(),
@@ -144,6 +144,12 @@ impl<K: Tried> Side<K> {
                     answer.found.iter_mut().for_each(K::blur);
                     if let What::Completed(_, level) = &mut answer.what {
                         *level = 0; // sequences that share a filter fill it in any order
+                    }
+                    // Kinds without fences may not read the time.
+                    if let What::Acquired(Standing::Held { expiry, .. }) = &mut answer.what
+                        && !K::FENCED
+                    {
+                        (*expiry, answer.now) = (*expiry - answer.now, 0);
                     }
                 }
                 format!("{answers:?}")

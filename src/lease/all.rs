@@ -30,7 +30,7 @@ pub(crate) struct States(pub(super) Vec<State>);
 /// Acquires a lease of each of several keys, or none. There is one token for each key.
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireAll {
-    /// The prefix of the channel names.
+    /// See [`Spans::with`].
     pub(super) channels: Arc<str>,
     pub(super) spans: Spans,
     /// µs
@@ -108,7 +108,7 @@ impl Operation for AcquireAll {
     const SAME_ONCE: bool = false;
 
     fn shared(&self, call: &mut Arguments<'_>) {
-        self.spans.write(&self.channels, call);
+        call.channels(Arc::clone(&self.channels));
         call.integer(self.ttl);
     }
 

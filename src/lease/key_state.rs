@@ -41,14 +41,14 @@ pub(crate) struct Terms {
 impl Terms {
     /// A number that only equal terms have.
     pub(super) fn number(self) -> u128 {
-        let [ttl, max_waiters, rank] =
-            [self.ttl, self.max_waiters, self.written_rank()].map(|number| u128::from(number.unsigned_abs()));
-        ttl << 48 | max_waiters << 8 | rank
+        let [ttl, _, waiting] = self.written().map(|number| u128::from(number.unsigned_abs()));
+        ttl << 48 | waiting
     }
 
-    /// The rank as scripts get it.
-    pub(super) fn written_rank(self) -> i64 {
-        self.rank + if self.placed { 16 } else { 0 }
+    /// The arguments of `lua/lib/acquire.lua`.
+    pub(super) fn written(self) -> [i64; 3] {
+        let rank = self.rank + if self.placed { 16 } else { 0 };
+        [self.ttl, (self.ttl + 999) / 1000, 32 * self.max_waiters + rank]
     }
 
     /// The terms that most acquires use.

@@ -47,8 +47,15 @@ pub(crate) struct Scripts {
 }
 
 /// Joins the scripts of a kind with the Lua files that have its quick path and its rules:
-/// `scripts!("lib/quick_mutex"; "lib/mutex")`.
+/// `scripts!("lib/quick_mutex"; "lib/mutex")`; or before them, with the file that needs no time:
+/// `scripts!("lib/quick_unlock"; "lib/quick_mutex"; "lib/mutex")`.
 macro_rules! scripts {
+    ($first:literal; $($quick:literal),+; $($rules:literal),+) => {{
+        let scripts = $crate::lease::kind::scripts!($($quick),+; $($rules),+);
+        let first = $crate::store::lua!($first);
+        let acquire_release = $crate::store::Script { first, ..scripts.acquire_release };
+        $crate::lease::kind::Scripts { acquire_release, ..scripts }
+    }};
     ($($quick:literal),+; $($rules:literal),+) => {
         $crate::lease::kind::Scripts {
             acquire_release: $crate::store::script!(

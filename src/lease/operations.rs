@@ -11,7 +11,7 @@ use crate::store::{Arguments, Field, Fields, Garbled, Operation, Push, Repeat, S
 /// The arguments that all scripts of a namespace share.
 #[derive(Debug)]
 pub(crate) struct Scene<K: Kind> {
-    /// The prefix of the channel names.
+    /// See [`Spans::with`].
     pub(crate) channels: Arc<str>,
     pub(crate) spans: Spans,
     pub(crate) scope: Scope<K>,
@@ -40,17 +40,13 @@ impl<K: Kind> Scene<K> {
         // In memory, the cell pushes all messages.
         Answer { now, what, found, heard: Vec::new(), twice: false }
     }
-
-    pub(super) fn write(&self, call: &mut Arguments<'_>) {
-        self.spans.write(&self.channels, call);
-    }
 }
 
 impl Spans {
-    /// Writes the arguments that `lua/lib/queue.lua` takes.
-    pub(super) fn write(self, channels: &Arc<str>, call: &mut Arguments<'_>) {
-        call.channels(Arc::clone(channels));
-        [self.grant, self.alive, self.tombstone].into_iter().for_each(|span| call.integer(span));
+    /// The argument that `lua/lib/queue.lua` takes: the spans, and the prefix of the channel names.
+    pub(crate) fn with(self, channels: &str) -> Arc<str> {
+        let Self { grant, alive, tombstone } = self;
+        format!("{grant} {alive} {tombstone} {channels}").into()
     }
 }
 
@@ -81,6 +77,7 @@ pub(crate) type VerbOf<K> = Verb<Query<K>, Entry<K>>;
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer<F> {
+    /// The server's time; 0 for a release. An acquire that was granted may not have read it: then the expiry counts from 0.
     pub(crate) now: i64,
     pub(crate) what: What,
     /// The outcome of an earlier lease, or why the outcome of this one was not entered.
@@ -198,9 +195,8 @@ impl<K: Kind> Operation for AcquireRelease<K> {
     }
 
     fn shared(&self, call: &mut Arguments<'_>) {
-        self.scene.write(call);
-        let Terms { ttl, max_waiters, .. } = self.terms;
-        [ttl, max_waiters, self.terms.written_rank()].into_iter().for_each(|number| call.integer(number));
+        call.channels(Arc::clone(&self.scene.channels));
+        self.terms.written().into_iter().for_each(|number| call.integer(number));
         K::Outcome::write_scope(&self.scene.scope, call);
     }
 
@@ -222,8 +218,12 @@ impl<K: Kind> Operation for AcquireRelease<K> {
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
         let twice = fields.sent_twice();
-        let (status, time, fence, before) =
-            (fields.integer()?, fields.integer()?, fields.integer()?, fields.integer()?);
+        let is_usual = fields.len() == 0;
+        let [status, time, fence, before] = match self.verb {
+            _ if !is_usual => [fields.integer()?, fields.integer()?, fields.integer()?, fields.integer()?],
+            Verb::Acquire { .. } => [1, now + self.terms.ttl, if K::FENCED { now } else { 0 }, 0],
+            Verb::Release { .. } | Verb::Complete { .. } => [1, 0, 0, 0],
+        };
         let what = match (self.verb, status) {
             (_, -1) => return Err(WRONG_TYPE),
             (Verb::Acquire { .. }, status) => What::Acquired(standing(status, time, fence, before)),
@@ -237,6 +237,10 @@ impl<K: Kind> Operation for AcquireRelease<K> {
                 u64::try_from(time).unwrap_or(0),
             ),
         };
+        let now = if matches!(what, What::Released(_)) { 0 } else { now };
+        if is_usual {
+            return Ok(Answer { now, what, found: None, heard: Vec::new(), twice });
+        }
         let heard = messages(fields.next()?)?;
         let found = match K::Outcome::KEPT.then(|| fields.next()).transpose()? {
             None | Some(Field::Integer(0)) => None,
@@ -252,7 +256,10 @@ impl<K: Kind> Operation for AcquireRelease<K> {
             Verb::Acquire { query, bypass } => {
                 return scene.acquire(state, token, query.as_ref(), *bypass, *terms, now);
             }
-            Verb::Release { withdraws } => What::Released(state.release(token, *withdraws, now, scene.spans)),
+            Verb::Release { withdraws } => {
+                let was = state.release(token, *withdraws, now, scene.spans);
+                return Answer { now: 0, what: What::Released(was), found, heard: Vec::new(), twice: false };
+            }
             Verb::Complete { entry, .. } => {
                 let enter = |holders: &mut _, of| K::Outcome::enter(holders, &scene.scope, entry, of, now);
                 let completed = state.complete(token, now, enter);
@@ -317,7 +324,7 @@ impl<K: Kind> Operation for Heartbeat<K> {
     const RESERVED: bool = true;
 
     fn shared(&self, call: &mut Arguments<'_>) {
-        self.scene.write(call);
+        call.channels(Arc::clone(&self.scene.channels));
     }
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {

@@ -140,6 +140,7 @@ pub(crate) struct Revoke<K> {
 }
 
 impl<K: Kind> Revoke<K> {
+    /// `channels`: see [`Spans::with`].
     pub(crate) fn new(channels: Arc<str>, spans: Spans, token: &[u8]) -> Self {
         Self { channels, spans, token: token.into(), kind: PhantomData }
     }
@@ -195,7 +196,7 @@ impl<K: Kind> Operation for Revoke<K> {
     const RESERVED: bool = true;
 
     fn shared(&self, call: &mut Arguments<'_>) {
-        self.spans.write(&self.channels, call);
+        call.channels(Arc::clone(&self.channels));
     }
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
@@ -234,7 +235,8 @@ pub(crate) async fn revoke<K: Kind>(
     key: Key,
     token: &[u8],
 ) -> Result<bool, Error> {
-    let revoke = Revoke::new(store.channels().into(), spans(store), token);
+    let spans = spans(store);
+    let revoke = Revoke::new(spans.with(&store.channels()), spans, token);
     Ok(namespace.client::<Revoke<K>>().run(key, revoke).await? == Was::Held)
 }
 
@@ -263,11 +265,12 @@ mod tests {
     use crate::lease::holder::Exclusive;
     use crate::wait_group::holders::Permits;
 
+    const SPANS: Spans = Spans { grant: 1, alive: 2, tombstone: 3 };
+
     #[test]
     fn a_revocation_says_what_it_ended() {
-        let spans = Spans { grant: 1, alive: 2, tombstone: 3 };
         let read = |status| {
-            let revoke = Revoke::<Exclusive>::new("channels".into(), spans, b"token");
+            let revoke = Revoke::<Exclusive>::new("channels".into(), SPANS, b"token");
             revoke.decode(0, 0, Fields::new(&[Value::Int(status)], false)).ok()
         };
         let expected = [Some(Was::Held), Some(Was::Waiting), Some(Was::Neither), None];
@@ -294,14 +297,12 @@ mod tests {
 
     #[test]
     fn calls_have_the_arguments_of_their_scripts() {
-        let spans = Spans { grant: 1, alive: 2, tombstone: 3 };
-        let revoke = Revoke::<Exclusive>::new("channels".into(), spans, b"a");
+        let revoke = Revoke::<Exclusive>::new("channels".into(), SPANS, b"a");
         let mut written = Vec::new();
         revoke.shared(&mut Arguments::new(&mut written));
         revoke.own(0, &mut Arguments::new(&mut written));
         Look::<Exclusive>::all().own(0, &mut Arguments::new(&mut written));
-        let expected =
-            r#"[Channels("channels"), Integer(1), Integer(2), Integer(3), Bytes([97]), Integer(1000)]"#;
+        let expected = r#"[Channels("channels"), Bytes([97]), Integer(1000)]"#;
         assert_eq!(format!("{written:?}"), expected);
     }
 

@@ -19,7 +19,8 @@ impl Kind for Flight {
     type Outcome = Answers;
     const PARTS: &'static [&'static str] =
         &["flight:lock", "flight:answer", "flight:waiters", "flight:beats"];
-    const SCRIPTS: Scripts = scripts!("lib/quick_answer", "lib/quick_outcome"; "lib/mutex", "lib/answer");
+    const SCRIPTS: Scripts =
+        scripts!("lib/quick_lead"; "lib/quick_answer", "lib/quick_outcome"; "lib/mutex", "lib/answer");
     const FENCED: bool = false;
 }
 
@@ -158,6 +159,11 @@ impl Entry {
     pub(crate) fn kept(&self) -> Duration {
         self.stale.max(READABLE)
     }
+
+    /// Redis expires keys in whole ms.
+    fn kept_millis(&self) -> i64 {
+        (micros(self.kept()) + 999) / 1000
+    }
 }
 
 fn micros(span: Duration) -> i64 {
@@ -195,8 +201,8 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
     }
 
     fn write_entry(entry: &Entry, call: &mut Arguments<'_>) {
-        call.integer(micros(entry.fresh));
-        call.integer(micros(entry.stale));
+        call.text(format!("{} {}", micros(entry.fresh), micros(entry.stale)).into());
+        call.integer(entry.kept_millis());
         call.bytes(Arc::clone(&entry.bytes));
     }
 
@@ -253,8 +259,7 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         if !of.is_held || entry.stale.is_zero() && !of.has_waiters {
             return Ok(Entered::Nothing);
         }
-        // Redis expires keys in whole ms.
-        let until = now + (micros(entry.kept()) + 999) / 1000 * 1000;
+        let until = now + entry.kept_millis() * 1000;
         let (fresh, stale, bytes) = (micros(entry.fresh), micros(entry.stale), Arc::clone(&entry.bytes));
         let answer = Answer { entered: now, fresh, stale, until, codec: Arc::clone(codec), bytes };
         holders.outcome.0 = Some(answer);

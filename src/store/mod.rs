@@ -41,7 +41,7 @@ pub(crate) use self::listing::{Found, Listing};
 pub(crate) use self::namespace::{Client, Namespace, OperationFuture};
 pub(crate) use self::notifier::{ALL, Ids, Link, Listener, News, Notifier, Push, Recipient, hex};
 pub(crate) use self::operation::{
-    Arguments, Cell, END, Field, Fields, Garbled, Operation, Repeat, Script, script,
+    Arguments, Cell, END, Field, Fields, Garbled, Operation, Repeat, Script, lua, script,
 };
 pub(crate) use self::owed::{Owed, OwedOne};
 pub(crate) use self::redis::send_queue::Padded;

@@ -181,22 +181,30 @@ pub(crate) trait Cell: Clone + Default + Send + 'static {
     }
 }
 
-/// The text of a script, without the clock that the store adds before it.
+/// The text of a script, without the clock that the store adds before the body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Script {
     pub(crate) name: &'static str,
+    /// What needs no time; mostly nothing.
+    pub(crate) first: &'static str,
     pub(crate) body: &'static str,
 }
+
+/// The text of a Lua file.
+macro_rules! lua {
+    ($name:expr) => {
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/", $name, ".lua"))
+    };
+}
+pub(crate) use lua;
 
 /// Joins the pieces of a script at compile time: `script!(own file, shared pieces…)`. The shared pieces come first.
 macro_rules! script {
     ($name:literal $(, $lib:literal)* $(,)?) => {
         $crate::store::Script {
             name: $name,
-            body: concat!(
-                $(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/", $lib, ".lua")),)*
-                include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/", $name, ".lua")),
-            ),
+            first: "",
+            body: concat!($($crate::store::lua!($lib),)* $crate::store::lua!($name)),
         }
     };
 }

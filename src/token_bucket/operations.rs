@@ -181,8 +181,15 @@ impl Operation for Reserve {
     }
 
     fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decision, Garbled> {
-        let (admitted, nth) = (read_count(&mut fields)?, nth as i64);
-        let bucket = read_charged(&self.quotas, now, &mut fields, (self.ask.cost, admitted, nth))?;
+        let nth = nth as i64;
+        let (admitted, bucket) = if fields.len() == 0 {
+            let mut bucket = Bucket::full(&self.quotas);
+            bucket.charge(&self.quotas, now, (nth + 1) * self.ask.cost);
+            (nth + 1, bucket)
+        } else {
+            let admitted = read_count(&mut fields)?;
+            (admitted, read_charged(&self.quotas, now, &mut fields, (self.ask.cost, admitted, nth))?)
+        };
         let wait = micros(self.ask.wait);
         Some(self.decision(nth < admitted, now, bucket))
             .filter(|decision| decision.delay() <= wait)

@@ -23,7 +23,8 @@ impl Kind for ExactClaims {
     type Outcome = Exact;
     const PARTS: &'static [&'static str] =
         &["exact:claim", "@exact:0", "exact:waiters", "exact:beats", "@exact:1", "@exact:2"];
-    const SCRIPTS: Scripts = scripts!("lib/quick_exact", "lib/quick_outcome"; "lib/mutex", "lib/exact");
+    const SCRIPTS: Scripts =
+        scripts!("lib/quick_new"; "lib/quick_exact", "lib/quick_outcome"; "lib/mutex", "lib/exact");
     const FENCED: bool = false;
 }
 

@@ -80,7 +80,7 @@ async fn leases_of_several_keys_agree() {
                 chosen.truncate(rng.random_range(1..=KEYS));
                 let of_key = |key: &usize| tokens[*key].choose(&mut rng).unwrap().0.clone();
                 let acquire = AcquireAll {
-                    channels: on_redis.channels().into(),
+                    channels: SPANS.with(&on_redis.channels()),
                     spans: SPANS,
                     ttl,
                     tokens: chosen.iter().map(of_key).collect(),
@@ -116,7 +116,7 @@ async fn a_key_of_another_type_takes_nothing() {
         let name = format!("td:{{agreement:{bad}}}:{part}");
         time.query::<()>(redis::cmd(command).arg(&name).arg("x")).unwrap();
         let tokens = ["aaaaaaaaaaaaaaaa-1.2710", "aaaaaaaaaaaaaaaa-2.2710"].map(Arc::from);
-        let channels = store.channels().into();
+        let channels = SPANS.with(&store.channels());
         let acquire = AcquireAll { channels, spans: SPANS, ttl: 10_000, tokens: tokens.into() };
         let error = all.run(Key::of(["good", &bad]), acquire).await.unwrap_err();
         assert!(error.is_wrong_type(), "{error}");

@@ -41,9 +41,10 @@ async fn is_quick(pair: impl AsyncFn(&RedisServer, Store)) {
 
 #[tokio::test]
 async fn a_mutex() {
-    is_quick(async |_, store| {
+    is_quick(async |server, store| {
         let mutex = Mutex::new(&store, "m").unwrap();
         assert!(mutex.try_lock("k").await.unwrap().unlock().await.unwrap());
+        assert_eq!(server.calls_of("time"), 1, "a release needs no time");
     })
     .await;
 }

@@ -95,7 +95,7 @@ fn terms_that_differ_have_different_numbers() {
         let same = all.iter().position(|other| other.number() == terms.number());
         assert_eq!(same, Some(at), "{terms:?}");
     }
-    assert_eq!(Terms { rank: 3, placed: true, ..usual }.written_rank(), 19);
+    assert_eq!(Terms { max_waiters: 2, rank: 3, placed: true, ttl: 1001 }.written(), [1001, 2, 83]);
 }
 
 #[test]

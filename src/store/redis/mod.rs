@@ -62,7 +62,7 @@ use super::background::Background;
 use super::builder::Limits;
 use super::key::Key;
 use super::notifier::{ALL, Link as Pushes};
-use super::operation::{Operation, Script};
+use super::operation::{Operation, Script, lua};
 use super::owed::Owed;
 use super::{Base, BreakerState, StoreStats};
 use crate::Error;
@@ -71,7 +71,7 @@ use crate::sync::lock;
 use crate::telemetry::Server;
 
 /// The clock that is added before every script. It sets `now`, in µs.
-pub(crate) const CLOCK: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/lib/clock.lua"));
+pub(crate) const CLOCK: &str = lua!("lib/clock");
 
 pub(crate) struct RedisStore {
     pub(in crate::store) base: Base,

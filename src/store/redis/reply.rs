@@ -20,11 +20,12 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// Parses the reply to a call of `runs` runs: a list, or numbers in a text, which cost the server less.
+    /// Parses the reply to a call of `runs` runs: a list, or what costs the server less: numbers in a text, or the time alone.
     pub(super) fn parse(reply: Value, runs: usize) -> Option<Self> {
         let values = match reply {
             Value::Array(values) => values,
             Value::BulkString(text) => numbers(&text)?,
+            now @ Value::Int(_) => vec![now],
             _ => return None,
         };
         let Some(&Value::Int(now @ 0..END)) = values.first() else { return None };
@@ -62,6 +63,9 @@ mod tests {
         assert_eq!((fields.integer().unwrap(), fields.integer().unwrap()), (1, -2));
         assert!(fields.next().is_err() && !fields.sent_twice());
         assert!(reply.sent_twice().fields(0..1).sent_twice());
+        let alone = |now| Reply::parse(Value::Int(now), 2);
+        assert!(alone(7).is_some_and(|reply| reply.now == 7 && reply.fields(1..2).len() == 0));
+        assert!(alone(-1).is_none());
         for none in ["", "1 ", "1 x", "OK", "-1 1", "9007199254740992 1"] {
             assert!(text(none).is_none(), "{none:?}");
         }

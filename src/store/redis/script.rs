@@ -19,7 +19,11 @@ pub(crate) struct Loaded {
 
 impl Loaded {
     pub(super) fn new(clock: &str, script: Script) -> Self {
-        let text = format!("{clock}{}", script.body);
+        let text = format!("{}{clock}{}", script.first, script.body);
+        // The clocks of tests replace `redis` too.
+        #[cfg(test)]
+        let text =
+            if clock == super::CLOCK { text } else { format!("{clock}{}{}", script.first, script.body) };
         #[cfg(test)]
         let text = mutants::applied(text);
         let sha = redis::Script::new(&text).get_hash().to_owned();

@@ -84,6 +84,7 @@ fn eval_runs<O: Operation>(
     }
     let reply: Vec<Value> = match time.client.query(&command).unwrap() {
         Value::Array(values) => values,
+        now @ Value::Int(_) => vec![now],
         // A text of numbers.
         text => {
             let text: String = redis::from_redis_value(text).unwrap();
@@ -94,7 +95,8 @@ fn eval_runs<O: Operation>(
     assert_eq!(reply[0], Value::Int(now));
     let fields = &reply[1..];
     assert_eq!(fields.len() % runs.len(), 0, "{fields:?}");
-    fields.chunks_exact(fields.len() / runs.len()).map(<[_]>::to_vec).collect()
+    let width = fields.len() / runs.len();
+    (0..runs.len()).map(|run| fields[run * width..(run + 1) * width].to_vec()).collect()
 }
 
 pub(super) struct Both {
