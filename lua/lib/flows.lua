@@ -50,7 +50,7 @@ local function new_flows()
 
   -- Keeps the mark as long as the queue.
   local function keep()
-    call('PEXPIRE', mark, math.ceil(tombstone / 1000))
+    call('PEXPIRE', mark, math.ceil(lease.tombstone / 1000))
   end
 
   -- Brings back the virtual time of a rank and the tags of its heads, if Redis has evicted them. Returns how many heads there

@@ -14,7 +14,6 @@ local lift = 4503599627370496 -- 2^52: above every time. ZSET members with highe
 local ranks, plain = 562949953421312, 140737488355328 -- 2^49: the scores of one rank; 2^47: of those, without a flow
 local holders, mark, queue, beats, fifth, sixth -- the keys of the current run
 local asker -- the token of the current run
-local channels, tombstone -- see lib/queue
 local heard, found -- the messages to the asker's process, and what `look` found, or why `enter` entered nothing
 
 -- The rules of a kind of lease. The Lua file of the kind fills them in. These are all that a free key needs; `?`: some
@@ -84,7 +83,8 @@ local function failure(problem)
   return {err = text}
 end
 
-local lease -- the helpers of rules and scripts; nil until `new_lease` runs
+-- The helpers of rules and scripts; nil until `new_lease` runs. lib/queue adds `channels` and `tombstone`.
+local lease
 local function new_lease()
   lease = {}
 
@@ -98,9 +98,10 @@ local function new_lease()
   -- may be one of this node of a Cluster alone. If it is not, or nobody listens there, the message goes to all nodes.
   -- If it is denied, the process asks in time.
   function lease.publish(process, text)
-    local all, heard_by = string.match(channels, '^(.*){%d+}:$'), nil
-    if all then heard_by = redis.pcall('SPUBLISH', channels .. process, text) end
-    if type(heard_by) ~= 'number' or heard_by == 0 then redis.pcall('PUBLISH', (all or channels) .. process, text) end
+    local all, heard_by = string.match(lease.channels, '^(.*){%d+}:$'), nil
+    if all then heard_by = redis.pcall('SPUBLISH', lease.channels .. process, text) end
+    if type(heard_by) == 'number' and heard_by > 0 then return end
+    redis.pcall('PUBLISH', (all or lease.channels) .. process, text)
   end
 
   -- Returns how many waiters are ahead of a new waiter of this rank.

@@ -11,9 +11,9 @@ local kept -- for how long the keys of the current queue are kept (ms), if known
 local function new_waiters()
   kind.more()
   local waiters, format, sub = {}, string.format, string.sub
-  local grant, alive
-  grant, alive, tombstone, channels = string.match(ARGV[1], '^(%d+) (%d+) (%d+) (.*)')
+  local grant, alive, tombstone, channels = string.match(ARGV[1], '^(%d+) (%d+) (%d+) (.*)')
   grant, tombstone = tonumber(grant), tonumber(tombstone)
+  lease.tombstone, lease.channels = tombstone, channels
   waiters.alive_until = now + alive
   local alive_until = format('%d', waiters.alive_until) -- Redis formats numbers more slowly than Lua
 

@@ -11,7 +11,8 @@
 local reply, filled, key = nil, 1, 1
 do
   local call, pcall, KEYS, ARGV, keys, runs = redis.call, redis.pcall, KEYS, ARGV, quick_keys, #KEYS / quick_keys
-  local holders, freed, is_usual, expiry = nil, nil, true, now + ARGV[2]
+  local is_usual, expiry = true, now + ARGV[2]
+  local holders, freed
   if runs == 1 then
     holders = call('EXISTS', unpack(KEYS, ARGV[arg] == 'acquire' and quick_free or quick_from, 4)) == 0
   else
