@@ -98,7 +98,8 @@ async fn readers_and_a_writer() {
     .await;
 }
 
-async fn is_quick_for_items(dedupe: impl Fn(&Store) -> Dedupe) {
+/// `times`: how often two claims, a confirmation and a release read the time.
+async fn is_quick_for_items(times: u64, dedupe: impl Fn(&Store) -> Dedupe) {
     let server = RedisServer::start().await;
     let dedupe = dedupe(&Store::redis(&server.url()).unwrap());
     let handle = async |item| {
@@ -112,6 +113,7 @@ async fn is_quick_for_items(dedupe: impl Fn(&Store) -> Dedupe) {
     let Claimed::New(claim) = dedupe.try_claim("c").await.unwrap() else { panic!("it is new") };
     assert!(claim.release().await.unwrap());
     assert!(took_the_quick_path(&server));
+    assert_eq!(server.calls_of("time"), times);
     // What was handled is known, whichever part entered it.
     for item in ["a", "b"] {
         assert!(matches!(dedupe.try_claim(item).await.unwrap(), Claimed::Duplicate), "{item}");
@@ -122,8 +124,8 @@ async fn is_quick_for_items(dedupe: impl Fn(&Store) -> Dedupe) {
 #[tokio::test]
 async fn an_item() {
     // All items are of one bucket.
-    is_quick_for_items(|store| Dedupe::exact(store, "d").capacity(100).remember_for(DAY).build().unwrap())
-        .await;
+    let exact = |store: &Store| Dedupe::exact(store, "d").capacity(100).remember_for(DAY).build().unwrap();
+    is_quick_for_items(2, exact).await;
 }
 
 #[tokio::test]
@@ -132,9 +134,10 @@ async fn an_item_of_a_filter() {
     let forever = |store: &Store| {
         Dedupe::builder().remember_forever().build(&filter().build(store, "d").unwrap()).unwrap()
     };
-    is_quick_for_items(forever).await;
-    is_quick_for_items(|store| Dedupe::new(&filter().remember_for(DAY).build(store, "d").unwrap()).unwrap())
-        .await;
+    is_quick_for_items(4, forever).await;
+    let for_a_day =
+        |store: &Store| Dedupe::new(&filter().remember_for(DAY).build(store, "d").unwrap()).unwrap();
+    is_quick_for_items(4, for_a_day).await;
 }
 
 #[tokio::test]
@@ -145,6 +148,7 @@ async fn a_flight() {
             assert_eq!(flights.run(key, async || 7).await.unwrap(), 7);
         }
         eventually("the flights end", SOON, async || locks(server) == 0).await;
+        assert_eq!(server.calls_of("time"), 2, "a lead needs no time");
     })
     .await;
 }
