@@ -146,8 +146,8 @@ where
     type Error = R::Error;
     type Future = ResponseFuture<S, Req, P, R>;
 
-    fn inner_error(&self, error: S::Error) -> R::Error {
-        self.reject.inner_error(error)
+    fn inner_error(error: S::Error) -> R::Error {
+        R::inner_error(error)
     }
 
     fn call(self: &Arc<Self>, inner: &mut S, request: Req) -> Self::Future {
@@ -249,7 +249,7 @@ where
         // Drops the inner future before the caller gets a refusal, and keeps a later poll from acquiring again.
         this.state.set(State::Done);
         Poll::Ready(match outcome {
-            Ok(outcome) => outcome.map_err(|error| layer.reject.inner_error(error)),
+            Ok(outcome) => outcome.map_err(R::inner_error),
             Err(refusal) => layer.reject.reject(refusal.into()),
         })
     }

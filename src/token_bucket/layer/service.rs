@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tower::Service;
 
-use super::future::{ResponseFuture, State};
+use super::future::{Passing, ResponseFuture, State};
 use super::quotas::ChosenQuotas;
 use super::settings::RateLimitLayer;
 use crate::middleware::{Middleware, give_up_ready, take_ready};
@@ -21,12 +21,14 @@ where
     type Error = R::Error;
     type Future = ResponseFuture<S, Req, R>;
 
-    fn inner_error(&self, error: S::Error) -> R::Error {
-        self.reject.inner_error(error)
+    fn inner_error(error: S::Error) -> R::Error {
+        R::inner_error(error)
     }
 
     fn call(self: &Arc<Self>, inner: &mut S, request: Req) -> Self::Future {
-        ResponseFuture { layer: Arc::clone(self), state: self.begin(inner, request) }
+        let state = self.begin(inner, request);
+        let is_over = matches!(state, State::Calling { passing: Passing::Unlimited, .. });
+        ResponseFuture { layer: (!is_over).then(|| Arc::clone(self)), state }
     }
 }
 
