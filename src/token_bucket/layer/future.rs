@@ -11,7 +11,7 @@ use tokio::task::coop::consume_budget;
 use tower::Service;
 
 use super::settings::RateLimitLayer;
-use crate::middleware::away::Away;
+use crate::middleware::{away::Away, take_ready};
 use crate::telemetry::Outcome;
 use crate::token_bucket::Decision;
 use crate::token_bucket::limiter::Acquire;
@@ -83,6 +83,13 @@ pin_project! {
 }
 
 impl<S: Service<Req>, Req> State<S, Req> {
+    pub(super) fn looking_up(asked: LookedUp, cost: u32, inner: &mut S, request: Req) -> Self
+    where
+        S: Clone,
+    {
+        Self::LookingUp { asked, cost, call: Some(Box::new((take_ready(inner), request))) }
+    }
+
     pub(super) fn asking(acquire: Acquire, inner: S, request: Req) -> Self {
         Self::Asking { asking: Box::new(Asking { acquire, outage: None, call: Some((inner, request)) }) }
     }

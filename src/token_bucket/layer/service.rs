@@ -39,7 +39,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         if cost == 0 {
             return State::unlimited(inner, request);
         }
-        let extracted = match self.key_of(&request) {
+        let key = match self.key_of(&request) {
+            Extracted::Ready(Ok(Some(key))) => key,
             Extracted::Ready(Ok(None)) => return State::unlimited(inner, request),
             Extracted::Ready(Err(error)) => {
                 if settings.passes_without_key(&error) {
@@ -48,30 +49,21 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
                 give_up_ready(inner);
                 return State::Refused { refusal: Some(error.into()) };
             }
-            extracted => extracted,
-        };
-        let (extracted, quotas) = match (extracted, self.quotas_of(&request)) {
-            (Extracted::Ready(Ok(Some(key))), quotas) => {
-                let quotas = settings.limiter.learned_or(&key, cost, quotas);
-                (Extracted::Ready(Ok(Some(key))), quotas)
-            }
-            others => others,
-        };
-        let (key, quotas) = match (extracted, quotas) {
-            (Extracted::Ready(Ok(Some(key))), ChosenQuotas::Ready(quotas)) => (key, quotas),
-            (key, quotas) => {
-                let is_pending = matches!(key, Extracted::Pending(_));
-                let limiter = is_pending.then(|| settings.limiter.clone());
-                let asked = Box::pin(async move {
-                    let Some(key) = key.await? else { return Ok(None) };
-                    let quotas = match limiter {
-                        Some(limiter) => limiter.learned_or(&key, cost, quotas),
-                        None => quotas,
-                    };
+            pending => {
+                let (limiter, quotas) = (settings.limiter.clone(), self.quotas_of(&request));
+                let asked = async move {
+                    let Some(key) = pending.await? else { return Ok(None) };
+                    let quotas = limiter.learned_or(&key, cost, quotas);
                     Ok(Some((key, quotas.get().await)))
-                });
-                let call = Some(Box::new((take_ready(inner), request)));
-                return State::LookingUp { asked, cost, call };
+                };
+                return State::looking_up(Box::pin(asked), cost, inner, request);
+            }
+        };
+        let quotas = match settings.limiter.learned_or(&key, cost, self.quotas_of(&request)) {
+            ChosenQuotas::Ready(quotas) => quotas,
+            pending => {
+                let asked = async move { Ok(Some((key, pending.get().await))) };
+                return State::looking_up(Box::pin(asked), cost, inner, request);
             }
         };
         let is_read = !self.hooks.are_unread();
