@@ -14,10 +14,14 @@ pub(crate) fn now() -> Instant {
     now + suspended(now, false)
 }
 
-/// Like [`now`], without another clock reading: after a suspend it may be too early, by the time in suspend, for half a
-/// millisecond. So a lease that counts from it ends too early then, never too late.
+/// Like [`now`], but see [`at`].
 pub(crate) fn recent() -> Instant {
-    let now = Instant::now();
+    at(Instant::now())
+}
+
+/// This clock at a recent time of the clock that excludes suspend, without another reading: after a suspend it may be too
+/// early, by the time in suspend, for half a millisecond. So a lease that counts from it ends too early then, never too late.
+pub(crate) fn at(now: Instant) -> Instant {
     now + suspended(now, true)
 }
 

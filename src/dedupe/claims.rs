@@ -130,7 +130,7 @@ impl<M: Memory, K: Kind<Holders = Holder<false>, Outcome = M>> Claims<K> {
         let item = self.memory().item(item);
         self.memory().open().await?;
         let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..Wait::FOR_EVER });
-        let ask = Ask { bypass, ..Ask::new(item.clone(), Subject::Flight, String::new(), 0, wait) };
+        let ask = Ask { bypass, ..Ask::new(item.clone(), Subject::Flight, Default::default(), 0, wait) };
         match self.leases.acquire_or_find(M::key(&item), ask).await? {
             Got::Lease(lease, _) => Ok(Looked::New(Claim::new(lease, place(Arc::clone(self), item)))),
             Got::Done(Found::Handled(level)) => Ok(Looked::Known(self.memory().known(&item, level))),

@@ -59,7 +59,7 @@ impl Replays {
 
     /// Claims a key. Returns an error if another caller holds the claim. Does not count a decision.
     pub(crate) async fn claim(self: &Arc<Self>, key: Key) -> Result<Replay, Error> {
-        let ask = Ask::new(Asker::default(), Subject::Flight, String::new(), 0, None);
+        let ask = Ask::new(Asker::default(), Subject::Flight, Default::default(), 0, None);
         match self.claims.leases.acquire_or_find(key, ask).await? {
             Got::Done(Found::Answer { bytes, .. }) => Ok(Replay::Known(bytes)),
             // Drops the claim: what was handled is not handled again.

@@ -87,7 +87,7 @@ impl<B: Default, E> Reject<http::Response<B>, E> for Refuse {
         Ok(status(&refusal).into_http())
     }
 
-    fn inner_error(&self, error: E) -> E {
+    fn inner_error(error: E) -> E {
         error
     }
 }

@@ -42,8 +42,8 @@ where
     type Error = R::Error;
     type Future = BoxFuture<'static, Result<Self::Response, R::Error>>;
 
-    fn inner_error(&self, error: S::Error) -> R::Error {
-        self.reject.inner_error(error)
+    fn inner_error(error: S::Error) -> R::Error {
+        R::inner_error(error)
     }
 
     fn call(self: &Arc<Self>, inner: &mut S, request: Request<B>) -> Self::Future {
@@ -67,11 +67,11 @@ where
                 (Ok(None), _) | (Ok(Some(_)), Ok(None)) => {
                     let response = inner.call(request).await;
                     let response = response.map(|response| response.map(FlightBody::untouched));
-                    return response.map_err(|error| shared.reject.inner_error(error));
+                    return response.map_err(R::inner_error);
                 }
             };
             match Arc::clone(&shared).handle(inner, request, key).await {
-                Ok(Answered::Handled(response)) => response.map_err(|error| shared.reject.inner_error(error)),
+                Ok(Answered::Handled(response)) => response.map_err(R::inner_error),
                 Ok(Answered::Replayed(answer)) => {
                     decisions.count(Outcome::Shared);
                     Ok(replayed(answer))

@@ -14,6 +14,7 @@ use super::kind::{Found, Kind, Query};
 use super::operations::{Answer, Verb, What};
 use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::Outcome as _;
+use super::token::Suffix;
 use super::tokens::{Effect, Event, Grant, Release, unexpected};
 use super::validity::{Anchor, Validity};
 use crate::error::{Busy, Cause, Subject, Why};
@@ -26,7 +27,7 @@ use crate::{Error, Key, clock};
 pub(crate) struct Ask<Q = ()> {
     pub(crate) subject: Subject,
     /// The suffix that the kind of lease adds to the token.
-    pub(crate) suffix: String,
+    pub(crate) suffix: Suffix,
     /// Waiters of lower ranks are served first.
     pub(crate) rank: i64,
     /// How to wait; `None`: do not wait.
@@ -42,7 +43,7 @@ pub(crate) struct Ask<Q = ()> {
 }
 
 impl<Q> Ask<Q> {
-    pub(crate) fn new(query: Q, subject: Subject, suffix: String, rank: i64, wait: Option<Wait>) -> Self {
+    pub(crate) fn new(query: Q, subject: Subject, suffix: Suffix, rank: i64, wait: Option<Wait>) -> Self {
         Self { subject, suffix, rank, wait, query, bypass: false, gives_up: false, early: None }
     }
 
@@ -73,7 +74,7 @@ impl<K: Kind> Leases<K> {
         key: Key,
         mut ask: Ask<Query<K>>,
     ) -> Result<Got<Found<K>>, Error> {
-        let Some(Wait { max_wait, .. }) = ask.wait else { return self.ask_at_once(&key, &ask).await };
+        let Some(Wait { max_wait, .. }) = ask.wait else { return self.ask_at_once(key, &ask).await };
         // A deadline that overflows is no deadline.
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
         loop {
@@ -166,37 +167,60 @@ impl<K: Kind> Leases<K> {
     ///
     /// Such a call has no place in a queue: nothing but its answer concerns it. So it is not among the
     /// [tokens](super::tokens) of this process before it holds a lease, and needs no waiter.
-    async fn ask_at_once(&self, key: &Key, ask: &Ask<Query<K>>) -> Result<Got<Found<K>>, Error> {
-        let is_closed = || *self.holding.closed.borrow();
-        if is_closed() {
+    async fn ask_at_once(&self, key: Key, ask: &Ask<Query<K>>) -> Result<Got<Found<K>>, Error> {
+        if self.holding.is_closed() {
             return Err(Error::interrupted());
         }
         let (admission, options) = (&self.admission, self.options());
         let (id, token) = admission.token(&self.holding, &ask.suffix);
-        let mut undo = Undo { admission, options, key, token: &token, is_armed: true };
+        if let Some(cells) = admission.namespace.cells() {
+            let (scene, terms) = (&admission.scene, ask.terms(&self.holding));
+            let step =
+                |state: &mut _, now| scene.acquire(state, &token, Some(&ask.query), ask.bypass, terms, now);
+            let answer = cells.step(key.as_bytes(), step)?;
+            let at = cells.time_of_leases(answer.now);
+            return self.answered(key, id, token, ask, answer, (at, at));
+        }
+        let mut undo = Undo { admission, options, key: &key, token: &token, is_armed: true };
         let sent = clock::recent();
-        let answer = match admission.ask_memory(key, &token, &self.holding, ask) {
-            Some(answer) => answer,
-            None => admission.ask(key.clone(), Arc::clone(&token), &self.holding, ask).await,
-        };
+        let answer = admission.ask(key.clone(), Arc::clone(&token), &self.holding, ask).await;
         // Without an answer, the acquire may still run. With one, a copy may, if there was one.
         undo.is_armed = answer.as_ref().map_or_else(|error| !error.is_not_sent(), |answer| answer.twice);
-        let Answer { now, what, found, twice, .. } = answer?;
-        if is_closed() {
+        let answer = answer?;
+        let is_expected = matches!(
+            answer.what,
+            What::Acquired(Standing::Held { .. } | Standing::Done | Standing::Refused { .. })
+        );
+        let is_closed = self.holding.is_closed();
+        if is_closed || !is_expected {
             undo.is_armed = true;
-            return Err(Error::interrupted());
+            return Err(if is_closed { Error::interrupted() } else { unexpected() });
         }
+        undo.is_armed &= !matches!(answer.what, What::Acquired(Standing::Held { .. }));
+        drop(undo);
+        self.answered(key, id, token, ask, answer, (sent, clock::now()))
+    }
+
+    /// Returns what the answer to an acquire says that was sent, and answered, at these times.
+    fn answered(
+        &self,
+        key: Key,
+        id: u64,
+        token: Arc<str>,
+        ask: &Ask<Query<K>>,
+        Answer { now, what, found, twice, .. }: Answer<Found<K>>,
+        (sent, at): (Instant, Instant),
+    ) -> Result<Got<Found<K>>, Error> {
+        let (admission, options) = (&self.admission, self.options());
         match what {
             What::Acquired(Standing::Held { expiry, fence }) => {
-                undo.is_armed = false;
                 let until = Anchor { sent, now }.until(expiry, options.ttl, options.drift);
-                let at = if admission.namespace.cells().is_some() { sent } else { clock::now() };
                 let Some(validity) = Validity::granted(until, at) else {
-                    admission.release_later(undo.release(twice));
+                    let ttl = options.ttl;
+                    admission.release_later(Release::new(&key, &token, twice, ttl, ttl + ALIVE));
                     let text = "the lease was granted, but expired before the reply arrived";
                     return Err(Error::unavailable(Cause::TimedOut, text));
                 };
-                let (key, token) = (key.clone(), Arc::clone(&token));
                 let grant = Grant { key, token, id, fence, twice, validity, at, offered: false };
                 let lease = admission.hold(grant, &self.holding);
                 let keeper = Arc::clone(admission) as Arc<dyn Keeper>;
@@ -208,29 +232,12 @@ impl<K: Kind> Leases<K> {
             }
             What::Acquired(Standing::Queued { .. } | Standing::Withdrawn)
             | What::Released(_)
-            | What::Completed(..) => {
-                undo.is_armed = true;
-                Err(unexpected())
-            }
+            | What::Completed(..) => Err(unexpected()),
         }
     }
 }
 
 impl<K: Kind> Admission<K> {
-    /// Acquires for a token, if the store is in memory.
-    fn ask_memory(
-        &self,
-        key: &Key,
-        token: &Arc<str>,
-        holding: &Holding,
-        ask: &Ask<Query<K>>,
-    ) -> Option<Result<Answer<Found<K>>, Error>> {
-        let terms = ask.terms(holding);
-        let step =
-            |state: &mut _, now| self.scene.acquire(state, token, Some(&ask.query), ask.bypass, terms, now);
-        Some(self.namespace.cells()?.step(key.as_bytes(), step))
-    }
-
     /// Returns the refusal for a place in the queue that is not served before the deadline, by how long leases were held of
     /// late, if the options say so.
     fn too_late(

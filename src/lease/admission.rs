@@ -153,7 +153,7 @@ impl<K: Kind> Admission<K> {
     }
 
     /// Returns a new token without an entry here, and the id in it.
-    pub(crate) fn token(&self, holding: &Holding, suffix: &str) -> (u64, Arc<str>) {
+    pub(crate) fn token(&self, holding: &Holding, suffix: impl AsRef<[u8]>) -> (u64, Arc<str>) {
         self.local.token(holding, suffix)
     }
 

@@ -157,8 +157,7 @@ impl Leases<Exclusive> {
         keys: &[Key],
         suffixes: &[String],
     ) -> Result<Vec<Lease>, Error> {
-        let is_closed = || *self.holding.closed.borrow();
-        if is_closed() {
+        if self.holding.is_closed() {
             return Err(Error::interrupted());
         }
         let (admission, options) = (&self.admission, self.options());
@@ -198,7 +197,7 @@ impl Leases<Exclusive> {
             All::Withdrawn => return Err(unexpected()),
         };
         arm(&mut undos, true);
-        if is_closed() {
+        if self.holding.is_closed() {
             return Err(Error::interrupted());
         }
         let (at, anchor) = (clock::now(), Anchor { sent, now });

@@ -39,8 +39,11 @@ impl Ends {
         }
     }
 
-    pub(crate) fn remove(&mut self, token: &str) {
-        self.used -= self.until.remove(token).map_or(0, |(_, weight)| weight);
+    /// Removes a lease. Returns whether there was one.
+    pub(crate) fn remove(&mut self, token: &str) -> bool {
+        let removed = self.until.remove(token);
+        self.used -= removed.map_or(0, |(_, weight)| weight);
+        removed.is_some()
     }
 
     /// Returns all tokens, in order.
@@ -156,7 +159,7 @@ mod tests {
         assert!(Ends::default().have_ended(-1));
         let mut ends = three();
         assert_eq!([19, 20, 39, 40].map(|now| ends.have_ended(now)), [false, false, false, true]);
-        ["a", "b", "c"].iter().for_each(|token| ends.remove(token));
+        assert!(["a", "b", "c"].iter().all(|token| ends.remove(token)) && !ends.remove("a"));
         assert!(ends.have_ended(0));
     }
 

@@ -68,7 +68,7 @@ pub(crate) trait Keeper: Send + Sync {
     }
 
     /// Releases the lease in the background, with retries while the store may still hold it.
-    fn release_detached(self: Arc<Self>, lease: LeaseHandle);
+    fn release_detached(self: Arc<Self>, lease: &LeaseHandle);
 
     /// Records that the store has released the lease.
     fn released(self: Arc<Self>, lease: &LeaseHandle);
@@ -236,7 +236,7 @@ impl Lease {
         let thread = background.clone();
         background.spawn(async move {
             sleep_until(due).await;
-            keeper.release_detached(lease);
+            keeper.release_detached(&lease);
             drop(thread);
         });
     }
@@ -249,7 +249,7 @@ impl Drop for Lease {
             return self.release_at(due);
         }
         if let Some(keeper) = self.keeper.take() {
-            keeper.release_detached(self.handle());
+            keeper.release_detached(&self.handle);
         }
     }
 }

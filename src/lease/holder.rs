@@ -100,8 +100,8 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
         }
     }
 
-    fn forget(&mut self, _: &str) {
-        self.holder = None;
+    fn forget(&mut self, token: &str) -> bool {
+        self.holder.take_if(|(holder, _)| **holder == *token).is_some()
     }
 
     fn raise(&mut self, fence: i64, now: i64) {

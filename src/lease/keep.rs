@@ -48,17 +48,24 @@ impl<K: Kind> Admission<K> {
 
     /// Ends a lease that was acquired at once. Nobody waits for it here, so it is released to the store.
     fn end_young(self: &Arc<Self>, lease: &LeaseHandle, detached: bool) -> (bool, Option<Release>) {
-        let (grant, cells) = (&lease.state.grant, self.namespace.cells());
-        let now = if cells.is_some() { clock::recent() } else { clock::now() };
-        let held = lease.state.stop(now);
-        lease.state.notify();
-        self.note_hold_time(held);
-        if let Some(cells) = cells {
+        let grant = &lease.state.grant;
+        let ended = |held: Option<Duration>| {
+            lease.state.notify(held.is_some());
+            self.note_hold_time(held);
+        };
+        if let Some(cells) = self.namespace.cells() {
+            let mut held = None;
             let step = |state: &mut KeyState<_>, now| {
+                held = lease.state.stop(cells.time_of_leases(now));
                 state.release(&grant.token, false, now, self.scene.spans) == Was::Held
             };
-            return (cells.step(grant.key.as_bytes(), step).unwrap_or(false), None);
+            let was_held = cells.step(grant.key.as_bytes(), step).unwrap_or(false);
+            ended(held);
+            return (was_held, None);
         }
+        let now = clock::now();
+        let held = lease.state.stop(now);
+        ended(held);
         let release = lease.state.release(ALIVE, now);
         if !detached {
             return (held.is_some(), Some(release));
@@ -80,7 +87,7 @@ impl<K: Kind> Admission<K> {
             held = lease.state.stop(now.at);
             Some(Event::Ends { release, id: lease.state.grant.id, fence: lease.state.grant.fence, detached })
         });
-        lease.state.notify();
+        lease.state.notify(held.is_some());
         self.note_hold_time(held);
         let release = match effects.pop() {
             Some(Effect::Release { release, owed: None }) if !detached && effects.is_empty() => Some(release),
@@ -154,8 +161,8 @@ impl<K: Kind> Keeper for Admission<K> {
         })
     }
 
-    fn release_detached(self: Arc<Self>, lease: LeaseHandle) {
-        self.end(&lease, true);
+    fn release_detached(self: Arc<Self>, lease: &LeaseHandle) {
+        self.end(lease, true);
     }
 
     fn released(self: Arc<Self>, lease: &LeaseHandle) {

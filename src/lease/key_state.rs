@@ -141,9 +141,11 @@ impl<H: Holders> KeyState<H> {
             self.grant(now, spans);
             before = self.queue.ahead(rank);
         }
-        let order = H::order(token);
-        if before == 0 && self.holders.fits(token) && self.queue.due(rank, order, now).is_none() {
-            let fence = self.holders.hold(token, now + ttl, now, &self.queue);
+        let order = || H::order(token);
+        if before == 0
+            && self.queue.due(rank, order, now).is_none()
+            && let Some(fence) = self.holders.hold_if_it_fits(token, now + ttl, now, &self.queue)
+        {
             return Standing::Held { expiry: now + ttl, fence };
         }
         if done.is_some() {
@@ -154,7 +156,7 @@ impl<H: Holders> KeyState<H> {
         }
         // An old tombstone is out of date, also after the clock was set back.
         self.tombstones.remove(token);
-        let (is_new, place) = self.queue.line_up(Arc::clone(token), (rank, order), now + spans.alive, now);
+        let (is_new, place) = self.queue.line_up(Arc::clone(token), (rank, order()), now + spans.alive, now);
         // Waiters may leave before their first heartbeat, so this renews a queue that is never empty, at half of its
         // time: that is longer than a waiter counts as alive.
         if is_new || (self.kept_until - now) / 1000 < spans.tombstone / 2000 {
@@ -175,8 +177,7 @@ impl<H: Holders> KeyState<H> {
     /// later is refused, also a second copy of one that ran.
     pub(crate) fn release(&mut self, token: &Arc<str>, withdrawn: bool, now: i64, spans: Spans) -> Was {
         self.sweep(now);
-        let was = if self.holders.held(token, now).is_some() {
-            self.holders.forget(token);
+        let was = if self.holders.forget(token) {
             Was::Held
         } else if self.queue.leave(token).is_some() {
             Was::Waiting

@@ -102,12 +102,16 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     }
     /// Makes a token a holder. Returns its fence.
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64;
+    /// Makes a token a holder if it [fits](Self::fits). Returns its fence then.
+    fn hold_if_it_fits(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> Option<i64> {
+        self.fits(token).then(|| self.hold(token, expiry, now, queue))
+    }
     /// Sets the expiry of a holder's lease.
     fn extend(&mut self, token: &str, expiry: i64, now: i64);
     /// Makes the next fence higher than one that was granted elsewhere. There is a holder.
     fn raise(&mut self, _fence: i64, _now: i64) {}
-    /// Removes a holder.
-    fn forget(&mut self, token: &str);
+    /// Removes a holder. Returns whether it was one.
+    fn forget(&mut self, token: &str) -> bool;
     /// Returns when the next lease ends; 0: unknown. No lease lasts longer than the ttl in its token. A longer one
     /// was granted before the server's clock was set back; it is cut to the ttl.
     fn soonest(&mut self, now: i64) -> i64;

@@ -96,6 +96,8 @@ pub(crate) struct Holding {
     pub(super) marks: String,
     /// Whether waiters of this value are sent away.
     pub(crate) closed: watch::Sender<bool>,
+    /// Has seen nothing of that.
+    pub(super) unseen: watch::Receiver<bool>,
     /// Where its leases are; `None` in models.
     pub(super) watched: Option<Weak<dyn Watched>>,
 }
@@ -109,8 +111,13 @@ pub(crate) trait Watched: Send + Sync {
 
 impl Holding {
     pub(crate) fn new(options: LeaseOptions, leases: Leases) -> Self {
-        let (marks, closed) = (token::marks(&options), watch::Sender::new(false));
-        Self { options, leases, marks, closed, watched: None }
+        let (marks, (closed, unseen)) = (token::marks(&options), watch::channel(false));
+        Self { options, leases, marks, closed, unseen, watched: None }
+    }
+
+    /// Whether waiters are sent away. Does not lock.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.unseen.has_changed().unwrap_or(true)
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct Local<K> {
 
 impl<K> Local<K> {
     /// Returns a new id, and the token that contains it.
-    pub(super) fn token(&self, holding: &Holding, suffix: &str) -> (u64, Arc<str>) {
+    pub(super) fn token(&self, holding: &Holding, suffix: impl AsRef<[u8]>) -> (u64, Arc<str>) {
         let id = self.ids.next();
         (id, token::write(&self.process, id, &holding.marks, suffix))
     }
@@ -134,7 +134,7 @@ impl<K: Kind> Admission<K> {
                     waiter.offer(Ok(Some(Got::Lease(lease, found))));
                 }
                 Effect::Tell { waiter, outcome } => waiter.offer(self.result(&waiter.ask, outcome)),
-                Effect::Lost { lease, .. } => lease.state.notify(),
+                Effect::Lost { lease, .. } => lease.state.notify(false),
                 Effect::Valid { lease, sent, until } => {
                     // Its holder may have seen it end since the step.
                     if !lease.state.renewed(sent, until, clock::now()) {

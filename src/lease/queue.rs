@@ -52,7 +52,8 @@ impl Queue {
     pub(crate) fn first(&self, now: i64) -> Option<&Arc<str>> {
         let (&(lowest, ..), _) = self.places.first_key_value()?;
         let (mut has_flow, mut first) = self.lowest(lowest)?;
-        if let Some(rank) = self.due(lowest, self.waiters.get(first)?.order, now) {
+        let order = self.waiters.get(first)?.order;
+        if let Some(rank) = self.due(lowest, || order, now) {
             (has_flow, first) = self.lowest(rank)?;
         }
         let rank = self.waiters.get(first)?.place.0;
@@ -83,8 +84,9 @@ impl Queue {
     }
 
     /// Returns the rank above this one that is served before it now, if one has waited for too long.
-    pub(crate) fn due(&self, rank: i64, order: Order, now: i64) -> Option<i64> {
-        let (aging, flows) = (order.aging?, self.flows.as_ref()?);
+    pub(crate) fn due(&self, rank: i64, order: impl FnOnce() -> Order, now: i64) -> Option<i64> {
+        let flows = self.flows.as_ref()?;
+        let aging = order().aging?;
         let since = |rank: i64| Some((flows.is_due(rank, aging, now)?, rank));
         let waits = |rank: &i64| self.counts[*rank as usize] > 0;
         Some((rank + 1..CLASSES).filter(waits).filter_map(since).min()?.1)

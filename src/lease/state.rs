@@ -188,10 +188,11 @@ impl LeaseState {
         }
     }
 
-    /// Notifies all tasks that wait for the end of the lease, and counts its loss, if it is lost.
-    pub(super) fn notify(&self) {
+    /// Notifies all tasks that wait for the end of the lease, and counts its loss, if it is lost. `is_given_up`: its holder
+    /// held it until now.
+    pub(super) fn notify(&self, is_given_up: bool) {
         self.changed.notify_waiters();
-        if lock(&self.state).1 != Phase::Ended {
+        if !is_given_up && lock(&self.state).1 != Phase::Ended {
             self.counts.lost();
         }
     }
@@ -199,7 +200,7 @@ impl LeaseState {
     /// Ends the lease, which is lost.
     pub(crate) fn lose(&self) {
         self.end(false);
-        self.notify();
+        self.notify(false);
     }
 
     /// Ends the lease for its holder. No other holder gets it yet.
@@ -211,7 +212,7 @@ impl LeaseState {
     /// Ends the lease for this holder. Returns for how long it was held, if that was until now.
     pub(crate) fn give_up(&self) -> Option<Duration> {
         let held = self.stop(clock::now());
-        self.notify();
+        self.notify(held.is_some());
         held
     }
 

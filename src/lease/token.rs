@@ -11,6 +11,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::options::{LeaseOptions, micros};
 use crate::store::hex;
 
@@ -19,6 +21,9 @@ const PROCESS: usize = 16;
 
 /// How long a fence is kept if the token does not say it, µs. At least 7 days are promised.
 const FENCE_TTL: i64 = 8 * 86_400 * 1_000_000;
+
+/// What a kind of lease adds to a token: text.
+pub(crate) type Suffix = SmallVec<[u8; 24]>;
 
 /// What the process of a waiter wrote into its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +84,7 @@ pub(crate) fn marks(options: &LeaseOptions) -> String {
 }
 
 /// Writes a token. `suffix`: what the kind of lease adds.
-pub(crate) fn write(process: &str, id: u64, marks: &str, suffix: &str) -> Arc<str> {
+pub(crate) fn write(process: &str, id: u64, marks: &str, suffix: impl AsRef<[u8]>) -> Arc<str> {
     // By hand: each acquire has a token.
     let mut digits = [0; 16];
     let (mut first, mut rest) = (digits.len(), id);
@@ -88,7 +93,7 @@ pub(crate) fn write(process: &str, id: u64, marks: &str, suffix: &str) -> Arc<st
         digits[first] = b"0123456789abcdef"[(rest & 0xf) as usize];
         rest >>= 4;
     }
-    let parts = [process.as_bytes(), b"-", &digits[first..], marks.as_bytes(), suffix.as_bytes()];
+    let parts = [process.as_bytes(), b"-", &digits[first..], marks.as_bytes(), suffix.as_ref()];
     let (mut token, mut end) = ([0; 128], 0);
     for part in parts {
         let Some(free) = token.get_mut(end..end + part.len()) else {

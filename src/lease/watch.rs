@@ -21,18 +21,14 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(lease: LeaseHandle, cancel_when_lost: bool) -> Self {
-        Self { lease: cancel_when_lost.then_some(lease), is_fresh: false, lost: None }
+    /// `None`: watches nothing.
+    pub(crate) fn new(lease: Option<LeaseHandle>) -> Self {
+        Self { lease, is_fresh: false, lost: None }
     }
 
     /// Says that the lease was acquired in this poll.
     pub(crate) fn fresh(self, is_fresh: bool) -> Self {
         Self { is_fresh, ..self }
-    }
-
-    /// Watches nothing.
-    pub(crate) fn none() -> Self {
-        Self { lease: None, is_fresh: false, lost: None }
     }
 
     /// Polls the work. Fails if the lease is lost before the work is done: then this may not be called again.
@@ -77,7 +73,7 @@ mod tests {
     #[tokio::test]
     async fn the_timer_is_set_once_the_work_has_to_wait() {
         let lock = Mutex::new(&Store::in_memory(), "watched").unwrap().lock("42").await.unwrap();
-        let mut watch = Watch::new(lock.handle(), true);
+        let mut watch = Watch::new(Some(lock.handle()));
         poll_fn(|context| {
             assert!(watch.poll(pin!(ready(())), context).is_ready());
             assert!(watch.lost.is_none());
@@ -91,7 +87,7 @@ mod tests {
     #[tokio::test]
     async fn work_does_not_begin_without_its_lease() {
         let lock = Mutex::new(&Store::in_memory(), "watched").unwrap().lock("42").await.unwrap();
-        let watch = Watch::new(lock.handle(), true);
+        let watch = Watch::new(Some(lock.handle()));
         lock.unlock().await.unwrap();
         let work = async { unreachable!("the lease is lost") };
         assert!(watch.run(pin!(work)).await.is_err_and(|error: Error| error.is_lost()));

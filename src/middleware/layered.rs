@@ -50,7 +50,7 @@ pub trait Middleware<S: Service<Req>, Req> {
     type Future: Future<Output = Result<Self::Response, Self::Error>>;
 
     /// Converts an error of the inner service.
-    fn inner_error(&self, error: S::Error) -> Self::Error;
+    fn inner_error(error: S::Error) -> Self::Error;
 
     /// Handles a request. `inner` was polled ready.
     fn call(self: &Arc<Self>, inner: &mut S, request: Req) -> Self::Future;
@@ -90,7 +90,7 @@ where
     type Future = L::Future;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.inner.poll_ready(context).map_err(|error| self.layer.inner_error(error))
+        self.inner.poll_ready(context).map_err(L::inner_error)
     }
 
     fn call(&mut self, request: Req) -> Self::Future {

@@ -191,7 +191,7 @@ impl StdError for Refusal {
 ///         }
 ///     }
 ///
-///     fn inner_error(&self, error: std::io::Error) -> MailError {
+///     fn inner_error(error: std::io::Error) -> MailError {
 ///         MailError::Server(error.to_string())
 ///     }
 /// }
@@ -218,7 +218,7 @@ pub trait Reject<Res, E> {
     fn reject(&self, refusal: Refusal) -> Result<Res, Self::Error>;
 
     /// Converts an error of the inner service.
-    fn inner_error(&self, error: E) -> Self::Error;
+    fn inner_error(error: E) -> Self::Error;
 }
 
 /// Returns refusals as errors: a boxed [`Refusal`]. This is the default.
@@ -232,7 +232,7 @@ impl<Res, E: Into<BoxError>> Reject<Res, E> for AsError {
         Err(refusal.into())
     }
 
-    fn inner_error(&self, error: E) -> BoxError {
+    fn inner_error(error: E) -> BoxError {
         error.into()
     }
 }
@@ -244,7 +244,7 @@ impl<Res, E, F: Fn(Refusal) -> Res> Reject<Res, E> for F {
         Ok(self(refusal))
     }
 
-    fn inner_error(&self, error: E) -> E {
+    fn inner_error(error: E) -> E {
         error
     }
 }

@@ -100,7 +100,7 @@ impl MutexGuard {
     ///
     /// [`is_lost`](Error::is_lost) if the lock was lost before the work was done: another holder may have overlapped with it.
     pub async fn run<F: Future>(self, work: impl FnOnce(LeaseHandle) -> F) -> Result<F::Output, Error> {
-        let watch = Watch::new(self.handle(), true);
+        let watch = Watch::new(Some(self.handle()));
         let outcome = watch.run(pin!(work(self.handle()))).await?;
         match self.unlock().await {
             Ok(false) => Err(Error::lost()),

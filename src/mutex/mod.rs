@@ -259,7 +259,10 @@ impl Mutex {
         let lease = match &self.quorum {
             #[cfg(feature = "quorum")]
             Some(quorum) => quorum.acquire(key, &suffix).await?,
-            _ => self.leases.acquire(key, Ask::new((), Subject::Lock, suffix, 0, wait)).await?,
+            _ => {
+                let ask = Ask::new((), Subject::Lock, suffix.into_bytes().into(), 0, wait);
+                self.leases.acquire(key, ask).await?
+            }
         };
         Ok(MutexGuard::new(lease, in_use))
     }

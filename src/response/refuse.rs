@@ -103,7 +103,7 @@ impl<B: From<String>, E> Reject<Response<B>, E> for Refuse {
         Ok(response)
     }
 
-    fn inner_error(&self, error: E) -> E {
+    fn inner_error(error: E) -> E {
         error
     }
 }

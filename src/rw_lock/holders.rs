@@ -84,8 +84,8 @@ impl Holders for RwHolders {
         self.ends.extend(token, expiry);
     }
 
-    fn forget(&mut self, token: &str) {
-        self.ends.remove(token);
+    fn forget(&mut self, token: &str) -> bool {
+        self.ends.remove(token)
     }
 
     fn soonest(&mut self, now: i64) -> i64 {

@@ -184,7 +184,7 @@ impl RwLock {
             Access::Read => (format!("/r{}", self.group), (!prefer_readers).into()),
             Access::Write => (format!("/w{most_writers}"), prefer_readers.into()),
         };
-        let ask = Ask::new((), Subject::Lock, suffix, rank, wait);
+        let ask = Ask::new((), Subject::Lock, suffix.into_bytes().into(), rank, wait);
         let locked = self.leases.acquire(key, ask).await;
         self.decisions.admitted(locked)
     }

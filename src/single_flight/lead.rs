@@ -264,7 +264,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         loop {
             let (wait, bypass) = (waits.then_some(Wait::FOR_EVER), unread.is_some());
             let gives_up = self.settings.runs_alone;
-            let ask = Ask { bypass, gives_up, ..Ask::new(asker, Subject::Flight, String::new(), 0, wait) };
+            let ask =
+                Ask { bypass, gives_up, ..Ask::new(asker, Subject::Flight, Default::default(), 0, wait) };
             let asked = clock::now();
             let (found, lease) = match self.leases.acquire_or_find(key.clone(), ask).await {
                 Ok(Got::Done(found)) => (Some(found), None),

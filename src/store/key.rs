@@ -144,20 +144,32 @@ from_display!(std::net::Ipv6Addr);
 impl From<std::net::Ipv4Addr> for Key {
     fn from(addr: std::net::Ipv4Addr) -> Self {
         // Written by hand for speed: every request of a layer keyed by address comes through here.
-        let (mut text, mut length) = ([b'.'; 16], 0);
+        let (mut text, mut length) = ([0; 24], 0);
         for octet in addr.octets() {
-            for (digit, shown) in
-                [(octet / 100, octet > 99), (octet / 10 % 10, octet > 9), (octet % 10, true)]
-            {
-                text[length] = b'0' + digit;
-                length += usize::from(shown);
-            }
-            text[length] = b'.';
-            length += 1;
+            let (octet, digits) = OCTETS[usize::from(octet)];
+            text[length..length + 4].copy_from_slice(&octet);
+            length += digits + 1;
         }
-        Self::new(&text[..length - 1])
+        Self(SmallVec::from_buf_and_len(text, length - 1))
     }
 }
+
+/// The octets of addresses with a dot behind each, and how many digits they have.
+static OCTETS: [([u8; 4], usize); 256] = {
+    let (mut octets, mut octet) = ([([b'.'; 4], 0); 256], 0);
+    while octet < 256 {
+        let (text, digits) = &mut octets[octet];
+        *digits = 1 + (octet > 9) as usize + (octet > 99) as usize;
+        let (mut at, mut rest) = (*digits, octet);
+        while at > 0 {
+            at -= 1;
+            text[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        octet += 1;
+    }
+    octets
+};
 
 impl From<std::net::IpAddr> for Key {
     fn from(addr: std::net::IpAddr) -> Self {

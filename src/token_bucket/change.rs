@@ -67,7 +67,7 @@ impl Bucket {
         }
     }
 
-    fn in_windows_of(mut self, now: i64) -> Self {
+    pub(super) fn in_windows_of(mut self, now: i64) -> Self {
         self.move_windows(now);
         self
     }

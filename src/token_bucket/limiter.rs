@@ -17,9 +17,9 @@ use super::learn::Learned;
 use super::operations::Reserve;
 use super::quota::Quotas;
 use super::several::{Price, ReserveAll, keys_of};
-use super::state::Ask;
+use super::state::{Ask, Bucket};
 use super::{Decision, Several, TokenBucket};
-use crate::store::failure::Sharing;
+use crate::store::{Cells, failure::Sharing};
 use crate::telemetry::Decisions;
 use crate::{Error, Key};
 
@@ -62,12 +62,19 @@ impl Limiter {
         if let (Self::All(_), Some(_)) = (self, quotas) {
             return self.with(quotas).begin(None, key, cost, is_read);
         }
-        if !is_read && let Some(admitted) = self.admit(quotas, &key, cost) {
-            return match admitted {
-                Ok(None) => Begun::Admitted,
-                Ok(Some(refused)) => Begun::Decided(Ok(refused), key),
-                Err(error) => Begun::Decided(Err(error), key),
+        if !is_read && let Some((bucket, cells)) = self.at_once(quotas, cost) {
+            let (quotas, ask) = (quotas.unwrap_or(&bucket.quotas), Ask { cost: cost.into(), wait: 0 });
+            // Beside the reply, which is small then.
+            let mut refused = None;
+            let step = |bucket: &mut _, now| {
+                if let Some(decision) = Reserve::admit(quotas, ask, bucket, now) {
+                    refused = Some(decision);
+                }
             };
+            if let Err(error) = cells.step(key.as_bytes(), step) {
+                return Begun::Decided(Err(error), key);
+            }
+            return refused.map_or(Begun::Admitted, |refused| Begun::Decided(Ok(refused), key));
         }
         match self.step(quotas, &key, cost) {
             Step::One(Decide::Decided(Some(decided))) | Step::All(Decide::Decided(Some(decided))) => {
@@ -77,21 +84,11 @@ impl Limiter {
         }
     }
 
-    /// Decides a request in memory, if it does not wait. `Ok(None)`: it is admitted.
-    #[inline]
-    fn admit(
-        &self,
-        quotas: Option<&Quotas>,
-        key: &Key,
-        cost: u32,
-    ) -> Option<Result<Option<Decision>, Error>> {
+    /// The only bucket of a request, if it is in memory and the request does not wait.
+    fn at_once(&self, quotas: Option<&Quotas>, cost: u32) -> Option<(&TokenBucket, &Cells<Bucket>)> {
         let Self::One(bucket) = self else { return None };
-        let (quotas, ask) = (quotas.unwrap_or(&bucket.quotas), Ask { cost: cost.into(), wait: 0 });
-        if bucket.max_wait > 0 || cost > quotas.max_cost() {
-            return None;
-        }
-        let cells = bucket.clients.namespace.cells()?;
-        Some(cells.step(key.as_bytes(), |bucket, now| Reserve::admit(quotas, ask, bucket, now)))
+        let is_possible = bucket.max_wait == 0 && cost <= quotas.unwrap_or(&bucket.quotas).max_cost();
+        Some((bucket, bucket.clients.namespace.cells().filter(|_| is_possible)?))
     }
 
     /// As [`begin`](Self::begin), for a caller that polls the decision in any case.
@@ -147,6 +144,7 @@ impl Limiter {
 
     /// The learned quotas of a request, or else those that were chosen: also if the learned ones could never admit it. Then
     /// no response would ever tell other quotas.
+    #[inline]
     pub(crate) fn learned_or(&self, key: &Key, cost: u32, chosen: ChosenQuotas) -> ChosenQuotas {
         let Some(learned) = &self.first().learned else { return chosen };
         match self.first_key(key) {
@@ -193,6 +191,7 @@ impl Limiter {
         }
     }
 
+    #[inline]
     fn buckets(&self) -> &[TokenBucket] {
         match self {
             Self::One(bucket) => std::slice::from_ref(bucket),
@@ -201,6 +200,7 @@ impl Limiter {
     }
 
     /// The bucket of the first limit, which identifies the sender of a request.
+    #[inline]
     pub(crate) fn first(&self) -> &TokenBucket {
         &self.buckets()[0]
     }

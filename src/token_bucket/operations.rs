@@ -9,7 +9,7 @@ use super::bucket_state::{BucketState, micros};
 use super::cancel::Cancel;
 use super::decision::Decision;
 use super::state::{Ask, Bucket, Level, Moment};
-use crate::store::{Arguments, END, Field, Fields, Garbled, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Cell as _, END, Field, Fields, Garbled, Operation, Repeat, Script, script};
 use crate::token_bucket::quota::{MOST_REPEATS, Quotas};
 
 /// Charges a request in full, or not at all.
@@ -226,6 +226,10 @@ impl Operation for Reserve {
 impl Reserve {
     /// Like [`apply`](Operation::apply), where nobody reads an admission. `None`: the request is admitted.
     pub(super) fn admit(quotas: &Quotas, ask: Ask, bucket: &mut Bucket, now: i64) -> Option<Decision> {
+        // Unused, so that the request fits.
+        if bucket.levels.is_empty() && bucket.is_idle(now) {
+            *bucket = Bucket::full(quotas).in_windows_of(now);
+        }
         if bucket.fits_in_place(quotas) {
             bucket.sweep(now);
             bucket.set_back(now);

@@ -138,13 +138,22 @@ impl Level {
         self.last = self.last.max(self.tat);
     }
 
-    /// Whether a TAT owes more than the burst.
+    /// Whether a TAT owes more than the burst without `tokens`.
     #[inline]
-    fn owes(&self, tat: Moment, now: i64) -> bool {
+    fn owes(&self, tat: Moment, now: i64, tokens: i64) -> bool {
         let Tokens { burst, num, den } = self.quota;
         // Exact, and without a division.
         let ahead = i128::from(tat.whole - now) * i128::from(den) + i128::from(tat.part);
-        num != 0 && ahead > i128::from(burst) * i128::from(num)
+        num != 0 && ahead > i128::from(burst - tokens) * i128::from(num)
+    }
+
+    /// Whether so many tokens are available by `until`, counted from the TAT or from `start`, whichever is later.
+    #[inline]
+    fn has(&self, now: i64, start: i64, until: i64, tokens: i64) -> bool {
+        match self.quota.num {
+            0 => tokens <= self.unused(now, start, until),
+            _ => !self.owes(self.tat.max(Moment::at(start)), until, tokens),
+        }
     }
 }
 
@@ -220,7 +229,7 @@ impl Bucket {
         if self.blocked_until <= now {
             self.blocked_until = 0;
         }
-        let owes = |level: &Level| level.owes(level.tat.max(level.last), now);
+        let owes = |level: &Level| level.owes(level.tat.max(level.last), now, 0);
         self.seen = if self.blocked_until > 0 || self.holds.is_some() || self.levels.iter().any(owes) {
             now
         } else {
@@ -255,7 +264,7 @@ impl Bucket {
         for level in &mut self.levels {
             if level.quota.num == 0 {
                 is_moved |= level.limit_window(now);
-            } else if seen == 0 && level.owes(level.tat.max(level.last), now) {
+            } else if seen == 0 && level.owes(level.tat.max(level.last), now, 0) {
                 let empty = Moment::at(now).advance(&Pace::of(level.quota), level.quota.burst);
                 (level.tat, level.last) = (level.tat.min(empty), level.last.min(empty));
                 is_moved = true;
@@ -267,8 +276,9 @@ impl Bucket {
     /// Whether the request fits.
     #[inline]
     pub(crate) fn has(&self, quotas: &Quotas, now: i64, ask: Ask) -> bool {
-        self.start(now) <= now + ask.wait
-            && ask.cost <= self.free(quotas, now, ask.wait)
+        let (start, until, tokens) = (self.start(now), now + ask.wait, ask.cost + self.held());
+        start <= until
+            && self.pairs(quotas).all(|(level, _)| level.has(now, start, until, tokens))
             && (ask.wait == 0 || !quotas.have_windows() || self.has_in_windows(quotas, now, ask))
             && (self.holds.is_none() || ask.cost <= i64::from(quotas.max_cost()) - self.held())
     }

@@ -6,7 +6,7 @@ use crate::lease::ends::Ends;
 use crate::lease::flows::{Flow, Order};
 use crate::lease::kind::{Holders, Kind, Scripts, scripts};
 use crate::lease::queue::Queue;
-use crate::lease::token::ending;
+use crate::lease::token::{Suffix, ending};
 
 /// The number of flows that are told apart.
 pub(super) const MOST_FLOWS: i64 = 1 << 22;
@@ -80,20 +80,20 @@ fn order(token: &str) -> Order {
 }
 
 /// Returns the suffix of a token that weighs `n`, of a limit.
-pub(super) fn suffix(n: u32, limit: u32) -> String {
-    let mut text = String::with_capacity(22);
-    for mut number in [n, limit] {
-        text.push('/');
-        let mut digits = [b'0'; 10];
-        let mut first = digits.len();
-        while number > 0 || first == digits.len() {
+pub(super) fn suffix(n: u32, limit: u32) -> Suffix {
+    let mut text = [b'/'; 24];
+    let mut first = text.len();
+    // From the right.
+    for mut number in [limit, n] {
+        let end = first;
+        while number > 0 || first == end {
             first -= 1;
-            digits[first] += (number % 10) as u8;
+            text[first] = b'0' + (number % 10) as u8;
             number /= 10;
         }
-        text.extend(digits[first..].iter().map(|digit| char::from(*digit)));
+        first -= 1;
     }
-    text
+    Suffix::from_slice(&text[first..])
 }
 
 #[derive(Clone, Debug, Default)]
@@ -142,12 +142,18 @@ impl Holders for PermitHolders {
         0
     }
 
+    fn hold_if_it_fits(&mut self, token: &Arc<str>, expiry: i64, _: i64, _: &Queue) -> Option<i64> {
+        // Reads the token once.
+        let Some((weight, limit)) = size(token) else { return (self.used() == 0).then_some(0) };
+        (self.used() + weight <= limit).then(|| self.0.insert(token, expiry, weight)).map(|()| 0)
+    }
+
     fn extend(&mut self, token: &str, expiry: i64, _: i64) {
         self.0.extend(token, expiry);
     }
 
-    fn forget(&mut self, token: &str) {
-        self.0.remove(token);
+    fn forget(&mut self, token: &str) -> bool {
+        self.0.remove(token)
     }
 
     fn soonest(&mut self, now: i64) -> i64 {

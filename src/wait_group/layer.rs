@@ -220,7 +220,7 @@ impl Acquire for Source {
             asked.map_err(|refusal| if refusal.is_exceeds_limit() { outage } else { refusal })
         };
         let settled = self.away.settle(asked, local).await;
-        let lease = self.decisions().settle(settled)?.map(Lease::from);
+        let lease = self.decisions().settle(settled)?;
         Ok(match &self.adaptive {
             Some(adaptive) => lease.map(|lease| adaptive.in_flight(lease, weight)),
             None => lease,

@@ -134,8 +134,7 @@ impl WaitGroup {
     /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
-        let added = self.acquire(key.into(), n, self.limit, Some(self.wait), self.turn).await;
-        self.decisions.admitted(added)
+        self.permit(self.acquire(key.into(), n, self.limit, Some(self.wait), self.turn).await)
     }
 
     /// Acquires a permit if one is free and there are no waiters. Does not wait.
@@ -154,8 +153,7 @@ impl WaitGroup {
     ///
     /// Same as [`try_add`](Self::try_add).
     pub async fn try_add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
-        let added = self.acquire(key.into(), n, self.limit, None, self.turn).await;
-        self.decisions.admitted(added)
+        self.permit(self.acquire(key.into(), n, self.limit, None, self.turn).await)
     }
 
     /// Waits until no permit is held and no caller waits for one. The store checks both in one step.
@@ -168,7 +166,7 @@ impl WaitGroup {
     pub async fn wait(&self, key: impl Into<Key>) -> Result<(), Error> {
         let wait = Wait { max_waiters: u32::MAX, ..self.wait };
         // A token that waits until no permit is held, and then holds nothing.
-        let ask = Ask::new((), Subject::Permit, "/idle".into(), holders::IDLE, Some(wait));
+        let ask = Ask::new((), Subject::Permit, b"/idle".as_slice().into(), holders::IDLE, Some(wait));
         let lease = self.leases.acquire(key.into(), ask).await?;
         // This lease holds nothing, so its duration must not count as a hold time.
         lease.state.give_up();
@@ -299,7 +297,13 @@ impl WaitGroup {
         (replicas, Self { leases, queueing, ..self.clone() })
     }
 
-    /// Acquires a permit. Does not count a decision.
+    /// Counts a decision.
+    fn permit(&self, acquired: Result<Lease, Error>) -> Result<Permit, Error> {
+        let lease = self.decisions.admitted(acquired)?;
+        Ok(Permit { lease, name: Arc::clone(&self.name) })
+    }
+
+    /// Acquires the lease of a permit. Does not count a decision.
     async fn acquire(
         &self,
         key: Key,
@@ -307,7 +311,7 @@ impl WaitGroup {
         limit: u32,
         wait: Option<Wait>,
         turn: Turn,
-    ) -> Result<Permit, Error> {
+    ) -> Result<Lease, Error> {
         check_limit(limit)?;
         in_range("the weight of a permit", 1.., "at least 1", n)?;
         let (class, reserved) = self.queueing.class(turn)?;
@@ -318,8 +322,7 @@ impl WaitGroup {
         let suffix = self.queueing.suffix(&key, turn, n, limit);
         let mut ask = Ask::new((), Subject::Permit, suffix, class.into(), wait);
         ask.early = self.queueing.early.then_some(limit / n);
-        let lease = self.leases.acquire(key, ask).await?;
-        Ok(Permit { lease, name: Arc::clone(&self.name) })
+        self.leases.acquire(key, ask).await
     }
 }
 

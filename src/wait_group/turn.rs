@@ -1,10 +1,11 @@
 //! The order in which waiters are served: flows with fair shares, and classes.
 
-use std::fmt::Write as _;
+use std::io::Write as _;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::holders::{self, MOST_FLOWS};
+use crate::lease::token::Suffix;
 use crate::setters::in_range;
 use crate::{Error, Key};
 
@@ -108,11 +109,11 @@ impl Queueing {
         self.check_flows(self.fair)?;
         for (class, permits) in &self.reserved {
             let classes = self.classes;
-            in_range("the class of reserved permits", ..classes, &format!("below {classes}"), *class)?;
+            in_range("the class of reserved permits", ..classes, format_args!("below {classes}"), *class)?;
             in_range(
                 "the number of reserved permits",
                 ..limit,
-                &format!("below the limit ({limit})"),
+                format_args!("below the limit ({limit})"),
                 *permits,
             )?;
         }
@@ -140,26 +141,26 @@ impl Queueing {
         in_range("the share of a flow", 1..=1000, "1 to 1000", turn.share)?;
         self.check_flows(turn.flow.is_some())?;
         let classes = self.classes;
-        in_range("the class", ..classes, &format!("below {classes}"), turn.class)?;
+        in_range("the class", ..classes, format_args!("below {classes}"), turn.class)?;
         let class = turn.class.unwrap_or(classes.saturating_sub(1));
         let above = self.reserved.iter().filter(|(other, _)| *other < class);
         Ok((class, above.map(|(_, permits)| *permits).max().unwrap_or(0)))
     }
 
     /// Returns the suffix of a token: its weight, its limit, and its place among the waiters.
-    pub(super) fn suffix(&self, key: &Key, turn: Turn, n: u32, limit: u32) -> String {
+    pub(super) fn suffix(&self, key: &Key, turn: Turn, n: u32, limit: u32) -> Suffix {
         let mut suffix = holders::suffix(n, limit);
         if !self.fair && self.classes == 1 && turn.flow.is_none() && self.newest.is_none() {
             return suffix;
         }
-        suffix.push('/');
+        suffix.push(b'/');
         let mut written = Ok(());
         if self.fair || turn.flow.is_some() {
             let flow = mix(hash(turn.flow.unwrap_or(0), key.as_bytes())) % MOST_FLOWS as u64;
             let cost = (u64::from(n) * COST / u64::from(turn.share.unwrap_or(1))).max(1);
             written = write!(suffix, "{flow:x}.{cost:x}.");
         } else {
-            suffix.push_str("..");
+            suffix.extend_from_slice(b"..");
         }
         if self.classes > 1 {
             written = written.and_then(|()| write!(suffix, "{:x}", self.aging.as_micros()));
@@ -167,7 +168,7 @@ impl Queueing {
         if let Some(after) = self.newest {
             written = written.and_then(|()| write!(suffix, ".{:x}", after.as_micros()));
         }
-        debug_assert!(written.is_ok(), "a String takes any text");
+        debug_assert!(written.is_ok(), "memory takes any text");
         suffix
     }
 }
@@ -194,18 +195,21 @@ mod tests {
     #[test]
     fn a_suffix_says_flow_cost_and_aging() {
         let (key, plain) = (Key::from("k"), Queueing::default());
-        assert_eq!(plain.suffix(&key, Turn::new(), 2, 16), "/2/16");
+        let suffix = |queueing: &Queueing, key: &Key, turn, n| {
+            String::from_utf8(queueing.suffix(key, turn, n, 16).into_vec()).unwrap()
+        };
+        assert_eq!(suffix(&plain, &key, Turn::new(), 2), "/2/16");
         let classes = Queueing { classes: 3, aging: Duration::from_secs(1), ..Queueing::default() };
-        assert_eq!(classes.suffix(&key, Turn::new(), 1, 16), "/1/16/..f4240");
-        let fair = classes.suffix(&key, Turn::of("acme").share(4), 2, 16);
+        assert_eq!(suffix(&classes, &key, Turn::new(), 1), "/1/16/..f4240");
+        let fair = suffix(&classes, &key, Turn::of("acme").share(4), 2);
         let order = fair.strip_prefix("/2/16/").unwrap();
         assert!(order.ends_with(".200.f4240"), "{order}");
-        assert_ne!(order, classes.suffix(&key, Turn::of("initech").share(4), 2, 16).split_at(6).1);
-        assert_ne!(fair, classes.suffix(&Key::from("l"), Turn::of("acme").share(4), 2, 16));
+        assert_ne!(order, suffix(&classes, &key, Turn::of("initech").share(4), 2).split_at(6).1);
+        assert_ne!(fair, suffix(&classes, &Key::from("l"), Turn::of("acme").share(4), 2));
         let newest = Some(Duration::from_millis(100));
         let newest_first = Queueing { newest, ..Queueing::default() };
-        assert_eq!(newest_first.suffix(&key, Turn::new(), 2, 16), "/2/16/...186a0");
-        assert_eq!(Queueing { newest, ..classes }.suffix(&key, Turn::new(), 1, 16), "/1/16/..f4240.186a0");
+        assert_eq!(suffix(&newest_first, &key, Turn::new(), 2), "/2/16/...186a0");
+        assert_eq!(suffix(&Queueing { newest, ..classes }, &key, Turn::new(), 1), "/1/16/..f4240.186a0");
     }
 
     /// By the numbers that the authors of both functions give.

@@ -128,7 +128,7 @@ impl<Req, Res, E> Lifecycle<Req, Res, E> for RequestClaims<Req, Res, E> {
                 let lease = claim.map(|claim| {
                     let handle = claim.handle();
                     layer.on_lease.iter().for_each(|told| told.on_lease(&handle, &mut request));
-                    ((claim, key), handle)
+                    ((claim, key), layer.cancel_when_lost.then_some(handle))
                 });
                 return Next::Call(lease, request);
             }

@@ -23,7 +23,7 @@ fn leases() -> Leases<Exclusive> {
 }
 
 fn ask(wait: Option<Wait>, early: Option<u32>) -> Ask {
-    Ask { early, ..Ask::new((), Subject::Lock, String::new(), 0, wait) }
+    Ask { early, ..Ask::new((), Subject::Lock, Suffix::new(), 0, wait) }
 }
 
 /// Acquires at once.

@@ -73,8 +73,8 @@ pub trait Lifecycle<Req, Res, E>: Holds + Sized {
 /// What is done next with a request.
 #[expect(missing_debug_implementations, reason = "it has futures, and cannot be named outside of the crate")]
 pub enum Next<G, Guard, Req, Res> {
-    /// Call the inner service, with the lease if there is one.
-    Call(Option<(Guard, LeaseHandle)>, Req),
+    /// Call the inner service, with the lease if there is one; and what watches it, if the call ends with it.
+    Call(Option<(Guard, Option<LeaseHandle>)>, Req),
     /// Acquire something else first.
     Acquire(BoxFuture<'static, Acquired<G>>, Req),
     Answer(Res),
@@ -146,8 +146,8 @@ where
     type Error = R::Error;
     type Future = ResponseFuture<S, Req, P, R>;
 
-    fn inner_error(&self, error: S::Error) -> R::Error {
-        self.reject.inner_error(error)
+    fn inner_error(error: S::Error) -> R::Error {
+        R::inner_error(error)
     }
 
     fn call(self: &Arc<Self>, inner: &mut S, request: Req) -> Self::Future {
@@ -169,7 +169,7 @@ where
     /// Calls the inner service.
     fn called(inner: &mut S, request: Req, watched: Option<(P::Guard, Watch)>) -> Self {
         let (guard, watch) = watched.unzip();
-        Self::Calling { future: inner.call(request), guard, watch: watch.unwrap_or(Watch::none()) }
+        Self::Calling { future: inner.call(request), guard, watch: watch.unwrap_or(Watch::new(None)) }
     }
 }
 
@@ -209,9 +209,7 @@ where
                     };
                     match next {
                         Next::Call(lease, request) => {
-                            let watch = |(guard, lease)| {
-                                (guard, Watch::new(lease, layer.cancel_when_lost).fresh(is_fresh))
-                            };
+                            let watch = |(guard, lease)| (guard, Watch::new(lease).fresh(is_fresh));
                             State::called(&mut inner, request, lease.map(watch))
                         }
                         Next::Acquire(acquiring, request) => State::Waiting {
@@ -227,7 +225,7 @@ where
                         Ok(outcome) => outcome,
                         // The handler has taken the lease, so the layer no longer watches it.
                         Err(_) if guard.as_ref().is_some_and(P::is_taken) => {
-                            *watch = Watch::none();
+                            *watch = Watch::new(None);
                             continue;
                         }
                         Err(lost) => break Err(lost),
@@ -249,7 +247,7 @@ where
         // Drops the inner future before the caller gets a refusal, and keeps a later poll from acquiring again.
         this.state.set(State::Done);
         Poll::Ready(match outcome {
-            Ok(outcome) => outcome.map_err(|error| layer.reject.inner_error(error)),
+            Ok(outcome) => outcome.map_err(R::inner_error),
             Err(refusal) => layer.reject.reject(refusal.into()),
         })
     }

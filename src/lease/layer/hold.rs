@@ -81,13 +81,15 @@ impl<Req, Res, E, A: Provide<Req> + Observe<Res, E>, H: Hold<Res>> Lifecycle<Req
         lease: Lease,
         mut request: Req,
     ) -> Next<Lease, Self::Guard, Req, H::Response> {
-        let (handle, sample) = (lease.handle(), layer.provide.from.began(&lease));
+        let sample = layer.provide.from.began(&lease);
         if layer.on_lease.is_empty() {
+            let handle = layer.cancel_when_lost.then(|| lease.handle());
             return Next::Call(Some(((Slotted::Kept(lease), sample), handle)), request);
         }
+        let handle = lease.handle();
         let (guard, slot) = Slotted::new(lease);
         layer.on_lease.iter().for_each(|told| told.on_slot(&handle, &slot, &mut request));
-        Next::Call(Some(((guard, sample), handle)), request)
+        Next::Call(Some(((guard, sample), layer.cancel_when_lost.then_some(handle))), request)
     }
 
     fn is_taken((guard, _): &Self::Guard) -> bool {

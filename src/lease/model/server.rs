@@ -69,8 +69,8 @@ impl<H: Holders> Holders for Flawed<H> {
         self.holders.raise(fence, now);
     }
 
-    fn forget(&mut self, token: &str) {
-        self.holders.forget(token);
+    fn forget(&mut self, token: &str) -> bool {
+        self.holders.forget(token)
     }
 
     fn soonest(&mut self, now: i64) -> i64 {

@@ -92,14 +92,14 @@ fn a_rank_that_waits_for_too_long_is_served_first() {
     assert_eq!(comes(&mut queue, "d", 2, aging(10), 8), (false, None));
     assert_eq!(comes(&mut queue, "a", 0, aging(10), 8), (true, None));
     assert_eq!([14, 15, 17, 50].map(|now| first(&queue, now)), ["a", "c", "c", "c"]);
-    assert_eq!([14, 15].map(|now| queue.due(0, aging(10), now)), [None, Some(2)]);
-    assert_eq!([16, 17].map(|now| queue.due(0, aging(10), now)), [Some(2), Some(2)]);
-    assert_eq!([1, 2, 7].map(|rank| queue.due(rank, aging(10), 50)), [Some(2), None, None]);
-    assert_eq!(queue.due(0, aging(100), 50), None);
-    assert_eq!(queue.due(0, PLAIN, 50), None, "a waiter of this rank would wait for any time");
+    assert_eq!([14, 15].map(|now| queue.due(0, || aging(10), now)), [None, Some(2)]);
+    assert_eq!([16, 17].map(|now| queue.due(0, || aging(10), now)), [Some(2), Some(2)]);
+    assert_eq!([1, 2, 7].map(|rank| queue.due(rank, || aging(10), 50)), [Some(2), None, None]);
+    assert_eq!(queue.due(0, || aging(100), 50), None);
+    assert_eq!(queue.due(0, || PLAIN, 50), None, "a waiter of this rank would wait for any time");
     // After one was served its rank waits anew. The time of a rank without waiters says nothing.
     queue.serve("c", 17);
-    assert_eq!((first(&queue, 17), queue.due(0, aging(10), 17)), ("b", Some(1)));
+    assert_eq!((first(&queue, 17), queue.due(0, || aging(10), 17)), ("b", Some(1)));
     queue.serve("b", 17);
     assert_eq!([17, 26, 27].map(|now| first(&queue, now)), ["a", "a", "d"]);
     queue.leave("d");

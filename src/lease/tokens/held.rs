@@ -227,9 +227,11 @@ impl<P: Party> Tokens<P> {
     /// Returns when a lease is renewed that lasts for `left` from `at` on: after a third of that, and a little earlier, so that
     /// renewals that are due at about the same time run together.
     fn renewal(&self, at: Instant, left: Duration, ttl: Duration) -> Instant {
-        let (due, until) = (at + left / 3, left / 3);
-        let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        let grain = nanos((ttl / 24).min(until / 2)).max(1);
-        due - Duration::from_nanos(nanos(due.saturating_duration_since(self.began)) % grain)
+        // In numbers, since each lease comes through here.
+        let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX / 2);
+        let after = nanos(left) / 3;
+        let grain = (nanos(ttl) / 24).min(after / 2).max(1);
+        let early = (nanos(at.saturating_duration_since(self.began)) + after) % grain;
+        at + Duration::from_nanos(after - early)
     }
 }

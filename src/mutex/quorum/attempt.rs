@@ -40,7 +40,7 @@ impl Attempt {
             order.sort_by_cached_key(|_| random::bits());
         }
         let (key, token) = (&self.key, &self.token);
-        let ask = Ask::new((), Subject::Lock, String::new(), 0, None);
+        let ask = Ask::new((), Subject::Lock, Default::default(), 0, None);
         let mut calls: FuturesUnordered<_> = order
             .into_iter()
             .map(|index| {
@@ -110,8 +110,8 @@ impl Keeper for Attempt {
         })
     }
 
-    fn release_detached(self: Arc<Self>, lease: LeaseHandle) {
-        self.end(&lease);
+    fn release_detached(self: Arc<Self>, lease: &LeaseHandle) {
+        self.end(lease);
         self.release_all();
     }
 

@@ -153,7 +153,7 @@ impl Quorum {
         if first.options().foreign {
             self.nodes.iter().try_for_each(|node| check_exact(&key, node.admission.store.prefix()))?;
         }
-        if *first.holding.closed.borrow() {
+        if first.holding.is_closed() {
             return Err(Error::interrupted());
         }
         let (id, token) = first.admission.token(&first.holding, suffix);

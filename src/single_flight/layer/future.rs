@@ -65,7 +65,7 @@ where
         match self.project().state.project() {
             StateProjection::Passing { future, layer } => Poll::Ready(match ready!(future.poll(context)) {
                 Ok(response) => Ok(layer.capture.pass(response)),
-                Err(error) => Err(layer.reject.inner_error(error)),
+                Err(error) => Err(R::inner_error(error)),
             }),
             StateProjection::Served { response } => {
                 response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(response)))

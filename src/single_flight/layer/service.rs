@@ -27,8 +27,8 @@ where
     type Error = R::Error;
     type Future = ResponseFuture<S::Future, Self, C::Response, R::Error>;
 
-    fn inner_error(&self, error: S::Error) -> R::Error {
-        self.reject.inner_error(error)
+    fn inner_error(error: S::Error) -> R::Error {
+        R::inner_error(error)
     }
 
     fn call(self: &Arc<Self>, inner: &mut S, request: Req) -> Self::Future {
@@ -128,10 +128,10 @@ where
         let mut of_variant = None;
         loop {
             let (answer, unused) = match self.flight.0.fly(of_variant.as_ref().unwrap_or(&key), work).await {
-                Ok(FlightOutcome::Own(own)) => return own.map_err(|error| self.reject.inner_error(error)),
+                Ok(FlightOutcome::Own(own)) => return own.map_err(R::inner_error),
                 Ok(FlightOutcome::Shared(Ok(answer), unused)) => (answer, unused),
                 Ok(FlightOutcome::Shared(Err(failure), _)) => {
-                    return Err(self.reject.inner_error(self.capture.fail(failure)));
+                    return Err(R::inner_error(self.capture.fail(failure)));
                 }
                 Err(refusal) => return self.reject.reject(refusal.into()),
             };
@@ -158,7 +158,7 @@ where
     {
         match response.await {
             Ok(response) => Ok(self.capture.pass(response)),
-            Err(error) => Err(self.reject.inner_error(error)),
+            Err(error) => Err(R::inner_error(error)),
         }
     }
 }

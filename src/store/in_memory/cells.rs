@@ -4,6 +4,7 @@ use std::hash::BuildHasher as _;
 use std::sync::{Arc, PoisonError, Weak};
 
 use hashbrown::DefaultHashBuilder;
+use tokio::time::Instant;
 
 use super::Shared;
 use super::shard::Shard;
@@ -11,7 +12,7 @@ use super::sweeper::{By, Sweep, Visit};
 use crate::store::operation::Cell;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock, try_lock};
-use crate::{Error, Key};
+use crate::{Error, Key, clock};
 
 /// The cells of one namespace, in shards.
 pub(crate) struct Cells<C> {
@@ -149,6 +150,11 @@ impl<C: Cell> Cells<C> {
         let now = self.shared.clock.of_step(&mut shard.checks);
         shard.seen = now;
         now
+    }
+
+    /// The time of a step by the [clock of leases](clock), without another reading.
+    pub(crate) fn time_of_leases(&self, now: i64) -> Instant {
+        clock::at(self.shared.clock.instant(now))
     }
 
     #[cold]

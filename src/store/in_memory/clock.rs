@@ -1,7 +1,7 @@
 //! The clock of an in-memory store.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
@@ -61,6 +61,17 @@ impl Clock {
             }
             #[cfg(test)]
             Self::Manual(micros) => micros.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns the time of a step as an instant, by the clock of its caller. Up to 1 µs earlier.
+    pub(super) fn instant(&self, now: i64) -> Instant {
+        match self {
+            Self::System { since, micros, .. } => {
+                *since + Duration::from_micros(u64::try_from(now - micros).unwrap_or(0))
+            }
+            #[cfg(test)]
+            Self::Manual(_) => Instant::now(),
         }
     }
 

@@ -58,8 +58,8 @@ where
     type Error = R::Error;
     type Future = ResponseFuture<S, Req, M, R>;
 
-    fn inner_error(&self, error: S::Error) -> R::Error {
-        self.reject.inner_error(error)
+    fn inner_error(error: S::Error) -> R::Error {
+        R::inner_error(error)
     }
 
     fn call(self: &Arc<Self>, inner: &mut S, request: Req) -> Self::Future {
@@ -112,7 +112,7 @@ where
                             if let Some(hold) = hold {
                                 layer.meter.failed(hold);
                             }
-                            Err(layer.reject.inner_error(error))
+                            Err(R::inner_error(error))
                         }
                     });
                 }

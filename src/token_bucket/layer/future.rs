@@ -11,7 +11,7 @@ use tokio::task::coop::consume_budget;
 use tower::Service;
 
 use super::settings::RateLimitLayer;
-use crate::middleware::away::Away;
+use crate::middleware::{away::Away, take_ready};
 use crate::telemetry::Outcome;
 use crate::token_bucket::Decision;
 use crate::token_bucket::limiter::Acquire;
@@ -24,7 +24,8 @@ pin_project! {
     where
         S: Service<Req>,
     {
-        pub(super) layer: Arc<RateLimitLayer<Req, S::Response, R>>,
+        // `None`: all that is left to do is to call the inner service.
+        pub(super) layer: Option<Arc<RateLimitLayer<Req, S::Response, R>>>,
         #[pin]
         pub(super) state: State<S, Req>,
     }
@@ -82,6 +83,13 @@ pin_project! {
 }
 
 impl<S: Service<Req>, Req> State<S, Req> {
+    pub(super) fn looking_up(asked: LookedUp, cost: u32, inner: &mut S, request: Req) -> Self
+    where
+        S: Clone,
+    {
+        Self::LookingUp { asked, cost, call: Some(Box::new((take_ready(inner), request))) }
+    }
+
     pub(super) fn asking(acquire: Acquire, inner: S, request: Req) -> Self {
         Self::Asking { asking: Box::new(Asking { acquire, outage: None, call: Some((inner, request)) }) }
     }
@@ -101,14 +109,13 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let layer = &**this.layer;
-        let settings = &layer.settings;
+        let layer = this.layer.as_deref();
         loop {
             match this.state.as_mut().project() {
                 StateProjection::LookingUp { asked, cost, call } => {
                     let asked = ready!(asked.as_mut().poll(context));
-                    let Some(call) = call.take() else { return Poll::Pending };
-                    let (mut inner, request) = *call;
+                    let (Some(call), Some(layer)) = (call.take(), layer) else { return Poll::Pending };
+                    let (settings, (mut inner, request)) = (&layer.settings, *call);
                     let next = match asked {
                         Ok(Some((key, quotas))) => {
                             let acquire = settings.limiter.acquire(quotas.as_ref(), key, *cost);
@@ -123,9 +130,8 @@ where
                 }
                 StateProjection::Asking { asking } => {
                     let Asking { acquire, outage, call } = &mut **asking;
-                    if call.is_none() {
-                        return Poll::Pending;
-                    }
+                    let Some(layer) = layer.filter(|_| call.is_some()) else { return Poll::Pending };
+                    let settings = &layer.settings;
                     let (decision, outcome) = match ready!(Pin::new(&mut *acquire).poll(context)) {
                         Ok(decision) => {
                             let by_share = decision.is_admitted() && outage.is_some();
@@ -159,16 +165,15 @@ where
                 StateProjection::Refused { refusal } => {
                     // Yields to other tasks now and then, because this path never waits.
                     ready!(pin!(consume_budget()).poll(context));
-                    let Some(refusal) = refusal.take() else { return Poll::Pending };
+                    let (Some(refusal), Some(layer)) = (refusal.take(), layer) else { return Poll::Pending };
                     return Poll::Ready(layer.refuse::<S::Error>(refusal));
                 }
                 StateProjection::Calling { future, passing } => {
-                    let mut response = match ready!(future.poll(context)) {
-                        Ok(response) => response,
-                        Err(error) => return Poll::Ready(Err(layer.reject.inner_error(error))),
-                    };
-                    layer.answered(passing, &mut response);
-                    return Poll::Ready(Ok(response));
+                    let mut answered = ready!(future.poll(context)).map_err(R::inner_error);
+                    if let (Ok(response), Some(layer)) = (&mut answered, layer) {
+                        layer.answered(passing, response);
+                    }
+                    return Poll::Ready(answered);
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tower::Service;
 
-use super::future::{ResponseFuture, State};
+use super::future::{Passing, ResponseFuture, State};
 use super::quotas::ChosenQuotas;
 use super::settings::RateLimitLayer;
 use crate::middleware::{Middleware, give_up_ready, take_ready};
@@ -21,12 +21,14 @@ where
     type Error = R::Error;
     type Future = ResponseFuture<S, Req, R>;
 
-    fn inner_error(&self, error: S::Error) -> R::Error {
-        self.reject.inner_error(error)
+    fn inner_error(error: S::Error) -> R::Error {
+        R::inner_error(error)
     }
 
     fn call(self: &Arc<Self>, inner: &mut S, request: Req) -> Self::Future {
-        ResponseFuture { layer: Arc::clone(self), state: self.begin(inner, request) }
+        let state = self.begin(inner, request);
+        let is_over = matches!(state, State::Calling { passing: Passing::Unlimited, .. });
+        ResponseFuture { layer: (!is_over).then(|| Arc::clone(self)), state }
     }
 }
 
@@ -37,7 +39,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         if cost == 0 {
             return State::unlimited(inner, request);
         }
-        let extracted = match self.key_of(&request) {
+        let key = match self.key_of(&request) {
+            Extracted::Ready(Ok(Some(key))) => key,
             Extracted::Ready(Ok(None)) => return State::unlimited(inner, request),
             Extracted::Ready(Err(error)) => {
                 if settings.passes_without_key(&error) {
@@ -46,30 +49,21 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
                 give_up_ready(inner);
                 return State::Refused { refusal: Some(error.into()) };
             }
-            extracted => extracted,
-        };
-        let (extracted, quotas) = match (extracted, self.quotas_of(&request)) {
-            (Extracted::Ready(Ok(Some(key))), quotas) => {
-                let quotas = settings.limiter.learned_or(&key, cost, quotas);
-                (Extracted::Ready(Ok(Some(key))), quotas)
-            }
-            others => others,
-        };
-        let (key, quotas) = match (extracted, quotas) {
-            (Extracted::Ready(Ok(Some(key))), ChosenQuotas::Ready(quotas)) => (key, quotas),
-            (key, quotas) => {
-                let is_pending = matches!(key, Extracted::Pending(_));
-                let limiter = is_pending.then(|| settings.limiter.clone());
-                let asked = Box::pin(async move {
-                    let Some(key) = key.await? else { return Ok(None) };
-                    let quotas = match limiter {
-                        Some(limiter) => limiter.learned_or(&key, cost, quotas),
-                        None => quotas,
-                    };
+            pending => {
+                let (limiter, quotas) = (settings.limiter.clone(), self.quotas_of(&request));
+                let asked = async move {
+                    let Some(key) = pending.await? else { return Ok(None) };
+                    let quotas = limiter.learned_or(&key, cost, quotas);
                     Ok(Some((key, quotas.get().await)))
-                });
-                let call = Some(Box::new((take_ready(inner), request)));
-                return State::LookingUp { asked, cost, call };
+                };
+                return State::looking_up(Box::pin(asked), cost, inner, request);
+            }
+        };
+        let quotas = match settings.limiter.learned_or(&key, cost, self.quotas_of(&request)) {
+            ChosenQuotas::Ready(quotas) => quotas,
+            pending => {
+                let asked = async move { Ok(Some((key, pending.get().await))) };
+                return State::looking_up(Box::pin(asked), cost, inner, request);
             }
         };
         let is_read = !self.hooks.are_unread();

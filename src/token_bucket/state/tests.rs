@@ -25,11 +25,11 @@ fn a_level_owes_what_is_more_than_its_burst() {
     for pace in paces() {
         let level = Level::full(pace.tokens);
         let empty = Moment::at(NOW).advance(&pace, pace.burst);
-        assert!(!level.owes(Moment::at(NOW), NOW) && !level.owes(empty, NOW), "{pace:?}");
-        assert!(level.owes(just_after(&pace, empty), NOW) && level.owes(empty, NOW - 1), "{pace:?}");
+        assert!(!level.owes(Moment::at(NOW), NOW, 0) && !level.owes(empty, NOW, 0), "{pace:?}");
+        assert!(level.owes(just_after(&pace, empty), NOW, 0) && level.owes(empty, NOW - 1, 0), "{pace:?}");
     }
     let never = Quotas::new([Quota::non_refilling(5)]).unwrap().limits()[0].tokens;
-    assert!(!Level::full(never).owes(Moment::used(500), NOW));
+    assert!(!Level::full(never).owes(Moment::used(500), NOW, 0));
 }
 
 #[test]

@@ -103,7 +103,7 @@ impl<E: ToString> Reject<String, E> for AsAppError {
         }
     }
 
-    fn inner_error(&self, error: E) -> AppError {
+    fn inner_error(error: E) -> AppError {
         AppError::Inner(error.to_string())
     }
 }

@@ -47,7 +47,7 @@ impl<E> Reject<http::Response<Body>, E> for Boxed {
         Ok(response?.map(|text| text.map_err(|never: Infallible| match never {}).boxed_unsync()))
     }
 
-    fn inner_error(&self, error: E) -> E {
+    fn inner_error(error: E) -> E {
         error
     }
 }
