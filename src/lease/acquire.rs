@@ -73,7 +73,7 @@ impl<K: Kind> Leases<K> {
         key: Key,
         mut ask: Ask<Query<K>>,
     ) -> Result<Got<Found<K>>, Error> {
-        let Some(Wait { max_wait, .. }) = ask.wait else { return self.ask_at_once(&key, &ask).await };
+        let Some(Wait { max_wait, .. }) = ask.wait else { return self.acquire_at_once(&key, &ask).await };
         // A deadline that overflows is no deadline.
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
         loop {
@@ -166,7 +166,11 @@ impl<K: Kind> Leases<K> {
     ///
     /// Such a call has no place in a queue: nothing but its answer concerns it. So it is not among the
     /// [tokens](super::tokens) of this process before it holds a lease, and needs no waiter.
-    async fn ask_at_once(&self, key: &Key, ask: &Ask<Query<K>>) -> Result<Got<Found<K>>, Error> {
+    pub(crate) async fn acquire_at_once(
+        &self,
+        key: &Key,
+        ask: &Ask<Query<K>>,
+    ) -> Result<Got<Found<K>>, Error> {
         let is_closed = || *self.holding.closed.borrow();
         if is_closed() {
             return Err(Error::interrupted());

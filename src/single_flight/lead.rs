@@ -4,26 +4,31 @@ use std::fmt;
 use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::answer::{Asker, Entry, Found};
+use super::answer::{Asker, Entry, Flight, Found};
 use super::core::{Call, Core, FlightOutcome, OutcomeOf, Work};
 use super::layer::Captured;
 use super::local_cache::Epoch;
+use super::parallel::Slot;
 use super::shared::{Pass, Publication, SharedOutcome};
 use super::table::{LeaderGuard, send_all};
 use super::{early, local_cache};
 use crate::error::Subject;
-use crate::lease::{Ask, Got, Wait, micros};
+use crate::lease::{Ask, Completed, Got, Wait, micros};
 use crate::store::timer::{sleep, until};
-use crate::telemetry::{Event, Outcome, in_current_span, tell};
+use crate::telemetry::{Event, Outcome, answered_in_current_span, tell};
 use crate::{Error, Key, Lease, clock};
+
+/// The first call of a run lasts for at most this many times what a call lasts that is sent once.
+const MOST_LIMITS: u32 = 8;
 
 /// How a run starts.
 struct Start<T, E> {
@@ -78,7 +83,12 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         if epoch.is_some_and(Epoch::hears_nothing) {
             self.leases.admission.store.subscribe();
         }
+        // To set a timer may wake the driver of the runtime, by a system call. The first call needs none, unless it may last
+        // that long: with what is sent again, it ends within a few times its limits.
+        let longest = MOST_LIMITS * self.leases.admission.store.call_limit();
+        let is_timed = AtomicBool::new(self.settings.max_wait < longest);
         let too_late = async {
+            poll_fn(|_| if is_timed.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }).await;
             until(call.deadline).await;
             // If the caller was dropped, its deadline was too.
             if caller.is_closed() {
@@ -87,7 +97,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         };
         let start = tokio::select! {
             biased;
-            start = self.start(guard.key()) => start,
+            start = self.start(guard.key(), &is_timed) => start,
             // The work has not begun, so the caller is refused. The next waiter leads.
             () = too_late => return drop(caller.send(Err(self.waited_too_long(guard.key())))),
         };
@@ -162,13 +172,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         });
         // A failed run does not replace the last good answer.
         if !(has_old && publication.has_failed) {
-            // The first poll sends it, unless others of the namespace are being sent. A task waits for the reply.
-            let mut published =
-                Box::pin(in_current_span(self.publish(lease, publication, entry, has_old, epoch)));
-            let is_sent = poll_fn(|context| Poll::Ready(published.poll_unpin(context).is_pending())).await;
-            if let (true, Ok(runtime)) = (is_sent, Handle::try_current()) {
-                runtime.spawn(published);
-            }
+            self.publish(lease, publication, entry, has_old, epoch);
         }
         // Who has an answer may forget it: by then its publication is known, see `publications`.
         send(&mut caller, own);
@@ -177,8 +181,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         }
     }
 
-    /// Publishes an outcome. `entry` is `None` if it is too large or cannot be encoded.
-    async fn publish(
+    /// Publishes an outcome. `entry` is `None` if it is too large or cannot be encoded. It leaves in the next batch, after
+    /// the publication of this key before it, if there is one: then a task waits for that.
+    fn publish(
         self: Arc<Self>,
         lease: Lease,
         Publication { outcome, fresh, .. }: Publication<T, E>,
@@ -186,7 +191,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         has_old: bool,
         epoch: Option<Epoch>,
     ) {
-        let _owed = self.leases.admission.store.publication();
+        let owed = self.leases.admission.store.publication();
         let length = entry.as_ref().map(|entry| entry.bytes.len());
         let mut entry = entry.unwrap_or_else(|| {
             Entry::of(self.settings.unpublished.bytes(), fresh.min(self.format.pass), Duration::ZERO)
@@ -198,19 +203,28 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         // Of an answer on its way to a slow server, one copy is enough.
         let outcome = epoch.is_some().then_some(outcome);
         let sent = clock::now();
-        let turn = self.publications.enter(lease.key()).await;
-        let entered = self.leases.admission.complete(&lease.state, entry, false).await;
-        drop(turn);
-        let was_held = entered.map(was_held);
-        match (self.is_stored(&was_held), length, outcome) {
-            (Some(true), Some(length), Some(outcome)) => {
-                self.keep(epoch, lease.key(), &outcome, (length, fresh, sent));
+        let background = self.background.clone();
+        let mut turn = self.publications.enter(lease.key()).boxed();
+        let (admission, state) = (Arc::clone(&self.leases.admission), Arc::clone(&lease.state));
+        let then = answered_in_current_span(move |(turn, entered): (Option<Slot>, Completed<Flight>)| {
+            drop(turn);
+            let was_held = entered.map(was_held);
+            match (self.is_stored(&was_held), length, outcome) {
+                (Some(true), Some(length), Some(outcome)) => {
+                    self.keep(epoch, lease.key(), &outcome, (length, fresh, sent));
+                }
+                (Some(false), ..) => self.stored.give_back(lease.key()),
+                // It counts until it would expire.
+                _ => {}
             }
-            (Some(false), ..) => self.stored.give_back(lease.key()),
-            // It counts until it would expire.
-            _ => {}
+            end(lease, &was_held);
+            drop(owed);
+        });
+        let send = move |turn| admission.send_completion(&state, entry, |entered| then((turn, entered)));
+        match (&mut turn).now_or_never() {
+            Some(turn) => send(turn),
+            None => background.spawn(async { send(turn.await) }),
         }
-        end(lease, &was_held);
     }
 
     /// Returns whether an answer is stored. `None`: this is not known.
@@ -254,11 +268,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 
     /// Gets the lead across processes, or the leader's outcome.
-    async fn start(&self, key: &Key) -> Result<Start<T, E>, Error> {
+    async fn start(&self, key: &Key, is_timed: &AtomicBool) -> Result<Start<T, E>, Error> {
         let takes_stale = !self.format.stale.is_zero();
         let asker = Asker { since: 0, takes_stale, ahead: self.ahead().map_or(0, micros) };
-        // In memory it costs little to ask first whether the lead is free, without a place in a queue.
-        let mut waits = !self.leases.admission.store.is_in_memory();
+        // Mostly the lead is free, or there is an answer. To ask for that costs least without a place in a queue.
+        let mut waits = false;
         // An outcome that cannot be read does not prevent leading.
         let mut unread: Option<Found> = None;
         loop {
@@ -266,11 +280,17 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             let gives_up = self.settings.runs_alone;
             let ask = Ask { bypass, gives_up, ..Ask::new(asker, Subject::Flight, String::new(), 0, wait) };
             let asked = clock::now();
-            let (found, lease) = match self.leases.acquire_or_find(key.clone(), ask).await {
+            let got = match wait {
+                None => self.leases.acquire_at_once(key, &ask).await,
+                // Boxed, since it is rare.
+                Some(_) => Box::pin(self.leases.acquire_or_find(key.clone(), ask)).await,
+            };
+            let (found, lease) = match got {
                 Ok(Got::Done(found)) => (Some(found), None),
                 Ok(Got::Lease(lease, found)) => (found, Some(lease)),
                 Err(error) if error.is_refused() && !waits => {
                     waits = true;
+                    is_timed.store(true, Relaxed);
                     continue;
                 }
                 Err(error) if error.is_away() && self.settings.runs_alone => {
