@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+
 use super::key_state::{KeyState, Spans, Terms, Was};
 use super::kind::{Entry, Found, Kind, Query, Scope};
-use super::operations::{AcquireRelease, Heartbeat, Renew, Scene, Verb, VerbOf, What};
+use super::operations::{AcquireRelease, Answer, Heartbeat, Renew, Scene, Verb, VerbOf, What};
 use super::options::{Holding, LeaseOptions, Watched, micros};
 use super::outcome::{self, Outcome as _};
 use super::perform::Local;
@@ -135,21 +137,26 @@ impl<K: Kind> Admission<K> {
     /// Enters an outcome, releases the lease to the store, and tells the waiters to ask again. Returns whether the lease
     /// was still held, and how full the filter is, for kinds that have one; or why the outcome was not entered. Then nothing
     /// is changed. `again`: it was sent before, and the answer is not known.
-    pub(crate) async fn complete(
+    pub(crate) async fn complete(&self, state: &LeaseState, entry: Entry<K>, again: bool) -> Completed<K> {
+        let operation = self.completion(state, entry, again);
+        completed::<K>(self.acquire_release.run(state.grant.key.clone(), operation).await)
+    }
+
+    /// The same in the next batch, whose reply calls `then`: no task waits for it.
+    pub(crate) fn send_completion(
         &self,
         state: &LeaseState,
         entry: Entry<K>,
-        again: bool,
-    ) -> Result<Result<(bool, u64), Found<K>>, Error> {
+        then: impl FnOnce(Completed<K>) + Send + 'static,
+    ) {
+        let (here, operation) = (Handle::try_current().ok(), self.completion(state, entry, false));
+        let key = state.grant.key.clone();
+        self.acquire_release.send(here, key, operation, |answer| then(completed::<K>(answer)));
+    }
+
+    fn completion(&self, state: &LeaseState, entry: Entry<K>, again: bool) -> AcquireRelease<K> {
         let terms = Terms::usual(micros(state.ttl()));
-        let operation =
-            self.operation(Arc::clone(&state.grant.token), Verb::Complete { entry, again }, terms);
-        let answer = self.acquire_release.run(state.grant.key.clone(), operation).await?;
-        match (answer.found, answer.what) {
-            (Some(obstacle), _) => Ok(Err(obstacle)),
-            (None, What::Completed(was_held, level)) => Ok(Ok((was_held, level))),
-            (None, _) => Err(unexpected()),
-        }
+        self.operation(Arc::clone(&state.grant.token), Verb::Complete { entry, again }, terms)
     }
 
     /// Returns a new token without an entry here, and the id in it.
@@ -206,6 +213,18 @@ impl<K: Kind> Admission<K> {
     pub(crate) fn hold_time(&self) -> Option<Duration> {
         let nanos = self.hold_time.load(Ordering::Relaxed);
         (nanos > 0).then(|| Duration::from_nanos(nanos))
+    }
+}
+
+/// The result of [`Admission::complete`].
+pub(crate) type Completed<K> = Result<Result<(bool, u64), Found<K>>, Error>;
+
+fn completed<K: Kind>(answer: Result<Answer<Found<K>>, Error>) -> Completed<K> {
+    let Answer { found, what, .. } = answer?;
+    match (found, what) {
+        (Some(obstacle), _) => Ok(Err(obstacle)),
+        (None, What::Completed(was_held, level)) => Ok(Ok((was_held, level))),
+        (None, _) => Err(unexpected()),
     }
 }
 

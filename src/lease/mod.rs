@@ -34,7 +34,7 @@ mod watch;
 mod young;
 
 pub(crate) use self::acquire::{Ask, Got, Wait};
-pub(crate) use self::admission::{Admission, Leases, rules};
+pub(crate) use self::admission::{Admission, Completed, Leases, rules};
 pub use self::handle::Lease;
 pub(crate) use self::handle::{Keeper, guard};
 pub use self::layer::*;

@@ -30,13 +30,13 @@ pub(crate) struct Core<T, E> {
     pub(super) settings: Settings,
     pub(super) format: Format<T, E>,
     pub(super) leases: Leases<Flight>,
-    parallel: Parallel,
+    parallel: Arc<Parallel>,
     /// The publications of this process that are on their way to a server; in memory there are none.
-    pub(super) publications: Parallel,
+    pub(super) publications: Arc<Parallel>,
     pub(super) stored: Stored,
     pub(super) over_budget: Often,
     pub(super) local_cache: Option<Arc<LocalCache<T>>>,
-    background: Background,
+    pub(super) background: Background,
     table: Arc<Table<SharedOutcome<T, E>>>,
 }
 

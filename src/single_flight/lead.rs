@@ -8,21 +8,21 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::answer::{Asker, Entry, Found};
+use super::answer::{Asker, Entry, Flight, Found};
 use super::core::{Call, Core, FlightOutcome, OutcomeOf, Work};
 use super::layer::Captured;
 use super::local_cache::Epoch;
+use super::parallel::Slot;
 use super::shared::{Pass, Publication, SharedOutcome};
 use super::table::{LeaderGuard, send_all};
 use super::{early, local_cache};
 use crate::error::Subject;
-use crate::lease::{Ask, Got, Wait, micros};
+use crate::lease::{Ask, Completed, Got, Wait, micros};
 use crate::store::timer::{sleep, until};
-use crate::telemetry::{Event, Outcome, in_current_span, tell};
+use crate::telemetry::{Event, Outcome, answered_in_current_span, tell};
 use crate::{Error, Key, Lease, clock};
 
 /// How a run starts.
@@ -162,13 +162,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         });
         // A failed run does not replace the last good answer.
         if !(has_old && publication.has_failed) {
-            // The first poll sends it, unless others of the namespace are being sent. A task waits for the reply.
-            let mut published =
-                Box::pin(in_current_span(self.publish(lease, publication, entry, has_old, epoch)));
-            let is_sent = poll_fn(|context| Poll::Ready(published.poll_unpin(context).is_pending())).await;
-            if let (true, Ok(runtime)) = (is_sent, Handle::try_current()) {
-                runtime.spawn(published);
-            }
+            self.publish(lease, publication, entry, has_old, epoch);
         }
         // Who has an answer may forget it: by then its publication is known, see `publications`.
         send(&mut caller, own);
@@ -177,8 +171,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         }
     }
 
-    /// Publishes an outcome. `entry` is `None` if it is too large or cannot be encoded.
-    async fn publish(
+    /// Publishes an outcome. `entry` is `None` if it is too large or cannot be encoded. It leaves in the next batch, after
+    /// the publication of this key before it, if there is one: then a task waits for that.
+    fn publish(
         self: Arc<Self>,
         lease: Lease,
         Publication { outcome, fresh, .. }: Publication<T, E>,
@@ -186,7 +181,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         has_old: bool,
         epoch: Option<Epoch>,
     ) {
-        let _owed = self.leases.admission.store.publication();
+        let owed = self.leases.admission.store.publication();
         let length = entry.as_ref().map(|entry| entry.bytes.len());
         let mut entry = entry.unwrap_or_else(|| {
             Entry::of(self.settings.unpublished.bytes(), fresh.min(self.format.pass), Duration::ZERO)
@@ -198,19 +193,28 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         // Of an answer on its way to a slow server, one copy is enough.
         let outcome = epoch.is_some().then_some(outcome);
         let sent = clock::now();
-        let turn = self.publications.enter(lease.key()).await;
-        let entered = self.leases.admission.complete(&lease.state, entry, false).await;
-        drop(turn);
-        let was_held = entered.map(was_held);
-        match (self.is_stored(&was_held), length, outcome) {
-            (Some(true), Some(length), Some(outcome)) => {
-                self.keep(epoch, lease.key(), &outcome, (length, fresh, sent));
+        let background = self.background.clone();
+        let mut turn = self.publications.enter(lease.key()).boxed();
+        let (admission, state) = (Arc::clone(&self.leases.admission), Arc::clone(&lease.state));
+        let then = answered_in_current_span(move |(turn, entered): (Option<Slot>, Completed<Flight>)| {
+            drop(turn);
+            let was_held = entered.map(was_held);
+            match (self.is_stored(&was_held), length, outcome) {
+                (Some(true), Some(length), Some(outcome)) => {
+                    self.keep(epoch, lease.key(), &outcome, (length, fresh, sent));
+                }
+                (Some(false), ..) => self.stored.give_back(lease.key()),
+                // It counts until it would expire.
+                _ => {}
             }
-            (Some(false), ..) => self.stored.give_back(lease.key()),
-            // It counts until it would expire.
-            _ => {}
+            end(lease, &was_held);
+            drop(owed);
+        });
+        let send = move |turn| admission.send_completion(&state, entry, |entered| then((turn, entered)));
+        match (&mut turn).now_or_never() {
+            Some(turn) => send(turn),
+            None => background.spawn(async { send(turn.await) }),
         }
-        end(lease, &was_held);
     }
 
     /// Returns whether an answer is stored. `None`: this is not known.

@@ -2,11 +2,12 @@
 //! the server.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use hashbrown::HashMap;
 use tokio::time::Instant;
 
 use crate::Key;

@@ -38,3 +38,14 @@ pub(crate) fn in_current_span<F: Future>(future: F) -> impl Future<Output = F::O
 pub(crate) fn in_current_span<F: Future>(future: F) -> F {
     future
 }
+
+/// Makes what an answer calls run in the span of the caller.
+pub(crate) fn answered_in_current_span<A>(then: impl FnOnce(A)) -> impl FnOnce(A) {
+    #[cfg(feature = "tracing")]
+    let span = tracing::Span::current();
+    move |answer| {
+        #[cfg(feature = "tracing")]
+        let _entered = span.entered();
+        then(answer);
+    }
+}

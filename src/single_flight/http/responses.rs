@@ -131,17 +131,14 @@ impl Responses {
     }
 
     /// Returns which callers get a response, by its head.
-    fn choose(&self, parts: &response::Parts, tells_scheme: bool, now: SystemTime) -> Share<()> {
+    fn choose(&self, parts: &response::Parts, tells_scheme: bool, freshness: &Freshness) -> Share<()> {
         let (status, headers) = (parts.status, &parts.headers);
         let failed = status.is_client_error() || status.is_server_error();
         match (self.share_when)(parts) {
             true if status.is_redirection() && !tells_scheme && is_absolute(headers.get(LOCATION)) => {
                 Share::Private
             }
-            true => {
-                let Freshness { left, stale, .. } = Freshness::of(headers, now);
-                Share::Stored { answer: (), at_most: left, stale }
-            }
+            true => Share::Stored { answer: (), at_most: freshness.left, stale: freshness.stale },
             false if status.is_server_error() && self.share_failures && is_for_all(headers) => {
                 Share::Waiting(())
             }
@@ -234,7 +231,8 @@ where
         let (parts, body) = response.into_parts();
         let unshared = |parts, body, shared| Captured { own: Response::from_parts(parts, body), shared };
         let (began, now) = (Instant::now(), SystemTime::now());
-        let chosen = self.choose(&parts, tells_scheme, now);
+        let freshness = Freshness::of(&parts.headers, now);
+        let chosen = self.choose(&parts, tells_scheme, &freshness);
         let too_large = if parts.status.is_server_error() { Share::Nobody } else { Share::Private };
         let read = match chosen {
             Share::Private => Err((FlightBody::untouched(body), Share::Private)),
@@ -253,7 +251,7 @@ where
         if !is_head && !has_length(&parts.headers, body.len()) {
             return unshared(parts, own, Share::Nobody);
         }
-        let made = now.checked_sub(Freshness::of(&parts.headers, now).age).map_or(0, unix_seconds);
+        let made = now.checked_sub(freshness.age).map_or(0, unix_seconds);
         let answer = Answer {
             status: parts.status,
             headers: end_to_end(parts.headers.clone()),

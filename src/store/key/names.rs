@@ -27,7 +27,7 @@ pub(crate) enum KeySpace {
 }
 
 /// The Redis key of one state without its last part: `prefix:{namespace:key}:`.
-pub(crate) type RedisKey = SmallVec<[u8; 64]>;
+pub(crate) type RedisKey = SmallVec<[u8; 128]>;
 
 /// A longer key is replaced by its digest, so that no caller fills the memory of the server with names.
 pub(crate) const LONGEST: usize = 256;

@@ -102,7 +102,8 @@ impl<O: Operation> RedisClient<O> {
         store.owed.add(usize::from(owed));
         let (batch, index) = queue.push(self, item, bytes, &links.budget);
         let most = if O::IN_ORDER { 1 } else { O::FLUSHERS };
-        let flusher = (queue.flushers < most).then(|| {
+        // The first operation of a batch has begun a flusher, or all of them are under way.
+        let flusher = (index == 0 && queue.flushers < most).then(|| {
             queue.flushers += 1;
             this(queue)
         });

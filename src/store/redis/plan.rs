@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use redis::Cmd;
+use smallvec::SmallVec;
 
 use super::batch::Item;
 use super::{Loaded, shards};
@@ -18,9 +19,12 @@ pub(super) struct Call {
     pub(super) command: Cmd,
     /// The hash slot of its keys on a Cluster.
     pub(super) slot: Option<u16>,
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Runs,
     pub(super) repeat: Repeat,
 }
+
+/// Mostly one.
+type Runs = SmallVec<[Run; 1]>;
 
 /// Equal operations on one key, next to each other.
 pub(super) struct Run {
@@ -33,8 +37,8 @@ pub(super) struct Run {
 /// The calls for some operations, and the order of the operations in them. Operations of one group and key keep their order.
 /// The ranges of all runs, one call after the other, have no gaps.
 pub(super) struct Plan {
-    pub(super) calls: Vec<Call>,
-    pub(super) order: Vec<usize>,
+    pub(super) calls: SmallVec<[Call; 1]>,
+    pub(super) order: SmallVec<[usize; 1]>,
 }
 
 impl Call {
@@ -47,7 +51,7 @@ impl Call {
 impl Plan {
     /// Plans the calls for the operations that still must be sent.
     pub(super) fn new<O: Operation>(script: &Loaded, space: &KeySpace, items: &[Item<O>]) -> Self {
-        let mut order: Vec<usize> =
+        let mut order: SmallVec<[usize; 1]> =
             (0..items.len()).filter(|at| items[*at].is_wanted() && items[*at].operation.is_some()).collect();
         let groups = if order.len() > 1 { groups(items) } else { Vec::new() };
         if order.len() > 1 {
@@ -59,7 +63,7 @@ impl Plan {
             });
         }
         let pending = Pending { items, order: &order, groups: &groups };
-        let mut calls = Vec::new();
+        let mut calls = SmallVec::new();
         let mut start = 0;
         while start < order.len() {
             let slot = items[order[start]].slot;
@@ -101,10 +105,10 @@ impl<O: Operation> Pending<'_, O> {
     }
 
     /// Returns the runs of the call that begins with the operation at `start`, at least one.
-    fn runs(&self, start: usize) -> Vec<Run> {
+    fn runs(&self, start: usize) -> Runs {
         let first = self.item(start);
         let (mut room, mut bytes) = (0, 0);
-        let mut runs: Vec<Run> = Vec::new();
+        let mut runs = Runs::new();
         for at in start..self.order.len() {
             let item = self.item(at);
             let Some(operation) = &item.operation else { break };
@@ -136,32 +140,37 @@ impl<O: Operation> Pending<'_, O> {
     fn command(&self, script: &Loaded, space: &KeySpace, runs: &[Run]) -> Cmd {
         let named = if O::ONE_KEY { &runs[..1] } else { runs };
         let slot = runs.first().and_then(|run| self.item(run.at.start).slot);
-        let (mut shared, mut own) = (Vec::with_capacity(8), Vec::with_capacity(8 * runs.len()));
+        let mut arguments = Vec::with_capacity(8 + 8 * runs.len());
         let operation = |at: usize| self.item(at).operation.as_ref();
         let operations = runs.iter().filter_map(|run| Some((operation(run.at.start)?, run)));
         let mut of_groups = operations.clone().filter(|(operation, _)| operation.group().is_some());
         if let Some((operation, _)) = of_groups.next().or_else(|| operations.clone().next()) {
-            operation.shared(&mut Arguments::new(&mut shared));
+            operation.shared(&mut Arguments::new(&mut arguments));
         }
-        let mut bytes = 0;
+        let (shared, mut bytes) = (arguments.len(), 0);
         for (first, run) in operations {
             bytes += first.payload();
             let others = (run.at.start + 1..run.at.end).map(|at| operation(at).unwrap_or(first));
-            first.own_run(others, &mut Arguments::new(&mut own));
+            first.own_run(others, &mut Arguments::new(&mut arguments));
         }
+        let own = &arguments[shared..];
         let each = own.len() / runs.len().max(1);
-        if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
-            own.truncate(each);
+        if O::SAME_ONCE
+            && runs.len() > 1
+            && each > 0
+            && own.chunks_exact(each).all(|chunk| chunk == &own[..each])
+        {
+            arguments.truncate(shared + each);
         }
         let width = |run: &Run| space.width(self.item(run.at.start).key.as_bytes(), O::PARTS.len());
         let keys = named.iter().map(width).sum();
-        let mut command = script.call(keys, keys + shared.len() + own.len(), bytes);
+        let mut command = script.call(keys, keys + arguments.len(), bytes);
         for run in named {
             space.keys(self.item(run.at.start).key.as_bytes(), O::PARTS, &mut |key| {
                 command.arg(key);
             });
         }
-        for argument in shared.iter().chain(&own) {
+        for argument in &arguments {
             match argument {
                 Argument::Integer(integer) => command.arg(integer),
                 Argument::Word(word) => command.arg(word),

@@ -46,8 +46,17 @@ impl Reply {
 
 /// Reads whole numbers with a space between them.
 fn numbers(text: &[u8]) -> Option<Vec<Value>> {
-    let words = std::str::from_utf8(text).ok()?.split(' ');
-    words.map(|word| word.parse().map(Value::Int).ok()).collect()
+    let mut values = Vec::with_capacity(8);
+    for word in text.split(|byte| *byte == b' ') {
+        let (sign, digits) = word.strip_prefix(b"-").map_or((1, word), |digits| (-1, digits));
+        // A number of at most 18 digits fits.
+        if !(1..=18).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
+            return None;
+        }
+        let number = digits.iter().fold(0, |number, digit| 10 * number + i64::from(digit - b'0'));
+        values.push(Value::Int(sign * number));
+    }
+    Some(values)
 }
 
 #[cfg(test)]

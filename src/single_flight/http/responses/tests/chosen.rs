@@ -7,7 +7,11 @@ use super::*;
 fn chosen(responses: &Responses, status: u16, fields: &[(&'static str, &'static str)]) -> Share<()> {
     let mut response = response((), fields);
     *response.status_mut() = StatusCode::from_u16(status).unwrap();
-    responses.choose(&response.into_parts().0, false, SystemTime::now())
+    choose(responses, &response.into_parts().0, false)
+}
+
+fn choose(responses: &Responses, parts: &response::Parts, tells_scheme: bool) -> Share<()> {
+    responses.choose(parts, tells_scheme, &Freshness::of(&parts.headers, SystemTime::now()))
 }
 
 fn stored(seconds: Option<u64>, stale: bool) -> Share<()> {
@@ -54,8 +58,8 @@ fn redirects_elsewhere_only_where_the_scheme_is_known() {
         *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
         let (parts, ()) = response.into_parts();
         let shared = if is_absolute { Share::Private } else { stored(None, true) };
-        assert_eq!(responses.choose(&parts, false, SystemTime::now()), shared, "{location}");
-        assert_eq!(responses.choose(&parts, true, SystemTime::now()), stored(None, true), "{location}");
+        assert_eq!(choose(&responses, &parts, false), shared, "{location}");
+        assert_eq!(choose(&responses, &parts, true), stored(None, true), "{location}");
     }
 }
 
