@@ -9,6 +9,7 @@ use super::operation::{HoldStep, Outcome, Verb};
 use super::renewals::Validity;
 use super::state::MOST;
 use super::{HoldOptions, OnEnd, Usage};
+use crate::setters::in_range;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::calls::to_micros;
@@ -133,9 +134,7 @@ impl TokenBucket {
     ///
     /// [`is_invalid`](Error::is_invalid) if the time is not 100 ms to 24 h.
     pub fn with_hold_ttl(&self, ttl: Duration) -> Result<Self, Error> {
-        if !TTL.contains(&ttl) {
-            return Err(Error::invalid(format!("the ttl of a hold must be 100 ms to 24 h, is {ttl:?}")));
-        }
+        in_range("the ttl of a hold", TTL, "100 ms to 24 h", ttl)?;
         let holding = HoldOptions { ttl: to_micros(ttl), ..self.holding };
         Ok(Self { holding, ..self.clone() })
     }

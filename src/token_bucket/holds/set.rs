@@ -10,8 +10,7 @@ use futures_util::future::{join_all, select_all};
 use smallvec::SmallVec;
 
 use super::hold::{Captured, Hold};
-use super::operation::{HoldReply, HoldStep, Outcome, Verb};
-use super::renewals::Validity;
+use super::operation::{HoldReply, Outcome, Verb};
 use super::state::MOST;
 use super::{OnEnd, Usage};
 use crate::token_bucket::quota::Quotas;
