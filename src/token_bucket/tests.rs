@@ -1,7 +1,5 @@
 //! Tests of a bucket in memory, with a clock that the test sets.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -9,7 +7,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::cancel::{Cancel, Rule};
 use super::{Reservation, TokenBucket};
-use crate::store::Clock;
+use crate::store::ManualClock;
 use crate::{Quota, Quotas, Store};
 
 const START: i64 = 1_760_000_000_000_000;
@@ -17,23 +15,21 @@ const START: i64 = 1_760_000_000_000_000;
 /// A bucket in memory, and its clock.
 struct World {
     bucket: TokenBucket,
-    micros: Arc<AtomicI64>,
+    clock: ManualClock,
 }
 
 impl World {
     fn new(quotas: impl IntoIterator<Item = Quota>) -> Self {
-        let micros = Arc::new(AtomicI64::new(START));
-        let store = Store::with_clock(Clock::Manual(micros.clone()));
-        let quotas = Quotas::new(quotas).unwrap();
-        Self { bucket: TokenBucket::new(&store, "test", quotas).unwrap(), micros }
+        let (clock, quotas) = (ManualClock::at(START), Quotas::new(quotas).unwrap());
+        Self { bucket: TokenBucket::new(&clock.store(), "test", quotas).unwrap(), clock }
     }
 
     fn advance(&self, span: Duration) {
-        self.micros.fetch_add(span.as_micros() as i64, Ordering::Relaxed);
+        self.clock.advance(span);
     }
 
     fn now(&self) -> i64 {
-        self.micros.load(Ordering::Relaxed)
+        self.clock.now()
     }
 
     async fn allows(&self, n: u32) -> bool {
@@ -123,7 +119,7 @@ async fn rates_that_are_no_whole_microseconds_do_not_drift() {
     let mut admitted = 0;
     for _ in 0..1_000_000 / 100 * 70 {
         admitted += i64::from(world.allows(1).await);
-        world.micros.fetch_add(100, Ordering::Relaxed);
+        world.advance(Duration::from_micros(100));
     }
     assert_eq!(admitted, 7 * 70);
 }

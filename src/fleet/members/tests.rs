@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::sync::atomic::AtomicI64;
-
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::*;
 use crate::StoreBuilder;
-use crate::store::Clock;
+use crate::store::ManualClock;
 use support::client::Client as Connection;
 use support::eventually;
 use support::redis_server::RedisServer;
@@ -173,18 +171,18 @@ fn forge(memory: &Side, redis: &mut Connection, sequence: usize, process: &str, 
 async fn lua_and_rust_agree_on_every_sequence() {
     let server = RedisServer::start().await;
     let mut client = server.client().unwrap();
-    let micros_now = Arc::new(AtomicI64::new(0));
+    let clock = ManualClock::at(0);
     let seed = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
     let mut rng = StdRng::seed_from_u64(seed);
     let side = |store: &Store| Side { namespace: Namespace::new(store, "agreement").unwrap() };
     let on_redis = side(&StoreBuilder::default().with_clock(&server.url(), CLOCK).unwrap());
-    let in_memory = side(&Store::with_clock(Clock::Manual(micros_now.clone())));
+    let in_memory = side(&clock.store());
     for sequence in 0..300 {
         let (key, mut now, mut history) = (Key::from(sequence), START, Vec::new());
         for _ in 0..40 {
             let steps = [0, 1, 1_000_000, 30_000_000, 30_000_001, -5_000_000, -30_000_001];
             now += steps[rng.random_range(0..steps.len())];
-            micros_now.store(now, Ordering::Relaxed);
+            clock.set(now);
             client.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
             let process = ["a", "b", "c", "d", "e"][rng.random_range(0..5)];
             if rng.random_bool(0.1) {
