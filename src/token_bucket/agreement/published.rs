@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::virtual_time::World;
-use crate::token_bucket::{Reservation, TokenBucket};
+use crate::token_bucket::{Decision, Reservation, TokenBucket};
 use crate::{Quota, Quotas};
 
 const START: i64 = 1_760_000_000_000_000;
@@ -112,7 +112,10 @@ async fn reserving(world: &mut Limiter) {
     let delay = async |n| patient.reserve_n(world.key, n).await.map(|reserved| reserved.delay());
     assert_eq!(delay(2).await.unwrap(), Duration::ZERO);
     assert_eq!(delay(1).await.unwrap(), Duration::from_millis(100));
-    assert!(delay(2).await.unwrap_err().is_refused());
+    let error = delay(2).await.unwrap_err();
+    assert!(error.is_refused(), "{error}");
+    assert_eq!(error.retry_after(), Some(Duration::from_millis(300)));
+    assert_eq!(error.decision().and_then(Decision::retry_after), error.retry_after());
 }
 
 async fn cancelling(world: &mut Limiter) {
