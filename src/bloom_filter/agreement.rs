@@ -104,8 +104,7 @@ async fn lua_and_rust_agree_on_every_sequence() {
     let server = RedisServer::start().await;
     let mut clock = server.client().unwrap();
     let manual = ManualClock::at(0);
-    let seed: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
-    println!("SEED={seed}");
+    let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
     let builder = StoreBuilder::default().timeout(Duration::from_secs(10));
     let on_redis = builder.with_clock(&server.url(), CLOCK).unwrap();

@@ -300,8 +300,7 @@ trait Tried: Kind + Clone {
 async fn agree<K: Tried>(suffixes: &[&str]) {
     let server = RedisServer::start().await;
     let in_process = Arc::new(AtomicI64::new(0));
-    let seed: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
-    println!("SEED={seed}");
+    let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
     let on_redis = virtual_time::store(&server);
     let in_memory = Store::with_clock(Clock::Manual(in_process.clone()));

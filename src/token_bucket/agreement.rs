@@ -69,12 +69,6 @@ enum Step {
     Reset,
 }
 
-pub(super) fn seed() -> u64 {
-    let seed = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
-    println!("SEED={seed}");
-    seed
-}
-
 fn quota_sets() -> Vec<Quotas> {
     // Midnight at this offset from UTC comes 40 s after the time at which the sequences begin, a Thursday.
     const OFFSET: i16 = -(8 * 60 + 54);
@@ -213,7 +207,7 @@ async fn lua_and_rust_agree_on_every_sequence() {
     let mut time = VirtualTime::new(&server);
     let clock = ManualClock::at(0);
     let sets = quota_sets();
-    let seed = seed();
+    let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
     let on_redis = VirtualTime::store(&server);
     let in_memory = clock.store();

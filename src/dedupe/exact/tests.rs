@@ -129,8 +129,7 @@ async fn a_claim_is_confirmed_across_the_end_of_a_slice() {
 /// For all jumps of the clock, no two slices are in one hash, no item is forgotten early, and Lua and Rust agree.
 #[tokio::test]
 async fn slices_agree_where_the_clock_is_set() {
-    let seed: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
-    println!("SEED={seed}");
+    let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
     let mut world = World::new().await;
     let dedupe = world.dedupes()[0].clone();

@@ -172,7 +172,7 @@ async fn lua_and_rust_agree_on_every_sequence() {
     let server = RedisServer::start().await;
     let mut client = server.client().unwrap();
     let clock = ManualClock::at(0);
-    let seed = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
+    let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
     let side = |store: &Store| Side { namespace: Namespace::new(store, "agreement").unwrap() };
     let on_redis = side(&StoreBuilder::default().with_clock(&server.url(), CLOCK).unwrap());

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::seed;
 use super::virtual_time::{VirtualTime, jump};
 use crate::store::{Client, ManualClock, Namespace, Operation};
 use crate::token_bucket::learn::Learn;
 use crate::{Key, Store};
 use support::redis_server::RedisServer;
+use support::seed;
 
 const START: i64 = 1_760_000_000_000_000;
 

@@ -8,11 +8,11 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::seed;
 use crate::Quota;
 use crate::store::ManualClock;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::quota::MAX_SPAN;
+use support::seed;
 
 type Rational = Ratio<i128>;
 

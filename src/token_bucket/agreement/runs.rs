@@ -12,8 +12,8 @@ use rand::{RngExt as _, SeedableRng as _};
 use redis::{self, Value};
 
 use super::holds;
+use super::quota_sets;
 use super::virtual_time::{CLOCK, VirtualTime, jump};
-use super::{quota_sets, seed};
 use crate::Quotas;
 use crate::store::{Arguments, Cell as _, Fields, Operation};
 use crate::token_bucket::adjust::Adjust;
@@ -24,6 +24,7 @@ use crate::token_bucket::peek::Peek;
 use crate::token_bucket::quota::MAX_SPAN;
 use crate::token_bucket::state::{Ask, Bucket};
 use support::redis_server::RedisServer;
+use support::seed;
 
 const SEQUENCES: usize = 200;
 const STEPS: usize = 40;

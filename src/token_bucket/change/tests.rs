@@ -4,12 +4,12 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use crate::store::{Cell as _, Operation as _};
 use crate::token_bucket::adjust::Adjust;
-use crate::token_bucket::agreement::seed;
 use crate::token_bucket::cancel::{Cancel, Rule};
 use crate::token_bucket::fixtures::{START, one, peek, reserve, take};
 use crate::token_bucket::quota::MAX_SPAN;
 use crate::token_bucket::state::Bucket;
 use crate::{Quota, Quotas};
+use support::seed;
 
 fn quotas(rng: &mut StdRng) -> Quotas {
     let quota = |rng: &mut StdRng| {

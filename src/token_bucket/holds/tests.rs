@@ -203,7 +203,7 @@ pub(super) fn check(quotas: &Quotas, mut ledger: Vec<(i64, i64)>, log: &[String]
 
 #[test]
 fn captures_and_admissions_keep_to_the_quota_in_every_interval() {
-    let first: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
+    let first = support::seed();
     let sets = quota_sets();
     let runs = std::env::var("RUNS").map_or(RUNS, |runs| runs.parse().unwrap());
     for seed in (0..runs as u64).map(|run| first ^ run) {

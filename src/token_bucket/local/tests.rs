@@ -12,7 +12,6 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::last_state::LastState;
 use crate::store::{Cell as _, Operation};
 use crate::token_bucket::TokenBucket;
-use crate::token_bucket::agreement::seed;
 use crate::token_bucket::ahead::{Prefetch, Prefetched};
 use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::cancel::{Cancel, Rule};
@@ -21,6 +20,7 @@ use crate::token_bucket::operations::Reserve;
 use crate::token_bucket::state::{Ask, Bucket};
 use crate::{Quota, Quotas, Store};
 use support::redis_server::RedisServer;
+use support::seed;
 
 async fn on(server: &RedisServer, quota: Quota) -> TokenBucket {
     TokenBucket::new(&Store::redis(&server.url()).unwrap(), "local", quota).unwrap()
