@@ -44,8 +44,8 @@ use crate::wait_group::holders::Permits;
 use crate::{Key, Store};
 use support::redis_server::RedisServer;
 
-pub(crate) use self::virtual_time::CLOCK;
 use self::virtual_time::Time;
+pub(crate) use self::virtual_time::{CLOCK, EXPIRE};
 
 /// Lua numbers are exact up to 2^53.
 const LATE_IDS: u64 = (1 << 53) + 1;

@@ -7,7 +7,7 @@ use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use super::bucket::Bucket;
 use super::layout::{Digest, Layout};
 use crate::dedupe::{Claim, Claimed, Dedupe};
-use crate::lease::agreement::CLOCK;
+use crate::lease::agreement::{CLOCK, EXPIRE};
 use crate::store::{Cell as _, ManualClock};
 use crate::{Store, StoreBuilder};
 use support::client::Client;
@@ -181,13 +181,3 @@ async fn slices_agree_where_the_clock_is_set() {
     }
     assert!(known > 300 && reused > 300, "{known} {reused}: this shows little");
 }
-
-const EXPIRE: &str = "
-local now, ends = tonumber(redis.call('GET', 'clock')), redis.call('HGETALL', 'ends')
-for i = 1, #ends, 2 do
-  if tonumber(ends[i + 1]) <= now then
-    redis.call('DEL', ends[i])
-    redis.call('HDEL', 'ends', ends[i])
-  end
-end
-";

@@ -121,6 +121,9 @@ impl Both {
         runs: &[Run<O>],
         read: impl Fn(O::Reply, bool) -> R,
     ) -> Vec<Vec<R>> {
+        if runs.is_empty() {
+            return Vec::new();
+        }
         let keys: Vec<_> = runs.iter().map(|run| self.name(run.key)).collect();
         let operations: Vec<_> = runs.iter().map(Run::all).collect();
         let sent: Vec<Vec<_>> = operations.iter().map(|run| run.iter().collect()).collect();
@@ -259,9 +262,6 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
             if same && runs.iter().all(Run::may_repeat) {
                 runs.iter_mut().for_each(|run| run.count = 2);
             }
-            if runs.is_empty() {
-                return;
-            }
             for (run, decisions) in runs.iter().zip(both.call(&runs)) {
                 let charges = charges.cancels.entry(run.key).or_default();
                 if rng.random_bool(0.2) {
@@ -280,9 +280,7 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
             let runs = random_runs(rng, |rng, key| {
                 pick(rng, &mut charges.cancels, key, |charge| charge.quotas == *quotas)
             });
-            if !runs.is_empty() {
-                both.call(&runs);
-            }
+            both.call(&runs);
         }
         9..11 => {
             let most = rng.random_range(1..=100);
@@ -290,9 +288,6 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                 let most = if same { most } else { rng.random_range(1..=100) };
                 Some(Prefetch { quotas: quotas.clone(), most })
             });
-            if runs.is_empty() {
-                return;
-            }
             for (run, prefetched) in runs.iter().zip(both.call(&runs)) {
                 let ahead = charges.ahead.entry(run.key).or_default();
                 for prefetched in prefetched.iter().filter(|prefetched| prefetched.count > 0) {
@@ -306,16 +301,12 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
             let runs = random_runs(rng, |rng, key| {
                 pick(rng, &mut charges.ahead, key, |charge| charge.quotas == *quotas)
             });
-            if !runs.is_empty() {
-                both.call(&runs);
-            }
+            both.call(&runs);
         }
         7..9 => {
             let runs = random_runs(rng, |_, _| Some(Peek));
             let runs = repeated(rng, runs);
-            if !runs.is_empty() {
-                both.call_and_compare(&runs, |stored, _| stored.under(quotas));
-            }
+            both.call_and_compare(&runs, |stored, _| stored.under(quotas));
         }
         13..15 => {
             let runs = random_runs(rng, |rng, _| {
@@ -323,9 +314,7 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                 let block = *[0, 0, 500_000].choose(rng).unwrap();
                 Some(Adjust { quotas: quotas.clone(), tokens, block })
             });
-            if !runs.is_empty() {
-                both.call(&runs);
-            }
+            both.call(&runs);
         }
         15 => {
             let micros = rng.random_range(0..3_000_000);
@@ -334,9 +323,7 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                 Some(Adjust { quotas: quotas.clone(), tokens: 0, block: micros })
             });
             let runs = repeated(rng, runs);
-            if !runs.is_empty() {
-                both.call(&runs);
-            }
+            both.call(&runs);
         }
         _ => holds::step(rng, both, quotas),
     }
