@@ -1,6 +1,6 @@
 //! The setters of builders.
 
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::ops::RangeBounds;
 
 use crate::Error;
@@ -28,7 +28,7 @@ pub(crate) use setters;
 pub(crate) fn in_range<T: PartialOrd + Debug>(
     setting: &str,
     range: impl RangeBounds<T>,
-    must: &str,
+    must: impl Display,
     value: impl Into<Option<T>>,
 ) -> Result<(), Error> {
     match value.into() {

@@ -119,7 +119,7 @@ impl BloomFilterBuilder {
             }
             Self { bits: Some(bits), hashes: Some(hashes), capacity: None, rate: None, .. } => {
                 in_range("bits", 1.., "at least 1", bits)?;
-                in_range("hashes", 1..=MOST_HASHES, &format!("1 to {MOST_HASHES}"), hashes)?;
+                in_range("hashes", 1..=MOST_HASHES, format_args!("1 to {MOST_HASHES}"), hashes)?;
                 (check_total("the filter", bits as f64)?, hashes)
             }
             Self { capacity, rate, bits, hashes, .. } => {

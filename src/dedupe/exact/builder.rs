@@ -73,7 +73,7 @@ impl ExactBuilder {
             ))
         };
         let span = check_remember_for(self.remember_for.ok_or_else(missing)?)?;
-        in_range("capacity", 1..=MOST, &format!("1 to {MOST}"), self.capacity)?;
+        in_range("capacity", 1..=MOST, format_args!("1 to {MOST}"), self.capacity)?;
         check_name("the name of a namespace", &self.name)?;
         let layout = Layout::new(self.capacity, span);
         Ok(Dedupe::exactly(&self.store, &self.name, layout.into(), self.options))

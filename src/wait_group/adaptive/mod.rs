@@ -175,8 +175,8 @@ impl<C> Adaptive<C> {
         let &Self { follows, min, max, window, timeout, .. } = self;
         let start = self.start.unwrap_or(limit);
         in_range("the lowest limit", 1..=MOST, "1 to 1000000", min)?;
-        in_range("the highest limit", min..=MOST, &format!("{min} (the lowest) to 1000000"), max)?;
-        in_range("the start value", min..=max, &format!("{min} to {max}"), start)?;
+        in_range("the highest limit", min..=MOST, format_args!("{min} (the lowest) to 1000000"), max)?;
+        in_range("the start value", min..=max, format_args!("{min} to {max}"), start)?;
         let windows = Duration::from_millis(10)..=Duration::from_secs(10);
         in_range("the window", windows, "10 ms to 10 s", window)?;
         let timeouts = Duration::from_millis(1)..=Duration::from_secs(3600);
