@@ -64,7 +64,7 @@ impl LeaseOptions {
         if !(0.0..1.0).contains(&factor) {
             return Err(Error::invalid(format!("drift_factor must be from 0 to below 1, is {factor}")));
         }
-        in_range("at_least_for", ..=ttl, &format!("at most the ttl ({ttl:?})"), self.at_least_for)?;
+        in_range("at_least_for", ..=ttl, format_args!("at most the ttl ({ttl:?})"), self.at_least_for)?;
         if self.drift.certain(ttl) < SHORTEST / 2 {
             return Err(Error::invalid(format!(
                 "the ttl less the drift must be at least 5 ms, is {:?} (ttl {ttl:?}, drift_factor {factor})",
@@ -72,7 +72,7 @@ impl LeaseOptions {
             )));
         }
         in_range("fence_ttl", SHORTEST_FENCE..=LONGEST_FENCE, "1 s to 365 days", self.fence_ttl)?;
-        in_range("fence_ttl", ttl.., &format!("at least the ttl ({ttl:?})"), self.fence_ttl)
+        in_range("fence_ttl", ttl.., format_args!("at least the ttl ({ttl:?})"), self.fence_ttl)
     }
 }
 

@@ -63,7 +63,7 @@ impl Mutex {
             Err(error) => return Err(error),
         };
         let at_least = (period / 2).min(guard.ttl()).max(guard.at_least_for());
-        in_range("at_least_for", ..period, &format!("below the period of a job ({period:?})"), at_least)?;
+        in_range("at_least_for", ..period, format_args!("below the period of a job ({period:?})"), at_least)?;
         guard.0.hold_at_least(at_least);
         guard.run(work).await.map(Some)
     }

@@ -68,8 +68,8 @@ impl Durability {
         }
         // As long again is left for the call itself.
         let (setting, half) = ("the time for replicas or the disk", timeout / 2);
-        let must = format!("1 ms to half of the timeout ({half:?})");
-        in_range(setting, Duration::from_millis(1)..=half, &must, within)
+        let must = format_args!("1 ms to half of the timeout ({half:?})");
+        in_range(setting, Duration::from_millis(1)..=half, must, within)
     }
 }
 

@@ -108,11 +108,11 @@ impl Queueing {
         self.check_flows(self.fair)?;
         for (class, permits) in &self.reserved {
             let classes = self.classes;
-            in_range("the class of reserved permits", ..classes, &format!("below {classes}"), *class)?;
+            in_range("the class of reserved permits", ..classes, format_args!("below {classes}"), *class)?;
             in_range(
                 "the number of reserved permits",
                 ..limit,
-                &format!("below the limit ({limit})"),
+                format_args!("below the limit ({limit})"),
                 *permits,
             )?;
         }
@@ -140,7 +140,7 @@ impl Queueing {
         in_range("the share of a flow", 1..=1000, "1 to 1000", turn.share)?;
         self.check_flows(turn.flow.is_some())?;
         let classes = self.classes;
-        in_range("the class", ..classes, &format!("below {classes}"), turn.class)?;
+        in_range("the class", ..classes, format_args!("below {classes}"), turn.class)?;
         let class = turn.class.unwrap_or(classes.saturating_sub(1));
         let above = self.reserved.iter().filter(|(other, _)| *other < class);
         Ok((class, above.map(|(_, permits)| *permits).max().unwrap_or(0)))

@@ -77,7 +77,7 @@ pub(super) struct Bans {
 impl Bans {
     pub(super) fn new(bucket: &TokenBucket, ban: Ban) -> Result<Self, Error> {
         let Ban { refusals, span, longest } = ban;
-        in_range("the longest ban", span.., &format!("at least {span:?}"), longest)?;
+        in_range("the longest ban", span.., format_args!("at least {span:?}"), longest)?;
         let told = |error: Error| {
             Error::invalid(format!("invalid ban after {refusals} refusals for {span:?}: {error}"))
         };
