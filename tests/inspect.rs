@@ -1,7 +1,6 @@
 //! The example `inspect` as a process, on a real Redis.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
@@ -12,20 +11,10 @@ use tower_distributed::wait_group::FleetLimit;
 use tower_distributed::{FleetQuotas, Mutex, Quota, Store, TokenBucket, WaitGroup};
 
 use support::eventually;
+use support::example::program_of;
 use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
-
-/// The example, which `cargo test` has built beside the tests.
-fn program() -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    let program = tests.parent().unwrap().parent().unwrap().join("examples/inspect");
-    assert!(
-        program.exists(),
-        "{program:?} is missing: run cargo test without --test, or cargo build --examples"
-    );
-    program
-}
 
 /// Runs a program to its end. Returns whether it succeeded, and what it has printed and told.
 async fn run(program: &str, arguments: &[&str], stdin: &str) -> (bool, String, String) {
@@ -46,7 +35,7 @@ async fn run(program: &str, arguments: &[&str], stdin: &str) -> (bool, String, S
 }
 
 async fn inspect(arguments: &[&str]) -> (bool, String, String) {
-    run(program().to_str().unwrap(), arguments, "").await
+    run(program_of("inspect").to_str().unwrap(), arguments, "").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -149,7 +138,7 @@ async fn it_lists_and_changes_what_a_service_holds() {
     // A reader that ends early is no failure.
     let (ok, _, told) = run(
         "bash",
-        &["-c", "\"$0\" \"$1\" | true; exit ${PIPESTATUS[0]}", program().to_str().unwrap(), &url],
+        &["-c", "\"$0\" \"$1\" | true; exit ${PIPESTATUS[0]}", program_of("inspect").to_str().unwrap(), &url],
         "",
     )
     .await;
@@ -294,7 +283,7 @@ async fn at_a_terminal(arguments: &[&str], answer: &str) -> Option<(String, bool
         return None;
     }
     let quoted = arguments.iter().map(|argument| format!(" '{argument}'")).collect::<String>();
-    let command = format!("'{}'{quoted}", program().display());
+    let command = format!("'{}'{quoted}", program_of("inspect").display());
     let (ok, printed, _) = run("script", &["-qec", &command, "/dev/null"], answer).await;
     Some((printed, ok))
 }

@@ -3,8 +3,6 @@
 //! Random sequences run against a real Redis and against the in-memory store. The test sets the clocks of both to
 //! the same time. Some calls use a filter with another configuration.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -12,8 +10,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::{BloomFilter, BloomFilterBuilder};
-use crate::store::Clock;
-use crate::{Error, Store, StoreBuilder};
+use crate::store::ManualClock;
+use crate::{Error, StoreBuilder};
 use support::redis_server::RedisServer;
 
 /// A clock for the scripts that the test sets. Nothing expires, since Redis expires keys by its own clock.
@@ -105,16 +103,15 @@ async fn round(filters: &[Vec<BloomFilter>], steps: &[(usize, Step)]) -> Vec<Str
 async fn lua_and_rust_agree_on_every_sequence() {
     let server = RedisServer::start().await;
     let mut clock = server.client().unwrap();
-    let micros = Arc::new(AtomicI64::new(0));
-    let seed: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
-    println!("SEED={seed}");
+    let manual = ManualClock::at(0);
+    let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
     let builder = StoreBuilder::default().timeout(Duration::from_secs(10));
     let on_redis = builder.with_clock(&server.url(), CLOCK).unwrap();
     let configurations = configurations();
 
     for batch in 0..SEQUENCES / IN_STEP {
-        let in_memory = Store::with_clock(Clock::Manual(micros.clone()));
+        let in_memory = manual.store();
         let usual: Vec<_> = (0..IN_STEP).map(|_| rng.random_range(0..configurations.len())).collect();
         let [lua, rust] = [&on_redis, &in_memory].map(|store| -> Vec<Vec<_>> {
             let name = |sequence| format!("{batch}-{sequence}");
@@ -128,7 +125,7 @@ async fn lua_and_rust_agree_on_every_sequence() {
             let jumps =
                 [0, 1, 400_000, 999_999, 1_000_000, 2_500_000, 60_000_000, 150_000_000, -700_000, -9_000_000];
             now += jumps[rng.random_range(0..jumps.len())];
-            micros.store(now, Ordering::Relaxed);
+            manual.set(now);
             clock.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
             let mut step = |&usual: &usize| {
                 let other = rng.random_bool(0.05);

@@ -1,12 +1,10 @@
 //! Tests the guarantees of a filter with a clock that the test sets.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use super::{BloomFilter, BloomFilterBuilder};
 use crate::Store;
-use crate::store::Clock;
+use crate::store::ManualClock;
 
 const START: i64 = 1_760_000_000_000_000;
 const SECOND: Duration = Duration::from_secs(1);
@@ -15,18 +13,17 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// A filter in memory, and its clock.
 struct World {
     filter: BloomFilter,
-    micros: Arc<AtomicI64>,
+    clock: ManualClock,
 }
 
 impl World {
     fn new(builder: BloomFilterBuilder) -> Self {
-        let micros = Arc::new(AtomicI64::new(START));
-        let store = Store::with_clock(Clock::Manual(micros.clone()));
-        Self { filter: builder.build(&store, "test").unwrap(), micros }
+        let clock = ManualClock::at(START);
+        Self { filter: builder.build(&clock.store(), "test").unwrap(), clock }
     }
 
     fn advance(&self, seconds: i64) {
-        self.micros.fetch_add(seconds * 1_000_000, Ordering::Relaxed);
+        self.clock.set(self.clock.now() + seconds * 1_000_000);
     }
 }
 

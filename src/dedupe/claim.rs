@@ -88,8 +88,16 @@ impl Claim {
         self,
         hear: impl FnOnce(&Result<bool, Error>) + Send + 'static,
     ) -> Result<bool, Error> {
-        let mut run = Run::new(self, hear);
-        poll_fn(|context| run.poll(context)).await
+        let (confirming, runtime) = (Confirming::new(self), Handle::try_current().ok());
+        let mut run = Run { first: Some(confirming.enter(false)), rest: Some((confirming, hear)), runtime };
+        let confirmed = poll_fn(|context| run.poll(context)).await;
+        if let Some((confirming, hear)) = run.rest.take() {
+            if let Some(confirming) = confirming.confirmed(&confirmed) {
+                confirming.go_on(Confirming::retry);
+            }
+            hear(&confirmed);
+        }
+        confirmed
     }
 
     /// Releases the claim, so that the item can be claimed again. Returns whether the claim was still held.
@@ -245,45 +253,29 @@ type Attempt = BoxFuture<'static, Result<bool, Error>>;
 /// A confirmation on its way, with the calls of others of its runtime. If it is dropped before its end, it is finished in the
 /// background.
 struct Run<F: FnOnce(&Result<bool, Error>) + Send + 'static> {
-    /// `None` once it is answered.
-    confirming: Option<Confirming>,
     /// `None` while it is polled, so that one that has panicked is not polled again.
     first: Option<Attempt>,
-    /// The user's function, which the background must not call.
-    hear: Option<F>,
+    /// With the user's function, which the background must not call. `None` once it is answered.
+    rest: Option<(Confirming, F)>,
     runtime: Option<Handle>,
 }
 
 impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Run<F> {
-    fn new(claim: Claim, hear: F) -> Self {
-        let (confirming, runtime) = (Confirming::new(claim), Handle::try_current().ok());
-        Self { first: Some(confirming.enter(false)), confirming: Some(confirming), hear: Some(hear), runtime }
-    }
-
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, Error>> {
         let Some(mut first) = self.first.take() else { return Poll::Pending };
-        let Poll::Ready(confirmed) = first.as_mut().poll(context) else {
-            self.first = Some(first);
-            return Poll::Pending;
-        };
-        let retried = self.confirming.take().and_then(|confirming| confirming.confirmed(&confirmed));
-        if let Some(confirming) = retried {
-            confirming.go_on(Confirming::retry);
-        }
-        if let Some(hear) = self.hear.take() {
-            hear(&confirmed);
-        }
-        Poll::Ready(confirmed)
+        let polled = first.as_mut().poll(context);
+        self.first = Some(first).filter(|_| polled.is_pending());
+        polled
     }
 }
 
 impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Drop for Run<F> {
     fn drop(&mut self) {
-        let Some(confirming) = self.confirming.take() else { return };
-        let (first, hear, runtime) = (self.first.take(), self.hear.take(), self.runtime.take());
+        let Some((confirming, hear)) = self.rest.take() else { return };
+        let (first, runtime) = (self.first.take(), self.runtime.take());
         let place = runtime.clone();
         let hear = move |confirmed| {
-            if let (Some(hear), Some(place)) = (hear, place) {
+            if let Some(place) = place {
                 place.spawn(async move { hear(&confirmed) });
             }
         };

@@ -2,14 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::operations::{Read, Set, Versions};
-use crate::store::{Clock, Namespace};
+use crate::store::{ManualClock, Namespace};
 use crate::{Key, Quotas, Store, StoreBuilder};
 use support::client::Client;
 use support::redis_server::RedisServer;
@@ -79,18 +76,18 @@ fn forge(memory: &Side, redis: &mut Client, sequence: usize, forged: &str) {
 async fn lua_and_rust_agree_on_every_sequence() {
     let server = RedisServer::start().await;
     let mut client = server.client().unwrap();
-    let micros = Arc::new(AtomicI64::new(0));
-    let seed = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
+    let clock = ManualClock::at(0);
+    let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
     let on_redis = Side::new(&StoreBuilder::default().with_clock(&server.url(), CLOCK).unwrap());
-    let in_memory = Side::new(&Store::with_clock(Clock::Manual(micros.clone())));
+    let in_memory = Side::new(&clock.store());
 
     for sequence in 0..SEQUENCES {
         let (key, mut number, mut now) = (Key::from(sequence), 0_u64, 1_760_000_000_000_000_i64);
         let mut history = Vec::new();
         for step in 0..STEPS {
             now += [0, 1, 1_000_000, -5_000_000][rng.random_range(0..4)];
-            micros.store(now, Ordering::Relaxed);
+            clock.set(now);
             client.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
             let told = match rng.random_range(0..100) {
                 0..70 => {

@@ -20,8 +20,8 @@ use crate::{Error, Key, Store, random};
 /// How often a process tells that it is alive, at most.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// How long a process counts after it was alive. All processes of a fleet use the same.
-const TTL: Duration = Duration::from_secs(30);
+/// How long a process counts after it was alive, in µs. All processes of a fleet use the same.
+const TTL: i64 = 30_000_000;
 
 /// How many of the last counts are kept. They cover [`TTL`].
 const KEPT: usize = 4;
@@ -36,7 +36,7 @@ pub(crate) struct Alive(BTreeMap<Arc<str>, i64>);
 impl Cell for Alive {
     fn is_idle(&self, now: i64) -> bool {
         // A time that is too late counts again once the clock has caught up.
-        self.0.values().all(|at| *at < now - micros(TTL))
+        self.0.values().all(|at| *at < now - TTL)
     }
 }
 
@@ -61,7 +61,7 @@ impl Operation for Beat {
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.text(Arc::clone(&self.process));
         call.integer(self.leaves.into());
-        call.integer(micros(TTL));
+        call.integer(TTL);
         call.integer(self.most.into());
     }
 
@@ -75,8 +75,8 @@ impl Operation for Beat {
     }
 
     fn apply(self, alive: &mut Alive, now: i64) -> u32 {
-        let (ttl, alive) = (micros(TTL), &mut alive.0);
-        alive.retain(|_, at| (now - ttl..=now + ttl).contains(at));
+        let alive = &mut alive.0;
+        alive.retain(|_, at| (now - TTL..=now + TTL).contains(at));
         if self.leaves {
             alive.remove(&self.process);
         } else if alive.len() < self.most as usize || alive.contains_key(&self.process) {
@@ -84,10 +84,6 @@ impl Operation for Beat {
         }
         u32::try_from(alive.len()).unwrap_or(u32::MAX)
     }
-}
-
-fn micros(span: Duration) -> i64 {
-    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
 /// The processes that share the limits of one name. This one is among them as long as this value lives.

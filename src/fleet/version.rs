@@ -18,7 +18,7 @@ pub struct SettingVersion {
 }
 
 /// The end of numbers and times that are recognised: larger ones are not exact in Lua.
-const END: u64 = 1 << 53;
+pub(super) const END: u64 = 1 << 53;
 
 /// A version whose number or time has reached this is the last one. So all that is written is recognised.
 pub(super) const LAST: u64 = 1 << 52;
@@ -64,7 +64,7 @@ pub(super) fn value(stored: &[u8]) -> Option<&str> {
 }
 
 /// Reads a number of digits alone.
-fn number(digits: &str) -> Option<u64> {
+pub(super) fn number(digits: &str) -> Option<u64> {
     let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
     digits.parse().ok().filter(|number| is_number && *number < END)
 }

@@ -44,8 +44,8 @@ use crate::wait_group::holders::Permits;
 use crate::{Key, Store};
 use support::redis_server::RedisServer;
 
-pub(crate) use self::virtual_time::CLOCK;
 use self::virtual_time::Time;
+pub(crate) use self::virtual_time::{CLOCK, EXPIRE};
 
 /// Lua numbers are exact up to 2^53.
 const LATE_IDS: u64 = (1 << 53) + 1;
@@ -306,8 +306,7 @@ trait Tried: Kind + Clone {
 async fn agree<K: Tried>(suffixes: &[&str]) {
     let server = RedisServer::start().await;
     let in_process = Arc::new(AtomicI64::new(0));
-    let seed: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
-    println!("SEED={seed}");
+    let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
     let on_redis = virtual_time::store(&server);
     let in_memory = Store::with_clock(Clock::Manual(in_process.clone()));

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::token;
 use super::validity::Drift;
 use crate::Error;
+use crate::setters::in_range;
 use crate::telemetry::Leases;
 
 /// The options of the leases of one value, such as one [`Mutex`](crate::Mutex).
@@ -59,32 +60,19 @@ impl LeaseOptions {
     /// Checks the values that a user can set.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let Self { ttl, drift: Drift(factor), .. } = *self;
-        if !(SHORTEST..=LONGEST).contains(&ttl) {
-            return Err(Error::invalid(format!("the ttl of a lease must be 10 ms to 1 day, is {ttl:?}")));
-        }
+        in_range("the ttl of a lease", SHORTEST..=LONGEST, "10 ms to 1 day", ttl)?;
         if !(0.0..1.0).contains(&factor) {
             return Err(Error::invalid(format!("drift_factor must be from 0 to below 1, is {factor}")));
         }
-        if self.at_least_for > ttl {
-            return Err(Error::invalid(format!(
-                "at_least_for must be at most the ttl ({ttl:?}), is {:?}",
-                self.at_least_for
-            )));
-        }
+        in_range("at_least_for", ..=ttl, format_args!("at most the ttl ({ttl:?})"), self.at_least_for)?;
         if self.drift.certain(ttl) < SHORTEST / 2 {
             return Err(Error::invalid(format!(
                 "the ttl less the drift must be at least 5 ms, is {:?} (ttl {ttl:?}, drift_factor {factor})",
                 self.drift.certain(ttl)
             )));
         }
-        let Some(span) = self.fence_ttl else { return Ok(()) };
-        if !(SHORTEST_FENCE..=LONGEST_FENCE).contains(&span) {
-            return Err(Error::invalid(format!("fence_ttl must be 1 s to 365 days, is {span:?}")));
-        }
-        if span < ttl {
-            return Err(Error::invalid(format!("fence_ttl must be at least the ttl ({ttl:?}), is {span:?}")));
-        }
-        Ok(())
+        in_range("fence_ttl", SHORTEST_FENCE..=LONGEST_FENCE, "1 s to 365 days", self.fence_ttl)?;
+        in_range("fence_ttl", ttl.., format_args!("at least the ttl ({ttl:?})"), self.fence_ttl)
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{Mutex, MutexGuard};
 use crate::lease::Watch;
+use crate::setters::in_range;
 use crate::{Error, Key, LeaseHandle};
 
 /// How often a host votes for itself at a tick.
@@ -62,11 +63,7 @@ impl Mutex {
             Err(error) => return Err(error),
         };
         let at_least = (period / 2).min(guard.ttl()).max(guard.at_least_for());
-        if at_least >= period {
-            return Err(Error::invalid(format!(
-                "at_least_for must be below the period of a job ({period:?}), is {at_least:?}"
-            )));
-        }
+        in_range("at_least_for", ..period, format_args!("below the period of a job ({period:?})"), at_least)?;
         guard.0.hold_at_least(at_least);
         guard.run(work).await.map(Some)
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use redis::{Arg, Cmd, FromRedisValue as _, RedisError, Value, cmd};
 
 use crate::Error;
+use crate::setters::in_range;
 
 /// By the command `WAIT`, or `WAITAOF` where the disk counts.
 #[derive(Clone, Copy, Debug)]
@@ -66,13 +67,9 @@ impl Durability {
             return Err(Error::invalid("the count of replicas must be 1 or more, is 0"));
         }
         // As long again is left for the call itself.
-        if within < Duration::from_millis(1) || within > timeout / 2 {
-            return Err(Error::invalid(format!(
-                "the time for replicas or the disk must be 1 ms to half of the timeout ({:?}), is {within:?}",
-                timeout / 2
-            )));
-        }
-        Ok(())
+        let (setting, half) = ("the time for replicas or the disk", timeout / 2);
+        let must = format_args!("1 ms to half of the timeout ({half:?})");
+        in_range(setting, Duration::from_millis(1)..=half, must, within)
     }
 }
 

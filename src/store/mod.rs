@@ -32,6 +32,8 @@ use std::time::Duration;
 pub use self::builder::{IntoPool, StoreBuilder};
 pub use self::credentials::{Credentials, ProvideCredentials};
 pub use self::failure::StoreFailure;
+#[cfg(test)]
+pub(crate) use self::in_memory::ManualClock;
 pub(crate) use self::in_memory::{Cells, Clock};
 pub use self::key::Key;
 pub(crate) use self::key::{

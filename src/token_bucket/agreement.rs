@@ -17,8 +17,6 @@ mod several;
 mod virtual_time;
 mod windows;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -28,7 +26,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use self::virtual_time::{VirtualTime, jump};
 use super::cancel::{Cancel, Rule};
 use super::{Reservation, TokenBucket};
-use crate::store::Clock;
+use crate::store::ManualClock;
 use crate::{Error, Key, Quota, Quotas, Store};
 use support::redis_server::RedisServer;
 
@@ -69,12 +67,6 @@ enum Step {
         micros: Vec<u64>,
     },
     Reset,
-}
-
-pub(super) fn seed() -> u64 {
-    let seed = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
-    println!("SEED={seed}");
-    seed
 }
 
 fn quota_sets() -> Vec<Quotas> {
@@ -213,12 +205,12 @@ async fn answer(
 async fn lua_and_rust_agree_on_every_sequence() {
     let server = RedisServer::start().await;
     let mut time = VirtualTime::new(&server);
-    let micros = Arc::new(AtomicI64::new(0));
+    let clock = ManualClock::at(0);
     let sets = quota_sets();
-    let seed = seed();
+    let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
     let on_redis = VirtualTime::store(&server);
-    let in_memory = Store::with_clock(Clock::Manual(micros.clone()));
+    let in_memory = clock.store();
 
     for batch in 0..SEQUENCES / IN_STEP {
         let usual: Vec<_> = (0..IN_STEP).map(|_| rng.random_range(0..sets.len())).collect();
@@ -231,7 +223,7 @@ async fn lua_and_rust_agree_on_every_sequence() {
                 sides[1].touch(batch * IN_STEP).await;
             }
             now += by;
-            micros.store(now, Ordering::Relaxed);
+            clock.set(now);
             time.set(now);
             let steps: Vec<_> = usual.iter().map(|&usual| random_step(&mut rng, &sets, usual)).collect();
             history.push((now, steps.clone()));

@@ -88,7 +88,6 @@ impl Decision {
         Self::new(0, true, BucketState { quotas, now: 0, bucket })
     }
 
-    /// A decision of the store.
     /// The decision on a cost of zero, and the error of a cost above the burst of a quota.
     pub(super) fn without_state(quotas: &Quotas, cost: u32) -> Option<Result<Self, Error>> {
         let most = quotas.max_cost();
@@ -99,6 +98,7 @@ impl Decision {
         }
     }
 
+    /// A decision of the store.
     pub(super) fn new(cost: i64, admitted: bool, state: BucketState) -> Self {
         let cost = u32::try_from(cost).unwrap_or(u32::MAX);
         Self { cost, is_local: false, key: None, state, admitted, by: None, costs: None }

@@ -31,6 +31,8 @@ mod windows;
 #[cfg(test)]
 mod agreement;
 #[cfg(test)]
+mod fixtures;
+#[cfg(test)]
 mod tests;
 
 pub use self::bucket::TokenBucket;

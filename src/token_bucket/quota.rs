@@ -149,8 +149,7 @@ impl Quota {
             None => Self::default_name(position, of),
             Some(name) => name.clone(),
         };
-        let printable = |c: char| matches!(c, ' '..='~') && c != '"' && c != '\\';
-        if name.is_empty() || !name.chars().all(printable) {
+        if name.is_empty() || !name.chars().all(is_quotable) {
             return Err(invalid(format_args!(
                 "the name must be printable ASCII without quotes and backslashes, is {name:?}"
             )));
@@ -191,6 +190,11 @@ impl Quota {
             _ => Err("the rate is out of range"),
         }
     }
+}
+
+/// Whether a text in quotes, in a header field, may have this character.
+pub(crate) fn is_quotable(c: char) -> bool {
+    matches!(c, ' '..='~') && c != '"' && c != '\\'
 }
 
 /// The name of an unnamed quota that is the only one.

@@ -7,6 +7,7 @@ use super::TokenBucket;
 use super::calls::to_micros;
 use super::local::Local;
 use crate::Error;
+use crate::setters::in_range;
 use crate::token_bucket::quota::Quotas;
 
 impl TokenBucket {
@@ -115,9 +116,7 @@ impl TokenBucket {
     ///
     /// [`is_invalid`](Error::is_invalid) if `hold` is not 1 ms to 1 s. 10 ms is a good choice.
     pub fn prefetch(&self, hold: Duration) -> Result<Self, Error> {
-        if !(Duration::from_millis(1)..=Duration::from_secs(1)).contains(&hold) {
-            return Err(Error::invalid(format!("hold must be 1 ms to 1 s, is {hold:?}")));
-        }
+        in_range("hold", Duration::from_millis(1)..=Duration::from_secs(1), "1 ms to 1 s", hold)?;
         let ahead = Some((to_micros(hold), Arc::default()));
         Ok(Self { local: Local { ahead, ..self.local.clone() }, ..self.clone() })
     }

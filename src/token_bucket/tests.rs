@@ -1,7 +1,5 @@
 //! Tests of a bucket in memory, with a clock that the test sets.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -9,7 +7,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::cancel::{Cancel, Rule};
 use super::{Reservation, TokenBucket};
-use crate::store::Clock;
+use crate::store::ManualClock;
 use crate::{Quota, Quotas, Store};
 
 const START: i64 = 1_760_000_000_000_000;
@@ -17,23 +15,21 @@ const START: i64 = 1_760_000_000_000_000;
 /// A bucket in memory, and its clock.
 struct World {
     bucket: TokenBucket,
-    micros: Arc<AtomicI64>,
+    clock: ManualClock,
 }
 
 impl World {
     fn new(quotas: impl IntoIterator<Item = Quota>) -> Self {
-        let micros = Arc::new(AtomicI64::new(START));
-        let store = Store::with_clock(Clock::Manual(micros.clone()));
-        let quotas = Quotas::new(quotas).unwrap();
-        Self { bucket: TokenBucket::new(&store, "test", quotas).unwrap(), micros }
+        let (clock, quotas) = (ManualClock::at(START), Quotas::new(quotas).unwrap());
+        Self { bucket: TokenBucket::new(&clock.store(), "test", quotas).unwrap(), clock }
     }
 
     fn advance(&self, span: Duration) {
-        self.micros.fetch_add(span.as_micros() as i64, Ordering::Relaxed);
+        self.clock.advance(span);
     }
 
     fn now(&self) -> i64 {
-        self.micros.load(Ordering::Relaxed)
+        self.clock.now()
     }
 
     async fn allows(&self, n: u32) -> bool {
@@ -47,36 +43,6 @@ impl World {
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
-}
-
-#[tokio::test]
-async fn a_burst_and_then_the_rate() {
-    let world = World::new([Quota::per_second(10).burst(3)]);
-    for _ in 0..3 {
-        assert!(world.allows(1).await);
-    }
-    let refused = world.bucket.allow("k").await.unwrap();
-    assert!(!refused.is_admitted());
-    assert_eq!(refused.retry_after(), Some(ms(100)));
-    assert_eq!((refused.state.tightest().limit, refused.remaining()), (3, 0));
-    assert_eq!(refused.state.reset_after(), Some(ms(300)));
-    world.advance(ms(99));
-    assert!(!world.allows(1).await);
-    world.advance(ms(1));
-    assert!(world.allows(1).await);
-    assert!(!world.allows(1).await);
-}
-
-#[tokio::test]
-async fn refusals_charge_nothing() {
-    let world = World::new([Quota::per_second(10).burst(4).named("large"), Quota::per_hour(1).burst(2)]);
-    assert!(world.allows(2).await);
-    for _ in 0..10 {
-        assert!(!world.allows(1).await);
-    }
-    let state = world.bucket.peek("k").await.unwrap();
-    let large = state.balances().find(|balance| balance.name == "large").unwrap();
-    assert_eq!(large.remaining, 2, "charged although the other quota refused");
 }
 
 #[tokio::test]
@@ -118,17 +84,6 @@ async fn cancelling_after_a_reset_takes_nothing_from_others() {
 }
 
 #[tokio::test]
-async fn rates_that_are_no_whole_microseconds_do_not_drift() {
-    let world = World::new([Quota::per_second(7).burst(1)]);
-    let mut admitted = 0;
-    for _ in 0..1_000_000 / 100 * 70 {
-        admitted += i64::from(world.allows(1).await);
-        world.micros.fetch_add(100, Ordering::Relaxed);
-    }
-    assert_eq!(admitted, 7 * 70);
-}
-
-#[tokio::test]
 async fn reservations_queue_up_and_are_given_back() {
     let world = World::new([Quota::per_second(10).burst(2)]);
     assert_eq!(world.reserve(2).await.delay(), Duration::ZERO);
@@ -141,27 +96,6 @@ async fn reservations_queue_up_and_are_given_back() {
     // A second cancellation does nothing.
     first.cancel().await.unwrap();
     assert_eq!(world.reserve(1).await.delay(), ms(400));
-}
-
-#[tokio::test]
-async fn cancelling_after_the_time_to_act_does_nothing() {
-    let world = World::new([Quota::per_second(10).burst(2)]);
-    assert!(world.allows(2).await);
-    let mut reservation = world.reserve(2).await;
-    world.advance(ms(201));
-    reservation.cancel().await.unwrap();
-    assert_eq!(world.bucket.peek("k").await.unwrap().remaining(), 0);
-}
-
-#[tokio::test]
-async fn a_delay_above_the_longest_wait_is_refused() {
-    let world = World::new([Quota::per_second(10).burst(1)]);
-    let bucket = world.bucket.with_max_wait(ms(150));
-    assert_eq!(bucket.reserve("k").await.unwrap().delay(), Duration::ZERO);
-    assert_eq!(bucket.reserve("k").await.unwrap().delay(), ms(100));
-    let error = bucket.reserve("k").await.unwrap_err();
-    assert!(error.is_refused(), "{error}");
-    assert_eq!(error.decision().and_then(super::Decision::retry_after), Some(ms(200)));
 }
 
 #[tokio::test]
@@ -178,20 +112,6 @@ async fn what_never_refills_is_used_up_until_reset() {
 }
 
 #[tokio::test]
-async fn peek_charges_nothing() {
-    let world = World::new([Quota::per_second(10).burst(5).named("s"), Quota::per_hour(100).named("h")]);
-    assert!(world.allows(2).await);
-    for _ in 0..3 {
-        let state = world.bucket.peek("k").await.unwrap();
-        assert_eq!(state.remaining(), 3);
-        let told: Vec<_> = state.balances().map(|it| (it.name.to_owned(), it.limit, it.remaining)).collect();
-        assert_eq!(told, [("s".to_owned(), 5, 3), ("h".to_owned(), 100, 98)]);
-        assert_eq!(state.available_after(5), Some(ms(200)));
-        assert_eq!(state.available_after(6), None);
-    }
-}
-
-#[tokio::test]
 async fn a_block_holds_everything_back_and_then_the_usual_pace() {
     let world = World::new([Quota::per_second(10).burst(2)]);
     world.bucket.block_for("k", ms(1000)).await.unwrap();
@@ -204,17 +124,6 @@ async fn a_block_holds_everything_back_and_then_the_usual_pace() {
     assert_eq!(delays.map(|it| it.delay()), [ms(1000), ms(1000), ms(1100), ms(1200)]);
     world.bucket.reset("k").await.unwrap();
     assert!(world.allows(2).await);
-}
-
-#[tokio::test]
-async fn other_quotas_per_call_keep_what_is_owed() {
-    let world = World::new([Quota::per_second(10).burst(10)]);
-    let premium = Quotas::new([Quota::per_second(100).burst(100)]).unwrap();
-    assert!(world.allows(10).await);
-    assert_eq!(world.bucket.with_quotas(&premium).peek("k").await.unwrap().remaining(), 90);
-    world.advance(ms(500));
-    assert_eq!(world.bucket.with_quotas(&premium).peek("k").await.unwrap().remaining(), 95);
-    assert_eq!(world.bucket.peek("k").await.unwrap().remaining(), 5);
 }
 
 #[tokio::test(start_paused = true)]

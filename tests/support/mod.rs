@@ -13,6 +13,7 @@
 // A harness that cannot do its work can only panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::must_use_candidate)]
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,14 @@ pub async fn eventually(what: &str, deadline: Duration, mut condition: impl Asyn
     if tokio::time::timeout(deadline, polling).await.is_err() {
         panic!("waited {deadline:?} for {what}");
     }
+}
+
+/// The seed of a random test, which is printed: `SEED` of the environment, or a new one.
+pub fn seed() -> u64 {
+    let random = || RandomState::new().hash_one("seed");
+    let seed = std::env::var("SEED").map_or_else(|_| random(), |seed| seed.parse().unwrap());
+    println!("SEED={seed}");
+    seed
 }
 
 /// Spends what is left of the task's cooperative budget.

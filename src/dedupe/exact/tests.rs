@@ -1,7 +1,5 @@
 //! Tests of slices: how long they count, as time passes and as the clock is set.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
@@ -9,8 +7,8 @@ use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use super::bucket::Bucket;
 use super::layout::{Digest, Layout};
 use crate::dedupe::{Claim, Claimed, Dedupe};
-use crate::lease::agreement::CLOCK;
-use crate::store::{Cell as _, Clock};
+use crate::lease::agreement::{CLOCK, EXPIRE};
+use crate::store::{Cell as _, ManualClock};
 use crate::{Store, StoreBuilder};
 use support::client::Client;
 use support::redis_server::RedisServer;
@@ -23,25 +21,24 @@ const WINDOW: Duration = Duration::from_secs(120);
 struct World {
     server: RedisServer,
     clock: Client,
-    micros: Arc<AtomicI64>,
+    manual: ManualClock,
     stores: [Store; 2],
 }
 
 impl World {
     async fn new() -> Self {
         let server = RedisServer::start().await;
-        let micros = Arc::new(AtomicI64::new(0));
+        let manual = ManualClock::at(0);
         let builder = StoreBuilder::default().timeout(Duration::from_secs(30));
         let on_redis = builder.with_clock(&server.url(), CLOCK).unwrap();
-        let in_memory = Store::with_clock(Clock::Manual(micros.clone()));
         let clock = server.client().unwrap();
-        let mut world = Self { server, clock, micros, stores: [on_redis, in_memory] };
+        let mut world = Self { server, clock, stores: [on_redis, manual.store()], manual };
         world.set(BEGIN);
         world
     }
 
     fn set(&mut self, now: i64) {
-        self.micros.store(now, Ordering::Relaxed);
+        self.manual.set(now);
         self.clock.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
     }
 
@@ -132,8 +129,7 @@ async fn a_claim_is_confirmed_across_the_end_of_a_slice() {
 /// For all jumps of the clock, no two slices are in one hash, no item is forgotten early, and Lua and Rust agree.
 #[tokio::test]
 async fn slices_agree_where_the_clock_is_set() {
-    let seed: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
-    println!("SEED={seed}");
+    let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
     let mut world = World::new().await;
     let dedupe = world.dedupes()[0].clone();
@@ -185,13 +181,3 @@ async fn slices_agree_where_the_clock_is_set() {
     }
     assert!(known > 300 && reused > 300, "{known} {reused}: this shows little");
 }
-
-const EXPIRE: &str = "
-local now, ends = tonumber(redis.call('GET', 'clock')), redis.call('HGETALL', 'ends')
-for i = 1, #ends, 2 do
-  if tonumber(ends[i + 1]) <= now then
-    redis.call('DEL', ends[i])
-    redis.call('HDEL', 'ends', ends[i])
-  end
-end
-";

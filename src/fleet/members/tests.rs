@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::sync::atomic::AtomicI64;
-
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::*;
 use crate::StoreBuilder;
-use crate::store::Clock;
+use crate::store::ManualClock;
 use support::client::Client as Connection;
 use support::eventually;
 use support::redis_server::RedisServer;
@@ -65,7 +63,10 @@ fn the_largest_of_the_last_counts_is_the_number() {
     }
     state.counts = [1, 2, 2, 2].into();
     assert_eq!(state.count(), 2, "the processes were counted");
-    assert!(EVERY * KEPT as u32 >= TTL + EVERY, "all that live have told it again");
+    assert!(
+        EVERY * KEPT as u32 >= Duration::from_micros(TTL.unsigned_abs()) + EVERY,
+        "all that live have told it again"
+    );
 }
 
 #[tokio::test]
@@ -141,7 +142,7 @@ async fn a_clock_that_steps_and_a_crash_change_the_count_late() {
     lock(&b.state).due = None;
     eventually("four counts", SOON, async || a.counts() == KEPT).await;
     assert_eq!(a.count(), 2, "its ttl is not over");
-    set(START + micros(TTL) + 1);
+    set(START + TTL + 1);
     all_count(&[&a], 1).await;
 }
 
@@ -170,18 +171,18 @@ fn forge(memory: &Side, redis: &mut Connection, sequence: usize, process: &str, 
 async fn lua_and_rust_agree_on_every_sequence() {
     let server = RedisServer::start().await;
     let mut client = server.client().unwrap();
-    let micros_now = Arc::new(AtomicI64::new(0));
-    let seed = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
+    let clock = ManualClock::at(0);
+    let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
     let side = |store: &Store| Side { namespace: Namespace::new(store, "agreement").unwrap() };
     let on_redis = side(&StoreBuilder::default().with_clock(&server.url(), CLOCK).unwrap());
-    let in_memory = side(&Store::with_clock(Clock::Manual(micros_now.clone())));
+    let in_memory = side(&clock.store());
     for sequence in 0..300 {
         let (key, mut now, mut history) = (Key::from(sequence), START, Vec::new());
         for _ in 0..40 {
             let steps = [0, 1, 1_000_000, 30_000_000, 30_000_001, -5_000_000, -30_000_001];
             now += steps[rng.random_range(0..steps.len())];
-            micros_now.store(now, Ordering::Relaxed);
+            clock.set(now);
             client.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
             let process = ["a", "b", "c", "d", "e"][rng.random_range(0..5)];
             if rng.random_bool(0.1) {
@@ -216,7 +217,7 @@ fn a_list_is_idle_once_no_process_of_it_counts() {
         let name = |(at, seen): (usize, &i64)| (Arc::from(format!("process {at}")), *seen);
         Alive(ats.iter().enumerate().map(name).collect()).is_idle(now)
     };
-    let last = now - micros(TTL);
+    let last = now - TTL;
     assert!(idle(&[]) && idle(&[last - 1]) && idle(&[last - 1, 0]));
-    assert!(!idle(&[last]) && !idle(&[last - 1, now]) && !idle(&[now + micros(TTL)]));
+    assert!(!idle(&[last]) && !idle(&[last - 1, now]) && !idle(&[now + TTL]));
 }

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+use crate::fleet::version::{END, number};
 use crate::store::{bytes_of, is_digest, text_of};
 
 /// How many keys of a process are stored.
@@ -11,9 +12,6 @@ pub(super) const STORED: usize = 32;
 
 /// The longest list that is read, in bytes: a key has at most 256 bytes, each of which may be escaped.
 pub(super) const MOST_BYTES: usize = 32 * 1024;
-
-/// Stored numbers are below this: larger ones are not exact everywhere.
-const END: u64 = 1 << 53;
 
 /// The bounds of a count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,12 +101,6 @@ fn is_text(text: &str) -> bool {
         Some(digest) => is_digest(digest),
         None => bytes_of(text).is_some_and(|bytes| text_of(&bytes) == text),
     }
-}
-
-/// Reads a number of digits alone.
-fn number(digits: &str) -> Option<u64> {
-    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
-    digits.parse().ok().filter(|number| is_number && *number < END)
 }
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ use crate::store::{Client, LONGEST, Namespace, PeriodicTask, Signal, Stem, diges
 use crate::sync::lock;
 use crate::{Error, Key, Store, clock};
 
-/// How long refusals are counted at least: the counts are those of this window and of the one before.
-const WINDOW: Duration = Duration::from_secs(600);
+/// How long refusals are counted at least, in µs: the counts are those of this window and of the one before.
+const WINDOW: i64 = 600_000_000;
 
 /// How long after a refusal the list is stored.
 const EVERY: Duration = Duration::from_secs(5);
@@ -116,20 +116,16 @@ struct Windows {
 impl Windows {
     /// Begins a new window if this one is over.
     fn roll(&mut self, now: i64) {
-        let (window, age) = (micros(WINDOW), now.saturating_sub(self.began));
-        if age < window {
+        let age = now.saturating_sub(self.began);
+        if age < WINDOW {
             return;
         }
         self.before = std::mem::take(&mut self.this);
-        if age >= 2 * window {
+        if age >= 2 * WINDOW {
             self.before = Sketch::default();
         }
         self.began = now;
     }
-}
-
-fn micros(span: Duration) -> i64 {
-    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
 impl RefusedKeys {
@@ -243,7 +239,7 @@ impl Shared {
         // Before the counts are read: what comes after them is stored next time.
         self.has_changed.store(false, Ordering::Relaxed);
         let list = self.list(!self.is_hashed.load(Ordering::Relaxed), now).top(STORED);
-        let put = Put::new(&list, micros(WINDOW) / 1000);
+        let put = Put::new(&list, WINDOW / 1000);
         let (this, process) = (Arc::downgrade(self), Key::from(self.store.notifier().process()));
         if is_last {
             return self.client.detach(process, put);

@@ -130,7 +130,7 @@ mod tests {
     /// Against exact counts, also with a flood of keys that come once.
     #[test]
     fn counts_are_within_their_bounds() {
-        let seed = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
+        let seed = support::seed();
         let mut rng = StdRng::seed_from_u64(seed);
         for round in 0..20 {
             let (mut sketch, mut exact) = (Sketch::default(), HashMap::<String, u64>::new());

@@ -43,8 +43,7 @@ fn apply(states: &States<Exclusive>, keys: &[Key], acquire: &AcquireAll) -> All 
 async fn leases_of_several_keys_agree() {
     let server = RedisServer::start().await;
     let clock = Arc::new(AtomicI64::new(0));
-    let seed: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
-    println!("SEED={seed}");
+    let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
     let (on_redis, in_memory) =
         (virtual_time::store(&server), Store::with_clock(Clock::Manual(clock.clone())));

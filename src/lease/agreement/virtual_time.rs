@@ -57,7 +57,8 @@ end
 local redis = {call = call, pcall = call}
 ";
 
-const EXPIRE: &str = "
+/// Deletes the keys that have expired by this clock.
+pub(crate) const EXPIRE: &str = "
 local now, ends = tonumber(redis.call('GET', 'clock')), redis.call('HGETALL', 'ends')
 for i = 1, #ends, 2 do
   if tonumber(ends[i + 1]) <= now then

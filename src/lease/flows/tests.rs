@@ -197,7 +197,7 @@ fn flows_that_only_came_are_forgotten() {
 /// if both have the same tag.
 #[test]
 fn each_flow_passes_a_waiter_twice_at_most() {
-    let seed = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
+    let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
     for _ in 0..3000 {
         let mut line = Line::default();

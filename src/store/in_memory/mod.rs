@@ -6,6 +6,8 @@
 mod bound;
 mod cells;
 mod clock;
+#[cfg(test)]
+mod manual_clock;
 mod several;
 mod shard;
 pub(crate) mod sweeper;
@@ -17,6 +19,8 @@ use std::sync::Arc;
 use self::bound::Bound;
 pub(crate) use self::cells::Cells;
 pub(crate) use self::clock::{Clock, callers_clock_is_the_systems};
+#[cfg(test)]
+pub(crate) use self::manual_clock::ManualClock;
 use self::sweeper::Sweeper;
 use super::Base;
 use super::background::Background;

@@ -7,6 +7,7 @@ use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 
 use crate::Error;
+use crate::setters::in_range;
 
 const ALLOWED: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
@@ -30,9 +31,7 @@ impl Default for Tcp {
 impl Tcp {
     pub(super) fn settings(&self) -> Result<TcpSettings, Error> {
         for (what, span) in [("tcp_keepalive", self.keepalive), ("tcp_user_timeout", self.user_timeout)] {
-            if let Some(span) = span.filter(|span| !ALLOWED.contains(span)) {
-                return Err(Error::invalid(format!("{what} must be 1 s to 1 hour, is {span:?}")));
-            }
+            in_range(what, ALLOWED, "1 s to 1 hour", span)?;
         }
         // The system would cut off the rest.
         if let Some(idle) = self.keepalive.filter(|idle| idle.subsec_nanos() > 0) {

@@ -1,16 +1,8 @@
 use super::*;
 use crate::store::Cell as _;
 use crate::token_bucket::cancel::{Cancel, Rule};
-use crate::token_bucket::operations::Reserve;
-use crate::token_bucket::state::Ask;
+use crate::token_bucket::fixtures::{self, SECOND, START, one};
 use crate::{Quota, Quotas};
-
-const START: i64 = 1_760_000_000_000_000;
-const SECOND: i64 = 1_000_000;
-
-fn quotas(quota: Quota) -> Quotas {
-    Quotas::new([quota]).unwrap()
-}
 
 fn adjust(bucket: &mut Bucket, quotas: &Quotas, now: i64, tokens: i64) -> BucketState {
     Adjust { quotas: quotas.clone(), tokens, block: 0 }.apply(bucket, START + now)
@@ -19,13 +11,12 @@ fn adjust(bucket: &mut Bucket, quotas: &Quotas, now: i64, tokens: i64) -> Bucket
 /// A reservation whose time to act has come cannot be cancelled any more. One that is pending can.
 #[test]
 fn pending_reservations_are_known_after_a_charge_and_after_a_gift() {
-    let quotas = quotas(Quota::per_second(1).burst(3));
+    let quotas = one(Quota::per_second(1).burst(3));
     for tokens in [1, -1] {
         for (at, pending) in [(SECOND, true), (4 * SECOND - 1, true), (4 * SECOND, false)] {
             let mut bucket = Bucket::default();
             let mut reserve = |cost| {
-                let ask = Ask { cost, wait: MAX_SPAN };
-                let decision = Reserve { quotas: quotas.clone(), ask }.apply(&mut bucket, START);
+                let decision = fixtures::reserve(&mut bucket, &quotas, START, (cost, MAX_SPAN));
                 Cancel::new(&decision.state, cost, Rule::ActsAt(decision.act()))
             };
             // The last one acts after 4 s. The one before is cancelled, so less is owed than was reserved.
@@ -40,7 +31,7 @@ fn pending_reservations_are_known_after_a_charge_and_after_a_gift() {
 #[test]
 fn tokens_are_given_up_to_a_full_bucket() {
     for quota in [Quota::per_second(10).burst(20), Quota::non_refilling(20)] {
-        let (mut bucket, quotas) = (Bucket::default(), quotas(quota));
+        let (mut bucket, quotas) = (Bucket::default(), one(quota));
         let steps = [(12, 8), (-5, 13), (0, 13), (-6, 19), (30, 0), (-12, 1), (-100, 20), (-1, 20), (1, 19)];
         for (tokens, left) in steps {
             assert_eq!(adjust(&mut bucket, &quotas, 0, tokens).remaining(), left, "{tokens}");
@@ -50,7 +41,7 @@ fn tokens_are_given_up_to_a_full_bucket() {
 
 #[test]
 fn a_debt_is_paid_within_35_years() {
-    let quotas = quotas(Quota::new(1, std::time::Duration::from_secs(86_400)).burst(1));
+    let quotas = one(Quota::new(1, std::time::Duration::from_secs(86_400)).burst(1));
     let mut bucket = Bucket::default();
     // 20 000 days are too long by themselves, and 10 000 together with what is owed.
     for (tokens, owed) in [(10_000, 10_000 * 86_400 * SECOND), (10_000, MAX_SPAN), (20_000, MAX_SPAN)] {
@@ -67,7 +58,7 @@ fn a_debt_is_paid_within_35_years() {
 
 #[test]
 fn a_block_is_as_long_as_the_longest() {
-    let quotas = quotas(Quota::per_second(1));
+    let quotas = one(Quota::per_second(1));
     let mut bucket = Bucket::default();
     for (block, left) in [(0, 0), (2, 2), (1, 2), (3, 3), (0, 3)] {
         let block = block * SECOND;
@@ -78,7 +69,7 @@ fn a_block_is_as_long_as_the_longest() {
 
 #[test]
 fn equal_blocks_are_one_run_and_charges_are_not() {
-    let quotas = quotas(Quota::per_second(1));
+    let quotas = one(Quota::per_second(1));
     let adjust = |(tokens, block)| Adjust { quotas: quotas.clone(), tokens, block };
     let cases = [((0, 5), (0, 5), true), ((0, 5), (0, 6), false), ((1, 5), (1, 5), false)];
     let cases = cases.into_iter().chain([((0, 5), (1, 5), false), ((1, 5), (0, 5), false)]);

@@ -3,10 +3,10 @@
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
-use super::seed;
 use crate::token_bucket::quota::calendar::tests::{random_code, random_instant};
 use crate::token_bucket::quota::{Calendar, Tokens};
 use support::redis_server::RedisServer;
+use support::seed;
 
 const CALLS: usize = 100;
 const PER_CALL: usize = 1_000;

@@ -1,17 +1,13 @@
 //! The numbers of Lua are exact up to 2^53. Larger products must not be rounded.
 
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
 
-use super::virtual_time::VirtualTime;
-use crate::store::Clock;
+use super::virtual_time::World;
 use crate::token_bucket::TokenBucket;
 use crate::{Quota, Store, TokenBuckets};
-use support::redis_server::RedisServer;
 
 const NOW: i64 = 1_760_000_000_000_000;
 
@@ -34,15 +30,15 @@ async fn a_wait_that_is_one_part_too_short_is_refused(store: &Store, keys: Range
 
 /// In parts of a µs, 16 411 each, the time of the burst is 1151 × 2^53, which would be rounded to multiples of 1024 and
 /// more. K tokens are back after WAIT µs and one part.
-async fn tokens_that_are_one_part_away_are_refused(store: &Store, mut set_clock: impl FnMut(i64)) {
+async fn tokens_that_are_one_part_away_are_refused(mut world: World) {
     const BURST: u32 = 40_000_000;
     const K: u32 = 10_753;
     const WAIT: i64 = 169_835_939_309;
     let quota = Quota::new(16_411, Duration::from_secs(3 * 86_400)).burst(BURST);
-    let bucket = |name| TokenBucket::new(store, name, quota.clone()).unwrap();
+    let bucket = |name| TokenBucket::new(&world.store, name, quota.clone()).unwrap();
     let buckets = TokenBuckets::new(["a", "b"].map(bucket)).unwrap();
     let mut at = async |now, n| {
-        set_clock(now);
+        world.set(now);
         buckets.allow_n(["a", "b"], n).await.unwrap().is_admitted()
     };
     assert!(at(NOW, 1).await);
@@ -53,23 +49,20 @@ async fn tokens_that_are_one_part_away_are_refused(store: &Store, mut set_clock:
 
 #[tokio::test]
 async fn large_products_are_exact_in_memory() {
-    let micros = Arc::new(AtomicI64::new(NOW));
-    let store = Store::with_clock(Clock::Manual(micros.clone()));
-    a_wait_that_is_one_part_too_short_is_refused(&store, 0..4).await;
-    tokens_that_are_one_part_away_are_refused(&store, |now| micros.store(now, Ordering::Relaxed)).await;
+    let world = World::in_memory(NOW);
+    a_wait_that_is_one_part_too_short_is_refused(&world.store, 0..4).await;
+    tokens_that_are_one_part_away_are_refused(world).await;
 }
 
 #[tokio::test]
 async fn large_products_are_exact_on_redis() {
-    let server = RedisServer::start().await;
-    let mut time = VirtualTime::new(&server);
-    time.set(NOW);
-    let store = VirtualTime::store(&server);
-    a_wait_that_is_one_part_too_short_is_refused(&store, 0..1).await;
+    let world = World::on_redis(NOW).await;
+    let store = &world.store;
+    a_wait_that_is_one_part_too_short_is_refused(store, 0..1).await;
     let alone = store.stats();
     assert_eq!(alone.batches, alone.operations);
-    a_wait_that_is_one_part_too_short_is_refused(&store, 1..5).await;
+    a_wait_that_is_one_part_too_short_is_refused(store, 1..5).await;
     let stats = store.stats();
     assert!(stats.batches - alone.batches < stats.operations - alone.operations, "{stats:?}");
-    tokens_that_are_one_part_away_are_refused(&store, |now| time.set(now)).await;
+    tokens_that_are_one_part_away_are_refused(world).await;
 }

@@ -30,13 +30,11 @@ pub(super) fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas) {
     if rng.random_bool(0.4) {
         runs.truncate(1);
     }
-    if !runs.is_empty() {
-        both.call_and_compare(&runs, |reply, is_last| match is_last {
-            true => format!("{reply:?}"),
-            // The state is the one after the run.
-            false => format!("{:?} {}", reply.outcome, reply.amount),
-        });
-    }
+    both.call_and_compare(&runs, |reply, is_last| match is_last {
+        true => format!("{reply:?}"),
+        // The state is the one after the run.
+        false => format!("{:?} {}", reply.outcome, reply.amount),
+    });
 }
 
 pub(super) fn random_step(rng: &mut StdRng, quotas: &Quotas) -> HoldStep {

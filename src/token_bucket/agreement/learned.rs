@@ -1,18 +1,16 @@
 //! What is remembered of an upstream: the script and the Rust code agree, also on forged values.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::seed;
 use super::virtual_time::{VirtualTime, jump};
-use crate::store::{Client, Clock, Namespace, Operation};
+use crate::store::{Client, ManualClock, Namespace, Operation};
 use crate::token_bucket::learn::Learn;
 use crate::{Key, Store};
 use support::redis_server::RedisServer;
+use support::seed;
 
 const START: i64 = 1_760_000_000_000_000;
 
@@ -78,10 +76,10 @@ async fn older_news_undoes_nothing(store: &Store, set: &mut dyn FnMut(i64)) {
 
 #[tokio::test]
 async fn older_news_undoes_nothing_in_memory() {
-    let micros = Arc::new(AtomicI64::new(0));
-    let store = Store::with_clock(Clock::Manual(micros.clone()));
-    older_news_undoes_nothing(&store, &mut |now| micros.store(now, Ordering::Relaxed)).await;
-    micros.store(START + 13 * 86_400_000_000, Ordering::Relaxed);
+    let clock = ManualClock::at(0);
+    let store = clock.store();
+    older_news_undoes_nothing(&store, &mut |now| clock.set(now)).await;
+    clock.set(START + 13 * 86_400_000_000);
     let forgotten = client(&store).run("k".into(), Learn::read()).await.unwrap();
     assert_eq!(forgotten.quotas.as_ref(), "", "after seven days without use");
 }

@@ -2,32 +2,25 @@
 //!
 //! If this crate differs from Go (see "Differences" in the module), the case says what Go does.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use super::virtual_time::VirtualTime;
-use crate::store::Clock;
-use crate::token_bucket::{Reservation, TokenBucket};
-use crate::{Quota, Quotas, Store};
-use support::redis_server::RedisServer;
+use super::virtual_time::World;
+use crate::token_bucket::{Decision, Reservation, TokenBucket};
+use crate::{Quota, Quotas};
 
 const START: i64 = 1_760_000_000_000_000;
 const TENTH: i64 = 100_000;
 
-/// A store with a clock that the cases set.
-struct World {
-    store: Store,
-    clock: Box<dyn FnMut(i64)>,
-    /// The limiter of the current case. Each limiter has its own key.
+/// The limiter of the current case. Each limiter has its own key.
+struct Limiter {
+    world: World,
     bucket: TokenBucket,
     key: u32,
 }
 
-impl World {
-    fn new(store: Store, clock: impl FnMut(i64) + 'static) -> Self {
-        let bucket = TokenBucket::new(&store, "published", Quota::per_second(1)).unwrap();
-        Self { store, clock: Box::new(clock), bucket, key: 0 }
+impl Limiter {
+    fn at(&mut self, tenth: i64) {
+        self.world.set(START + tenth * TENTH);
     }
 
     /// Starts a case with a new limiter.
@@ -36,7 +29,7 @@ impl World {
     }
 
     fn limiter_of(&mut self, quota: Quota) {
-        self.bucket = TokenBucket::new(&self.store, "published", quota).unwrap();
+        self.bucket = TokenBucket::new(&self.world.store, "published", quota).unwrap();
         self.key += 1;
     }
 
@@ -46,7 +39,7 @@ impl World {
     }
 
     async fn allow(&mut self, at: i64, n: u32) -> bool {
-        (self.clock)(START + at * TENTH);
+        self.at(at);
         self.bucket.allow_n(self.key, n).await.is_ok_and(|decision| decision.is_admitted())
     }
 
@@ -58,7 +51,7 @@ impl World {
 
     /// Reserves `n` tokens, and checks that the reservation acts at `act`.
     async fn reserve(&mut self, at: i64, n: u32, act: i64) -> Reservation {
-        (self.clock)(START + at * TENTH);
+        self.at(at);
         let reservation = self.bucket.reserve_n(self.key, n).await.unwrap();
         let delay = reservation.delay().as_micros() as i64;
         assert_eq!(delay, (act - at) * TENTH, "{n} at {at}, expected to act at {act}");
@@ -66,12 +59,12 @@ impl World {
     }
 
     async fn cancel(&mut self, at: i64, mut reservation: Reservation) {
-        (self.clock)(START + at * TENTH);
+        self.at(at);
         reservation.cancel().await.unwrap();
     }
 }
 
-async fn allowing(world: &mut World) {
+async fn allowing(world: &mut Limiter) {
     world.limiter(10, 1);
     let burst_1 = [(0, 1, true), (0, 1, false), (0, 1, false), (1, 1, true), (1, 1, false), (1, 1, false)];
     world.allows(&burst_1).await;
@@ -99,7 +92,7 @@ async fn allowing(world: &mut World) {
     assert_eq!(admitted, 100 + 5 * 100, "the burst, and five seconds of the rate");
 }
 
-async fn reserving(world: &mut World) {
+async fn reserving(world: &mut Limiter) {
     world.limiter(10, 2);
     let _ = world.reserve(0, 2, 0).await;
     let _ = world.reserve(0, 2, 2).await;
@@ -115,14 +108,17 @@ async fn reserving(world: &mut World) {
     // Refuses delays above `max_wait`.
     world.limiter(10, 2);
     let patient = world.bucket.with_max_wait(Duration::from_millis(200));
+    world.at(0);
     let delay = async |n| patient.reserve_n(world.key, n).await.map(|reserved| reserved.delay());
-    (world.clock)(START);
     assert_eq!(delay(2).await.unwrap(), Duration::ZERO);
     assert_eq!(delay(1).await.unwrap(), Duration::from_millis(100));
-    assert!(delay(2).await.unwrap_err().is_refused());
+    let error = delay(2).await.unwrap_err();
+    assert!(error.is_refused(), "{error}");
+    assert_eq!(error.retry_after(), Some(Duration::from_millis(300)));
+    assert_eq!(error.decision().and_then(Decision::retry_after), error.retry_after());
 }
 
-async fn cancelling(world: &mut World) {
+async fn cancelling(world: &mut Limiter) {
     // A refused reservation charges nothing.
     world.limiter(10, 2);
     let _ = world.reserve(0, 2, 0).await;
@@ -172,7 +168,7 @@ async fn cancelling(world: &mut World) {
 
 /// The server's clock is set back. Missing tokens come back at the same time of that clock as before, or as those of an
 /// empty bucket, whichever is earlier. (Go ignores the time between: it allows one more of the first requests.)
-async fn jumping(world: &mut World) {
+async fn jumping(world: &mut Limiter) {
     world.limiter(10, 3);
     world.allows(&[(1, 1, true), (0, 1, true), (0, 1, false), (0, 1, false)]).await;
     world.allows(&[(1, 1, true), (1, 1, false), (1, 1, false), (2, 1, true), (2, 1, false)]).await;
@@ -196,7 +192,7 @@ async fn jumping(world: &mut World) {
     world.allows(&[(100_000, 2, true), (0, 1, false), (1, 1, true), (1, 1, false), (100_000, 2, true)]).await;
 }
 
-async fn changing(world: &mut World) {
+async fn changing(world: &mut Limiter) {
     // A higher rate.
     world.limiter(5, 2);
     let _ = world.reserve(0, 2, 0).await;
@@ -226,7 +222,9 @@ async fn changing(world: &mut World) {
     world.allows(&[(0, 2, true), (0, 1, false), (2, 1, true), (2, 1, false)]).await;
 }
 
-async fn all(world: &mut World) {
+async fn all(world: World) {
+    let bucket = TokenBucket::new(&world.store, "published", Quota::per_second(1)).unwrap();
+    let world = &mut Limiter { world, bucket, key: 0 };
     allowing(world).await;
     reserving(world).await;
     cancelling(world).await;
@@ -236,15 +234,10 @@ async fn all(world: &mut World) {
 
 #[tokio::test]
 async fn go_s_cases_in_memory() {
-    let micros = Arc::new(AtomicI64::new(START));
-    let store = Store::with_clock(Clock::Manual(micros.clone()));
-    all(&mut World::new(store, move |now| micros.store(now, Ordering::Relaxed))).await;
+    all(World::in_memory(START)).await;
 }
 
 #[tokio::test]
 async fn go_s_cases_on_redis() {
-    let server = RedisServer::start().await;
-    let mut time = VirtualTime::new(&server);
-    let store = VirtualTime::store(&server);
-    all(&mut World::new(store, move |now| time.set(now))).await;
+    all(World::on_redis(START).await).await;
 }

@@ -1,8 +1,6 @@
 //! Compares a bucket to the simplest model of GCRA: the theoretical arrival time and the interval between two
 //! tokens are rational numbers. The model has no µs, no parts and no levels.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use num_rational::Ratio;
@@ -10,11 +8,11 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::seed;
-use crate::store::Clock;
+use crate::Quota;
+use crate::store::ManualClock;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::quota::MAX_SPAN;
-use crate::{Quota, Store};
+use support::seed;
 
 type Rational = Ratio<i128>;
 
@@ -109,8 +107,8 @@ struct Said {
 async fn a_bucket_is_gcra_in_rational_numbers() {
     let seed = seed();
     let mut rng = StdRng::seed_from_u64(seed);
-    let clock = Arc::new(AtomicI64::new(START));
-    let store = Store::with_clock(Clock::Manual(clock.clone()));
+    let clock = ManualClock::at(START);
+    let store = clock.store();
     let mut admitted = 0;
     for sequence in 0..SEQUENCES {
         // Only rates with an interval that is stored exactly: up to 2^20 parts of a µs.
@@ -128,7 +126,7 @@ async fn a_bucket_is_gcra_in_rational_numbers() {
             // The store may drop a full bucket, so the clock is not set back while the bucket is full.
             let is_full = model.tat.max(model.blocked_until) <= whole(now);
             now += if is_full { jump.abs() } else { *jump };
-            clock.store(now, Ordering::Relaxed);
+            clock.set(now);
             if model.tat.max(model.blocked_until) <= whole(now) {
                 (model.tat, model.blocked_until, model.seen) = (whole(0), whole(0), None);
             }

@@ -12,8 +12,8 @@ use rand::{RngExt as _, SeedableRng as _};
 use redis::{self, Value};
 
 use super::holds;
+use super::quota_sets;
 use super::virtual_time::{CLOCK, VirtualTime, jump};
-use super::{quota_sets, seed};
 use crate::Quotas;
 use crate::store::{Arguments, Cell as _, Fields, Operation};
 use crate::token_bucket::adjust::Adjust;
@@ -24,6 +24,7 @@ use crate::token_bucket::peek::Peek;
 use crate::token_bucket::quota::MAX_SPAN;
 use crate::token_bucket::state::{Ask, Bucket};
 use support::redis_server::RedisServer;
+use support::seed;
 
 const SEQUENCES: usize = 200;
 const STEPS: usize = 40;
@@ -122,6 +123,9 @@ impl Both {
         runs: &[Run<O>],
         read: impl Fn(O::Reply, bool) -> R,
     ) -> Vec<Vec<R>> {
+        if runs.is_empty() {
+            return Vec::new();
+        }
         let keys: Vec<_> = runs.iter().map(|run| self.name(run.key)).collect();
         let operations: Vec<_> = runs.iter().map(Run::all).collect();
         let sent: Vec<Vec<_>> = operations.iter().map(|run| run.iter().collect()).collect();
@@ -260,9 +264,6 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
             if same && runs.iter().all(Run::may_repeat) {
                 runs.iter_mut().for_each(|run| run.count = 2);
             }
-            if runs.is_empty() {
-                return;
-            }
             for (run, decisions) in runs.iter().zip(both.call(&runs)) {
                 let charges = charges.cancels.entry(run.key).or_default();
                 if rng.random_bool(0.2) {
@@ -281,9 +282,7 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
             let runs = random_runs(rng, |rng, key| {
                 pick(rng, &mut charges.cancels, key, |charge| charge.quotas == *quotas)
             });
-            if !runs.is_empty() {
-                both.call(&runs);
-            }
+            both.call(&runs);
         }
         9..11 => {
             let most = rng.random_range(1..=100);
@@ -291,9 +290,6 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                 let most = if same { most } else { rng.random_range(1..=100) };
                 Some(Prefetch { quotas: quotas.clone(), most })
             });
-            if runs.is_empty() {
-                return;
-            }
             for (run, prefetched) in runs.iter().zip(both.call(&runs)) {
                 let ahead = charges.ahead.entry(run.key).or_default();
                 for prefetched in prefetched.iter().filter(|prefetched| prefetched.count > 0) {
@@ -307,16 +303,12 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
             let runs = random_runs(rng, |rng, key| {
                 pick(rng, &mut charges.ahead, key, |charge| charge.quotas == *quotas)
             });
-            if !runs.is_empty() {
-                both.call(&runs);
-            }
+            both.call(&runs);
         }
         7..9 => {
             let runs = random_runs(rng, |_, _| Some(Peek));
             let runs = repeated(rng, runs);
-            if !runs.is_empty() {
-                both.call_and_compare(&runs, |stored, _| stored.under(quotas));
-            }
+            both.call_and_compare(&runs, |stored, _| stored.under(quotas));
         }
         13..15 => {
             let runs = random_runs(rng, |rng, _| {
@@ -324,9 +316,7 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                 let block = *[0, 0, 500_000].choose(rng).unwrap();
                 Some(Adjust { quotas: quotas.clone(), tokens, block })
             });
-            if !runs.is_empty() {
-                both.call(&runs);
-            }
+            both.call(&runs);
         }
         15 => {
             let micros = rng.random_range(0..3_000_000);
@@ -335,9 +325,7 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                 Some(Adjust { quotas: quotas.clone(), tokens: 0, block: micros })
             });
             let runs = repeated(rng, runs);
-            if !runs.is_empty() {
-                both.call(&runs);
-            }
+            both.call(&runs);
         }
         _ => holds::step(rng, both, quotas),
     }

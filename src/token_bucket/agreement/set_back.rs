@@ -1,34 +1,28 @@
 //! The clock of the server is set back. A bucket then owes no more than it owed when it was last written.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use super::virtual_time::VirtualTime;
-use crate::store::Clock;
+use super::virtual_time::World;
 use crate::token_bucket::TokenBucket;
-use crate::{Quota, Quotas, Store, TokenBuckets};
-use support::redis_server::RedisServer;
+use crate::{Quota, Quotas, TokenBuckets};
 
 const NOON: i64 = 1_760_000_000_000_000;
 const BACK: i64 = 7_200_000_000;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A store, and how its clock is set.
-struct World<'a> {
-    store: &'a Store,
-    set: &'a mut dyn FnMut(i64),
+struct Passing {
+    world: World,
     now: i64,
 }
 
-impl World<'_> {
+impl Passing {
     fn bucket(&self, name: &str, quotas: impl IntoIterator<Item = Quota>) -> TokenBucket {
-        TokenBucket::new(self.store, name, Quotas::new(quotas).unwrap()).unwrap()
+        TokenBucket::new(&self.world.store, name, Quotas::new(quotas).unwrap()).unwrap()
     }
 
     fn pass(&mut self, micros: i64) {
         self.now += micros;
-        (self.set)(self.now);
+        self.world.set(self.now);
     }
 
     /// How long a request is refused, if it is.
@@ -52,9 +46,8 @@ impl World<'_> {
     }
 }
 
-async fn owes_no_more_than_before(store: &Store, set: &mut dyn FnMut(i64)) {
-    let mut world = World { store, set, now: NOON };
-    world.pass(0);
+async fn owes_no_more_than_before(world: World) {
+    let mut world = Passing { world, now: NOON };
     let tenth = SECOND / 10;
     let per_second = || Quota::per_second(10).burst(5);
 
@@ -136,15 +129,10 @@ async fn owes_no_more_than_before(store: &Store, set: &mut dyn FnMut(i64)) {
 
 #[tokio::test]
 async fn a_bucket_in_memory_owes_no_more_than_before() {
-    let micros = Arc::new(AtomicI64::new(NOON));
-    let store = Store::with_clock(Clock::Manual(micros.clone()));
-    owes_no_more_than_before(&store, &mut |now| micros.store(now, Ordering::Relaxed)).await;
+    owes_no_more_than_before(World::in_memory(NOON)).await;
 }
 
 #[tokio::test]
 async fn a_bucket_in_redis_owes_no_more_than_before() {
-    let server = RedisServer::start().await;
-    let mut time = VirtualTime::new(&server);
-    let store = VirtualTime::store(&server);
-    owes_no_more_than_before(&store, &mut |now| time.set(now)).await;
+    owes_no_more_than_before(World::on_redis(NOON).await).await;
 }

@@ -7,10 +7,10 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
+use super::quota_sets;
 use super::runs::eval;
 use super::virtual_time::{VirtualTime, jump};
 use super::{hold_all, holds};
-use super::{quota_sets, seed};
 use crate::store::{Cell as _, Fields, Operation};
 use crate::token_bucket::adjust::Adjust;
 use crate::token_bucket::operations::Reserve;
@@ -18,6 +18,7 @@ use crate::token_bucket::several::{Buckets, CancelAll, Price, ReserveAll, Terms}
 use crate::token_bucket::state::{Ask, Bucket};
 use crate::{Quotas, Store, TokenBucket};
 use support::redis_server::RedisServer;
+use support::seed;
 
 const SEQUENCES: usize = 200;
 const STEPS: usize = 40;

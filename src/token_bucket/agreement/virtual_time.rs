@@ -7,6 +7,7 @@ use rand::RngExt as _;
 use rand::rngs::StdRng;
 use smallvec::smallvec;
 
+use crate::store::ManualClock;
 use crate::token_bucket::holds::Holds;
 use crate::token_bucket::quota::Tokens;
 use crate::token_bucket::state::{Bucket, Level, Moment};
@@ -49,6 +50,35 @@ pub(super) struct VirtualTime {
     now: i64,
     /// When the keys expire, ms, and from when on they are idle, µs.
     expiries: HashMap<Vec<u8>, (Option<i64>, Option<i64>)>,
+}
+
+/// A store with a clock that the test sets: in memory, or on a server, where the expiries of the buckets are checked.
+pub(super) struct World {
+    pub(super) store: Store,
+    set: Box<dyn FnMut(i64)>,
+}
+
+impl World {
+    pub(super) fn in_memory(now: i64) -> Self {
+        let clock = ManualClock::at(now);
+        Self { store: clock.store(), set: Box::new(move |now| clock.set(now)) }
+    }
+
+    pub(super) async fn on_redis(now: i64) -> Self {
+        let server = RedisServer::start().await;
+        let (store, mut time) = (VirtualTime::store(&server), VirtualTime::new(&server));
+        time.set(now);
+        let set = move |now| {
+            let _runs = &server;
+            time.check_expiries();
+            time.set(now);
+        };
+        Self { store, set: Box::new(set) }
+    }
+
+    pub(super) fn set(&mut self, now: i64) {
+        (self.set)(now);
+    }
 }
 
 /// How far the tests set the clock, in µs: forward, and at times back.

@@ -1,14 +1,11 @@
 //! What calendar quotas do at the ends of their windows, on both stores.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use super::virtual_time::VirtualTime;
-use crate::store::Clock;
+use super::virtual_time::{VirtualTime, World};
 use crate::token_bucket::peek::Peek;
 use crate::token_bucket::{Decision, TokenBucket};
-use crate::{Quota, Quotas, Store, TokenBuckets};
+use crate::{Quota, Quotas, TokenBuckets};
 use support::redis_server::RedisServer;
 
 /// 2025-10-09 08:53:20, a Thursday.
@@ -19,19 +16,14 @@ const BORDER: i64 = START + 40_000_000;
 const DAY: i64 = 86_400_000_000;
 const SECOND: Duration = Duration::from_secs(1);
 
-struct World<'a> {
-    store: &'a Store,
-    set: &'a mut dyn FnMut(i64),
-}
-
-impl World<'_> {
+impl World {
     fn bucket(&mut self, name: &str, quotas: impl IntoIterator<Item = Quota>) -> TokenBucket {
-        (self.set)(START);
-        TokenBucket::new(self.store, name, Quotas::new(quotas).unwrap()).unwrap()
+        self.set(START);
+        TokenBucket::new(&self.store, name, Quotas::new(quotas).unwrap()).unwrap()
     }
 
     async fn allow(&mut self, bucket: &TokenBucket, at: i64, n: u32) -> Decision {
-        (self.set)(at);
+        self.set(at);
         let peeked = bucket.peek("k").await.unwrap().remaining();
         let decision = bucket.allow_n("k", n).await.unwrap();
         assert_eq!(decision.is_admitted(), peeked >= n, "{decision:?}");
@@ -51,7 +43,7 @@ fn micros(span: i64) -> Duration {
     Duration::from_micros(span.unsigned_abs())
 }
 
-async fn tokens_come_back_at_the_border(world: &mut World<'_>) {
+async fn tokens_come_back_at_the_border(world: &mut World) {
     let bucket = world.bucket("border", [daily(3)]);
     let first = world.allow(&bucket, START, 2).await;
     let balance = first.state.tightest();
@@ -79,10 +71,10 @@ async fn tokens_come_back_at_the_border(world: &mut World<'_>) {
     assert!(world.allows(&bucket, day(52), 5).await);
 }
 
-async fn a_clock_that_steps_over_the_border_and_back_gives_no_second_quota(world: &mut World<'_>) {
+async fn a_clock_that_steps_over_the_border_and_back_gives_no_second_quota(world: &mut World) {
     let bucket = world.bucket("step-unused", [daily(3)]);
     assert!(world.allows(&bucket, START, 3).await);
-    (world.set)(BORDER + 3_600_000_000);
+    world.set(BORDER + 3_600_000_000);
     assert_eq!(bucket.peek("k").await.unwrap().remaining(), 3);
     assert!(!world.allows(&bucket, START + 1, 1).await);
     assert!(world.allows(&bucket, BORDER, 3).await);
@@ -106,7 +98,7 @@ async fn a_clock_that_steps_over_the_border_and_back_gives_no_second_quota(world
     assert!(world.allows(&bucket, BORDER + DAY, 3).await);
 }
 
-async fn debts_are_paid_window_by_window(world: &mut World<'_>) {
+async fn debts_are_paid_window_by_window(world: &mut World) {
     let bucket = world.bucket("debt", [daily(3)]);
     let state = bucket.charge("k", 7).await.unwrap();
     assert_eq!((state.remaining(), state.available_after(3)), (0, Some(micros(BORDER + 2 * DAY - START))));
@@ -126,7 +118,7 @@ async fn debts_are_paid_window_by_window(world: &mut World<'_>) {
     assert!((35..=37).contains(&(after.as_secs() / 31_556_952)), "{after:?}");
 }
 
-async fn reservations_of_later_windows_are_a_choice(world: &mut World<'_>) {
+async fn reservations_of_later_windows_are_a_choice(world: &mut World) {
     let bucket = world.bucket("not-ahead", [daily(3)]);
     assert!(bucket.reserve_n("k", 3).await.unwrap().delay().is_zero());
     assert!(bucket.reserve("k").await.unwrap_err().is_refused());
@@ -164,20 +156,20 @@ async fn reservations_of_later_windows_are_a_choice(world: &mut World<'_>) {
         assert_eq!(bucket.reserve("k").await.unwrap().delay(), 30 * SECOND);
         let third = bucket.reserve("k").await;
         assert_eq!(third.ok().map(|it| it.delay()), ahead.then_some(60 * SECOND), "{name}");
-        (world.set)(BORDER + 40_000_000);
+        world.set(BORDER + 40_000_000);
         let left = bucket.peek("k").await.unwrap().balances().nth(1).unwrap().remaining;
         assert_eq!(left, if ahead { 2 } else { 3 }, "{name}");
     }
 }
 
-async fn a_cancelled_reservation_returns_within_its_window(world: &mut World<'_>) {
+async fn a_cancelled_reservation_returns_within_its_window(world: &mut World) {
     let quotas = [Quota::per_minute(2).burst(1), daily(9)];
     let bucket = world.bucket("cancel", quotas);
     let left = async || bucket.peek("k").await.unwrap().balances().nth(1).unwrap().remaining;
     let _now = bucket.reserve("k").await.unwrap();
     let mut later = bucket.reserve("k").await.unwrap();
     assert_eq!(left().await, 7);
-    (world.set)(START + 1_000_000);
+    world.set(START + 1_000_000);
     later.cancel().await.unwrap();
     assert_eq!(left().await, 8);
 
@@ -188,7 +180,7 @@ async fn a_cancelled_reservation_returns_within_its_window(world: &mut World<'_>
     assert_eq!(bucket.peek("k").await.unwrap().remaining(), 4);
 }
 
-async fn all_quotas_are_charged_or_none(world: &mut World<'_>) {
+async fn all_quotas_are_charged_or_none(world: &mut World) {
     let bucket = world.bucket("set", [Quota::per_second(1).burst(2), daily(5).named("day")]);
     assert!(world.allows(&bucket, START, 2).await);
     assert_eq!(world.allow(&bucket, START, 1).await.refused_by(), Some("q1"));
@@ -204,11 +196,11 @@ async fn all_quotas_are_charged_or_none(world: &mut World<'_>) {
     let refused = buckets.allow(["k", "k"]).await.unwrap();
     assert_eq!((refused.refused_by(), refused.retry_after()), (Some("other"), Some(40 * SECOND)));
     assert_eq!(one.peek("k").await.unwrap().remaining(), 1);
-    (world.set)(BORDER);
+    world.set(BORDER);
     assert!(buckets.allow_n(["k", "k"], 2).await.unwrap().is_admitted());
 }
 
-async fn a_change_of_quotas_never_refills(world: &mut World<'_>) {
+async fn a_change_of_quotas_never_refills(world: &mut World) {
     let monthly = Quota::per_calendar_month;
     for (name, from, to, left) in [
         ("raised", monthly(10), monthly(20), 13),
@@ -232,8 +224,7 @@ async fn a_change_of_quotas_never_refills(world: &mut World<'_>) {
     }
 }
 
-async fn everything(store: &Store, set: &mut dyn FnMut(i64)) {
-    let mut world = World { store, set };
+async fn everything(mut world: World) {
     tokens_come_back_at_the_border(&mut world).await;
     a_clock_that_steps_over_the_border_and_back_gives_no_second_quota(&mut world).await;
     debts_are_paid_window_by_window(&mut world).await;
@@ -245,21 +236,12 @@ async fn everything(store: &Store, set: &mut dyn FnMut(i64)) {
 
 #[tokio::test]
 async fn calendar_quotas_in_memory() {
-    let micros = Arc::new(AtomicI64::new(START));
-    let store = Store::with_clock(Clock::Manual(micros.clone()));
-    everything(&store, &mut |now| micros.store(now, Ordering::Relaxed)).await;
+    everything(World::in_memory(START)).await;
 }
 
 #[tokio::test]
 async fn calendar_quotas_in_redis() {
-    let server = RedisServer::start().await;
-    let mut time = VirtualTime::new(&server);
-    let store = VirtualTime::store(&server);
-    everything(&store, &mut |now| {
-        time.check_expiries();
-        time.set(now);
-    })
-    .await;
+    everything(World::on_redis(START).await).await;
 }
 
 /// Values that no script has written are not taken for a bucket.

@@ -2,13 +2,12 @@ use redis::Value;
 
 use super::*;
 use crate::token_bucket::adjust::Adjust;
+use crate::token_bucket::fixtures::{START, one};
 use crate::token_bucket::holds::{HoldStep, OnEnd, Verb};
 use crate::{Quota, Quotas};
 
-const START: i64 = 1_760_000_000_000_000;
-
 fn quotas(burst: u32) -> Quotas {
-    Quotas::new([Quota::per_second(1000).burst(burst)]).unwrap()
+    one(Quota::per_second(1000).burst(burst))
 }
 
 fn prefetch(bucket: &mut Bucket, quotas: &Quotas, most: i64) -> (i64, u32) {

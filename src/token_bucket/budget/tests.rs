@@ -2,6 +2,7 @@ use futures::poll;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use super::*;
+use crate::token_bucket::fixtures::left;
 use crate::{Key, Quota, RefusalKind, Store};
 use Estimate::{Fixed, Metered};
 
@@ -11,12 +12,6 @@ fn two() -> ([TokenBucket; 2], TokenBuckets<2>) {
     let bucket = |name| TokenBucket::new(&store, name, Quota::non_refilling(1000)).unwrap();
     let buckets = ["requests", "tokens"].map(bucket);
     (buckets.clone(), TokenBuckets::new(buckets).unwrap())
-}
-
-/// What is held and what is left.
-async fn left(bucket: &TokenBucket) -> (u32, u32) {
-    let state = bucket.peek("k").await.unwrap();
-    (state.held(), state.remaining())
 }
 
 #[tokio::test(start_paused = true)]

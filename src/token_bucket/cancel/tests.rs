@@ -2,28 +2,20 @@ use redis::Value;
 
 use super::*;
 use crate::token_bucket::decision::Decision;
+use crate::token_bucket::fixtures::{self, SECOND, START, one};
 use crate::token_bucket::holds::{HoldStep, OnEnd, Verb};
 use crate::token_bucket::operations::Reserve;
 use crate::token_bucket::quota::MAX_SPAN;
-use crate::token_bucket::state::Ask;
 use crate::{Quota, Quotas, Store, TokenBucket};
 use support::redis_server::RedisServer;
 
-const START: i64 = 1_760_000_000_000_000;
-const SECOND: i64 = 1_000_000;
-
-fn quotas(quota: Quota) -> Quotas {
-    Quotas::new([quota]).unwrap()
-}
-
 /// 1 token a second, at most 5.
 fn slow() -> Quotas {
-    quotas(Quota::per_second(1).burst(5))
+    one(Quota::per_second(1).burst(5))
 }
 
 fn reserve(bucket: &mut Bucket, quotas: &Quotas, now: i64, cost: i64) -> Decision {
-    let ask = Ask { cost, wait: MAX_SPAN };
-    Reserve { quotas: quotas.clone(), ask }.apply(bucket, START + now)
+    fixtures::reserve(bucket, quotas, START + now, (cost, MAX_SPAN))
 }
 
 /// Cancels a decision on `cost` tokens. Returns whether anything was given back, and what is available then.
@@ -96,7 +88,7 @@ fn unused_tokens_come_back_less_those_that_the_time_has_brought() {
 
 #[test]
 fn used_tokens_of_a_credit_come_back_once() {
-    let quotas = quotas(Quota::non_refilling(9));
+    let quotas = one(Quota::non_refilling(9));
     let mut bucket = Bucket::default();
     let decision = reserve(&mut bucket, &quotas, 0, 4);
     reserve(&mut bucket, &quotas, 0, 2);
@@ -109,12 +101,10 @@ fn used_tokens_of_a_credit_come_back_once() {
 
 #[test]
 fn requests_in_a_row_whose_callers_are_gone_are_taken_back_as_one() {
-    let quotas = quotas(Quota::per_second(1).burst(8));
+    let quotas = one(Quota::per_second(1).burst(8));
     let mut bucket = Bucket::default();
-    let ask = Ask { cost: 2, wait: 0 };
     let kept = reserve(&mut bucket, &quotas, 0, 1);
-    let decisions: Vec<_> =
-        (0..4).map(|_| Reserve { quotas: quotas.clone(), ask }.apply(&mut bucket, START)).collect();
+    let decisions: Vec<_> = (0..4).map(|_| fixtures::reserve(&mut bucket, &quotas, START, (2, 0))).collect();
     assert_eq!(decisions.iter().filter(|decision| decision.is_admitted()).count(), 3);
     assert!(Reserve::undo(&decisions[3..]).is_none());
     assert!(Reserve::undo(&decisions).unwrap().apply(&mut bucket, START));
@@ -163,7 +153,7 @@ fn cancellations_under_different_quotas_do_not_share_a_call() {
         let decision = reserve(&mut Bucket::default(), quotas, 0, 1);
         Cancel::new(&decision.state, 1, Rule::IfLatest)
     };
-    let (one, other) = (slow(), quotas(Quota::per_second(2)));
+    let (one, other) = (slow(), one(Quota::per_second(2)));
     assert_eq!(cancel(&one).group(), cancel(&one).group());
     assert_ne!(cancel(&one).group(), cancel(&other).group());
     assert!(cancel(&one).group().is_some());
@@ -174,7 +164,7 @@ fn cancellations_under_different_quotas_do_not_share_a_call() {
 /// What is written when a hold has ended has the levels of the call first, as in the script.
 #[test]
 fn a_cancellation_that_gives_nothing_writes_only_the_end_of_a_hold() {
-    let (own, others, mut bucket) = (slow(), quotas(Quota::per_hour(9)), Bucket::default());
+    let (own, others, mut bucket) = (slow(), one(Quota::per_hour(9)), Bucket::default());
     let decision = reserve(&mut bucket, &own, 0, 5);
     let verb = Verb::Authorize { amount: 1, ttl: SECOND };
     HoldStep { quotas: others.clone(), id: 1, on_end: OnEnd::Release, verb }.apply(&mut bucket, START);

@@ -4,16 +4,12 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use crate::store::{Cell as _, Operation as _};
 use crate::token_bucket::adjust::Adjust;
-use crate::token_bucket::agreement::seed;
-use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::cancel::{Cancel, Rule};
-use crate::token_bucket::operations::Reserve;
-use crate::token_bucket::peek::Peek;
+use crate::token_bucket::fixtures::{START, one, peek, reserve, take};
 use crate::token_bucket::quota::MAX_SPAN;
-use crate::token_bucket::state::{Ask, Bucket};
+use crate::token_bucket::state::Bucket;
 use crate::{Quota, Quotas};
-
-const START: i64 = 1_760_000_000_000_000;
+use support::seed;
 
 fn quotas(rng: &mut StdRng) -> Quotas {
     let quota = |rng: &mut StdRng| {
@@ -22,14 +18,6 @@ fn quotas(rng: &mut StdRng) -> Quotas {
         Quota::new(rng.random_range(1..50), period).burst(rng.random_range(1..20))
     };
     Quotas::new((0..rng.random_range(1..=3)).map(|_| quota(rng))).unwrap()
-}
-
-/// Applies an operation as the store does.
-fn reserve(bucket: &mut Bucket, quotas: &Quotas, now: i64, cost: i64) -> bool {
-    if bucket.is_idle(now) {
-        *bucket = Bucket::default();
-    }
-    Reserve { quotas: quotas.clone(), ask: Ask { cost, wait: 0 } }.apply(bucket, now).is_admitted()
 }
 
 /// Requests under a quota keep to it in every interval, regardless of the quotas of other requests.
@@ -45,7 +33,10 @@ fn each_quota_holds_for_the_requests_that_come_under_it() {
             now += *[0, 0, 1_000, 90_000, 1_000_000, 60_000_000].choose(&mut rng).unwrap();
             let set = rng.random_range(0..sets.len());
             let cost = rng.random_range(1..=i64::from(sets[set].max_cost()).min(3));
-            if reserve(&mut bucket, &sets[set], now, cost) {
+            if bucket.is_idle(now) {
+                bucket = Bucket::default();
+            }
+            if take(&mut bucket, &sets[set], now, cost) {
                 admitted[set].push((now, cost));
             }
         }
@@ -73,11 +64,8 @@ fn a_higher_rate_makes_nobody_wait_longer() {
         let old = quotas(&mut rng);
         for _ in 0..rng.random_range(1..20) {
             now += *[0, 0, 1_000, 90_000, 1_000_000].choose(&mut rng).unwrap();
-            let ask = Ask {
-                cost: rng.random_range(1..=i64::from(old.max_cost())),
-                wait: *[0, MAX_SPAN].choose(&mut rng).unwrap(),
-            };
-            Reserve { quotas: old.clone(), ask }.apply(&mut bucket, now);
+            let cost = rng.random_range(1..=i64::from(old.max_cost()));
+            reserve(&mut bucket, &old, now, (cost, *[0, MAX_SPAN].choose(&mut rng).unwrap()));
         }
         let times = rng.random_range(1..=5_i64);
         let raised = old.limits().iter().map(|limit| {
@@ -86,8 +74,8 @@ fn a_higher_rate_makes_nobody_wait_longer() {
         });
         let raised = Quotas::new(raised).unwrap();
         let cost = rng.random_range(1..=old.max_cost().min(raised.max_cost()));
-        let peek = |quotas: &Quotas| Peek.apply(&mut bucket.clone(), now).under(quotas).available_after(cost);
-        let (before, after) = (peek(&old).unwrap(), peek(&raised).unwrap());
+        let available = |quotas: &Quotas| peek(&bucket, quotas, now).available_after(cost).unwrap();
+        let (before, after) = (available(&old), available(&raised));
         // A floating-point rate is exact to the microsecond.
         let rounding = std::time::Duration::from_micros(2);
         assert!(
@@ -103,17 +91,9 @@ fn a_bucket_keeps_a_bounded_number_of_levels() {
     for rate in 1..=100 {
         let quotas = Quotas::new([Quota::per_hour(rate), Quota::per_day(rate)]).unwrap();
         let cost = rng.random_range(1..=i64::from(rate));
-        Reserve { quotas, ask: Ask { cost, wait: MAX_SPAN } }.apply(&mut bucket, START);
+        reserve(&mut bucket, &quotas, START, (cost, MAX_SPAN));
         assert!(bucket.levels.len() <= 16, "{}", bucket.levels.len());
     }
-}
-
-fn one(quota: Quota) -> Quotas {
-    Quotas::new([quota]).unwrap()
-}
-
-fn peek(bucket: &Bucket, quotas: &Quotas, now: i64) -> BucketState {
-    Peek.apply(&mut bucket.clone(), now).under(quotas)
 }
 
 /// As many tokens are missing as before. If the burst is smaller, as many are left, up to the new burst.
@@ -161,8 +141,7 @@ fn a_new_quota_takes_over_what_is_missing() {
 #[test]
 fn a_new_quota_takes_over_what_is_reserved() {
     let reserve = |bucket: &mut Bucket, quotas: &Quotas, cost| {
-        let ask = Ask { cost, wait: MAX_SPAN };
-        let decision = Reserve { quotas: quotas.clone(), ask }.apply(bucket, START);
+        let decision = reserve(bucket, quotas, START, (cost, MAX_SPAN));
         Cancel::new(&decision.state, cost, Rule::ActsAt(decision.act()))
     };
     let slow = one(Quota::per_second(1).burst(10));
@@ -181,13 +160,9 @@ fn a_bucket_that_a_new_window_fills_is_as_unused() {
     const DAY: i64 = 86_400_000_000;
     let (fast, daily) = (one(Quota::per_second(10)), one(Quota::per_calendar_day(9)));
     let mut bucket = Bucket::default();
-    let take = |bucket: &mut Bucket, quotas: &Quotas, cost, now| {
-        let ask = Ask { cost, wait: 0 };
-        Reserve { quotas: quotas.clone(), ask }.apply(bucket, now).is_admitted()
-    };
-    assert!(take(&mut bucket, &daily, 5, START) && take(&mut bucket, &fast, 1, START));
+    assert!(take(&mut bucket, &daily, START, 5) && take(&mut bucket, &fast, START, 1));
     assert_eq!(bucket.levels.len(), 2);
-    assert!(!take(&mut bucket, &fast, 11, START + DAY) && take(&mut bucket, &fast, 1, START + DAY));
+    assert!(!take(&mut bucket, &fast, START + DAY, 11) && take(&mut bucket, &fast, START + DAY, 1));
     assert_eq!(bucket.levels.len(), 1, "{bucket:?}");
     assert_eq!(peek(&bucket, &daily, START + DAY).remaining(), 9);
 }
@@ -197,7 +172,7 @@ fn a_bucket_that_a_new_window_fills_is_as_unused() {
 fn a_new_burst_takes_over_the_level_of_the_same_interval() {
     let (fast, slow) = (one(Quota::per_second(10)), one(Quota::per_second(1).burst(10)));
     let mut bucket = Bucket::default();
-    assert!(reserve(&mut bucket, &fast, START, 2) && reserve(&mut bucket, &slow, START, 4));
+    assert!(take(&mut bucket, &fast, START, 2) && take(&mut bucket, &slow, START, 4));
     let state = peek(&bucket, &one(Quota::per_second(10).burst(20)), START + 400_000);
     assert_eq!(state.remaining(), 18);
 }

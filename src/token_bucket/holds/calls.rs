@@ -9,6 +9,7 @@ use super::operation::{HoldStep, Outcome, Verb};
 use super::renewals::Validity;
 use super::state::MOST;
 use super::{HoldOptions, OnEnd, Usage};
+use crate::setters::in_range;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::calls::to_micros;
@@ -59,30 +60,34 @@ impl TokenBucket {
     /// As [`authorize`](Self::authorize). The caller counts the decision.
     pub(in crate::token_bucket) async fn hold(&self, key: Key, n: u32) -> Result<Hold, Error> {
         self.check_amount(n)?;
-        let HoldOptions { ttl, .. } = self.holding;
-        let on_end = self.holding.on_end(&self.quotas);
-        let step = |verb, id| HoldStep { quotas: self.quotas.clone(), id, on_end, verb };
-        let (id, sent, holds) = (self.clients.holds.next_id(), clock::recent(), &self.clients.holds);
-        let reply = match holds.client.run(key.clone(), step(Verb::Authorize { amount: n, ttl }, id)).await {
-            Ok(reply) => reply,
-            Err(error) => {
-                if error.is_away() {
-                    // It may have run.
-                    let release = step(Verb::Capture { amount: 0, late: 0 }, id);
-                    holds.settle(key, release, &Validity::new(sent, ttl), 0);
-                }
-                return Err(error);
+        let (id, sent) = (self.clients.holds.next_id(), clock::recent());
+        let reply = self.clients.holds.client.run(key.clone(), self.authorizing(id, n)).await;
+        let reply = reply.inspect_err(|error| self.release_unsure(error, &key, id, sent))?;
+        match reply.outcome {
+            Outcome::Held => Ok(self.held(key, (id, n), Usage::default(), sent, reply.state)),
+            Outcome::Full => {
+                Err(Error::overloaded(format!("the key has {MOST} holds, and can have no more")))
             }
-        };
-        if reply.outcome == Outcome::Full {
-            return Err(Error::overloaded(format!("the key has {MOST} holds, and can have no more")));
+            Outcome::Refused | Outcome::Ended => Err(Decision::new(n.into(), false, reply.state).refused()),
         }
-        let is_held = reply.outcome == Outcome::Held;
-        let decision = Decision::new(n.into(), is_held, reply.state);
-        if !is_held {
-            return Err(decision.refused());
+    }
+
+    /// The step that authorizes a hold of `amount` tokens.
+    pub(super) fn authorizing(&self, id: u128, amount: u32) -> HoldStep {
+        self.hold_step(id, Verb::Authorize { amount, ttl: self.holding.ttl })
+    }
+
+    /// Releases a hold whose authorization, sent at `sent`, may have run although it failed.
+    pub(super) fn release_unsure(&self, error: &Error, key: &Key, id: u128, sent: Instant) {
+        if error.is_away() {
+            let (release, validity) =
+                (self.hold_step(id, Verb::RELEASE), Validity::new(sent, self.holding.ttl));
+            self.clients.holds.settle(key.clone(), release, &validity, 0);
         }
-        Ok(self.held(key, (id, n), Usage::default(), sent, decision.state))
+    }
+
+    fn hold_step(&self, id: u128, verb: Verb) -> HoldStep {
+        HoldStep { quotas: self.quotas.clone(), id, on_end: self.holding.on_end(&self.quotas), verb }
     }
 
     /// Refuses amounts that can never be held.
@@ -129,9 +134,7 @@ impl TokenBucket {
     ///
     /// [`is_invalid`](Error::is_invalid) if the time is not 100 ms to 24 h.
     pub fn with_hold_ttl(&self, ttl: Duration) -> Result<Self, Error> {
-        if !TTL.contains(&ttl) {
-            return Err(Error::invalid(format!("the ttl of a hold must be 100 ms to 24 h, is {ttl:?}")));
-        }
+        in_range("the ttl of a hold", TTL, "100 ms to 24 h", ttl)?;
         let holding = HoldOptions { ttl: to_micros(ttl), ..self.holding };
         Ok(Self { holding, ..self.clone() })
     }

@@ -42,6 +42,9 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
+    /// Ends the hold, and charges nothing.
+    pub(super) const RELEASE: Self = Self::Capture { amount: 0, late: 0 };
+
     /// Charges tokens for a hold that has ended. It is sent once, and only if the only capture was answered so: a capture that
     /// the network held up may come after another one that has removed the hold.
     pub(super) fn late(late: u32) -> Self {
@@ -258,7 +261,7 @@ impl Operation for HoldStep {
     fn undo(replies: &[HoldReply]) -> Option<Self> {
         let [reply] = replies else { return None };
         let id = reply.authorized.filter(|_| reply.outcome == Outcome::Held)?;
-        let verb = Verb::Capture { amount: 0, late: 0 };
-        Some(Self { quotas: reply.state.quotas.clone(), id, on_end: OnEnd::Release, verb })
+        let (quotas, on_end) = (reply.state.quotas.clone(), OnEnd::Release);
+        Some(Self { quotas, id, on_end, verb: Verb::RELEASE })
     }
 }

@@ -21,6 +21,7 @@ use crate::lease::Drift;
 use crate::store::timer::until;
 use crate::store::{Client, Namespace, PeriodicTask, Signal};
 use crate::sync::lock;
+use crate::token_bucket::bucket_state::micros as span;
 use crate::token_bucket::state::Bucket;
 use crate::{Error, Key, Store, clock, random};
 
@@ -121,10 +122,6 @@ impl Validity {
 /// Until when a hold is certainly held after a call sent at `sent`.
 fn certain(sent: Instant, ttl: i64) -> Instant {
     sent + DRIFT.certain(span(ttl))
-}
-
-fn span(ttl: i64) -> Duration {
-    Duration::from_micros(u64::try_from(ttl).unwrap_or(0))
 }
 
 impl Table {

@@ -10,8 +10,7 @@ use futures_util::future::{join_all, select_all};
 use smallvec::SmallVec;
 
 use super::hold::{Captured, Hold};
-use super::operation::{HoldReply, HoldStep, Outcome, Verb};
-use super::renewals::Validity;
+use super::operation::{HoldReply, Outcome, Verb};
 use super::state::MOST;
 use super::{OnEnd, Usage};
 use crate::token_bucket::quota::Quotas;
@@ -235,26 +234,11 @@ async fn authorize_together(
     usages: impl Iterator<Item = Usage>,
 ) -> Result<Holds, Error> {
     let (id, sent) = (limits.buckets()[0].clients.holds.next_id(), clock::now());
-    let step = |bucket: &TokenBucket, verb| {
-        let quotas = bucket.quotas.clone();
-        HoldStep { on_end: bucket.holding.on_end(&quotas), quotas, id, verb }
-    };
-    let each = || limits.buckets().iter().zip(amounts);
-    let authorize = |(bucket, amount): (&TokenBucket, &u32)| {
-        step(bucket, Verb::Authorize { amount: *amount, ttl: bucket.holding.ttl })
-    };
-    let reply = match limits.run_on_holds(keys, each().map(authorize).collect(), true).await {
-        Ok(reply) => reply,
-        Err(error) => {
-            // It may have run.
-            for (bucket, key) in limits.buckets().iter().zip(keys).filter(|_| error.is_away()) {
-                let release = step(bucket, Verb::Capture { amount: 0, late: 0 });
-                let validity = Validity::new(sent, bucket.holding.ttl);
-                bucket.clients.holds.settle(key.clone(), release, &validity, 0);
-            }
-            return Err(error);
-        }
-    };
+    let each = || limits.buckets().iter().zip(keys).zip(amounts);
+    let steps = each().map(|((bucket, _), amount)| bucket.authorizing(id, *amount)).collect();
+    let reply = limits.run_on_holds(keys, steps, true).await.inspect_err(|error| {
+        each().for_each(|((bucket, key), _)| bucket.release_unsure(error, key, id, sent));
+    })?;
     if !reply.is_held() {
         let Some(refused) = reply.first(Outcome::Refused) else {
             return Err(Error::overloaded(format!("a key has {MOST} holds, and can have no more")));
@@ -263,12 +247,10 @@ async fn authorize_together(
         let price = Price::new(amounts.iter().copied());
         return Err(limits.decided(price, Some(refused), states).refused());
     }
-    let each = each().zip(keys).zip(usages).zip(reply.each).enumerate();
-    Ok(each
-        .map(|(limit, ((((bucket, amount), key), usage), reply))| {
-            (limit, bucket.held(key.clone(), (id, *amount), usage, sent, reply.state))
-        })
-        .collect())
+    let held = each().zip(usages).zip(reply.each).map(|((((bucket, key), amount), usage), reply)| {
+        bucket.held(key.clone(), (id, *amount), usage, sent, reply.state)
+    });
+    Ok(held.enumerate().collect())
 }
 
 /// Holds tokens of one limit after the other, of those of which there is an amount. If one refuses, or the future is dropped,
@@ -319,13 +301,11 @@ impl Drop for HoldSet {
         let (sent, holds) = (clock::now(), &mut self.holds);
         let steps = || holds.iter_mut().filter_map(|(_, hold)| hold.dropped()).collect();
         // In memory, each hold ends by its drop.
-        self.limits.send_to_holds(&self.keys, steps, move |reply| match reply {
-            Ok(reply) => owed.into_iter().zip(reply.each).for_each(|((renewals, id), reply)| {
-                renewals.answered(id, sent, true, Ok(reply.outcome));
-            }),
-            Err(error) => owed.into_iter().for_each(|(renewals, id)| {
-                renewals.answered(id, sent, true, Err(error.clone()));
-            }),
+        self.limits.send_to_holds(&self.keys, steps, move |reply| {
+            for (at, (renewals, id)) in owed.into_iter().enumerate() {
+                let outcome = reply.as_ref().map(|reply| reply.each[at].outcome).map_err(Error::clone);
+                renewals.answered(id, sent, true, outcome);
+            }
         });
     }
 }

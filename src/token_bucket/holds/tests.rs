@@ -11,13 +11,12 @@ use super::operation::{HoldStep, Outcome, Verb};
 use super::state::Record;
 use crate::store::{Cell as _, Operation as _};
 use crate::token_bucket::cancel::{Cancel, Rule};
-use crate::token_bucket::operations::Reserve;
-use crate::token_bucket::state::{Ask, Bucket};
+use crate::token_bucket::fixtures::{START, one, reserve, take};
+use crate::token_bucket::state::Bucket;
 use crate::{Quota, Quotas};
 
 const RUNS: usize = 20_000;
 const STEPS: usize = 60;
-const START: i64 = 1_760_000_000_000_000;
 
 fn quota_sets() -> Vec<Quotas> {
     let sets: [&[Quota]; 6] = [
@@ -161,21 +160,19 @@ impl Simulation {
             }
             _ => {
                 let wait = *[0, 0, 1_000, 700_000, 20_000_000].choose(rng).unwrap();
-                let ask = Ask { cost: amount.div_ceil(2).into(), wait };
-                self.log.push(format!("{} {ask:?}", self.now()));
-                let reserve = Reserve { quotas: self.quotas.clone(), ask };
-                let now = self.now();
-                let decision = reserve.apply(&mut self.bucket, now);
+                let (now, cost) = (self.now(), amount.div_ceil(2).into());
+                self.log.push(format!("{now} reserve {cost} within {wait}"));
+                let decision = reserve(&mut self.bucket, &self.quotas, now, (cost, wait));
                 if decision.is_admitted() {
                     let delay = decision.delay().as_micros() as i64;
                     assert!(delay <= wait, "{}", self.log.join("\n"));
                     let act = self.real + delay;
                     if delay > 0 {
                         let rule = Rule::ActsAt(decision.act());
-                        let cancel = Cancel::new(&decision.state, ask.cost, rule);
+                        let cancel = Cancel::new(&decision.state, cost, rule);
                         self.pending.push((act, cancel, self.ledger.len()));
                     }
-                    self.ledger.push((act, ask.cost));
+                    self.ledger.push((act, cost));
                 }
             }
         }
@@ -206,7 +203,7 @@ pub(super) fn check(quotas: &Quotas, mut ledger: Vec<(i64, i64)>, log: &[String]
 
 #[test]
 fn captures_and_admissions_keep_to_the_quota_in_every_interval() {
-    let first: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
+    let first = support::seed();
     let sets = quota_sets();
     let runs = std::env::var("RUNS").map_or(RUNS, |runs| runs.parse().unwrap());
     for seed in (0..runs as u64).map(|run| first ^ run) {
@@ -231,8 +228,7 @@ fn captures_and_admissions_keep_to_the_quota_in_every_interval() {
 }
 
 pub(super) fn step(id: u128, verb: Verb) -> HoldStep {
-    let quotas = Quotas::new([Quota::per_second(10).burst(20)]).unwrap();
-    HoldStep { quotas, id, on_end: OnEnd::Capture, verb }
+    HoldStep { quotas: one(Quota::per_second(10).burst(20)), id, on_end: OnEnd::Capture, verb }
 }
 
 #[test]
@@ -259,7 +255,7 @@ fn a_capture_above_the_hold_is_debt() {
 #[test]
 fn a_key_has_a_bounded_number_of_holds() {
     let mut bucket = Bucket::default();
-    let quotas = Quotas::new([Quota::per_second(1).burst(1_000_000)]).unwrap();
+    let quotas = one(Quota::per_second(1).burst(1_000_000));
     let verb = Verb::Authorize { amount: 1, ttl: 1_000_000 };
     let mut outcomes = (0..1025).map(|id| {
         let step = HoldStep { quotas: quotas.clone(), ..step(id, verb) };
@@ -272,11 +268,10 @@ fn a_key_has_a_bounded_number_of_holds() {
 /// Until a hold has ended, it counts as charged in full to levels of other quotas as well, whose bursts may be smaller.
 #[test]
 fn a_bucket_that_is_full_after_its_holds_is_as_unused() {
-    let quotas = |quota| Quotas::new([quota]).unwrap();
-    let slow = quotas(Quota::new(1, std::time::Duration::from_secs(10)).burst(5));
-    let fast = quotas(Quota::per_second(1000));
+    let slow = one(Quota::new(1, std::time::Duration::from_secs(10)).burst(5));
+    let fast = one(Quota::per_second(1000));
     let mut bucket = Bucket::default();
-    assert!(Reserve { quotas: slow, ask: Ask { cost: 1, wait: 0 } }.apply(&mut bucket, START).is_admitted());
+    assert!(take(&mut bucket, &slow, START, 1));
     let verb = Verb::Authorize { amount: 900, ttl: 1000 };
     HoldStep { quotas: fast, id: 1, on_end: OnEnd::Capture, verb }.apply(&mut bucket, START);
     let hour = START + 3_600_000_000;
@@ -288,18 +283,17 @@ fn a_bucket_that_is_full_after_its_holds_is_as_unused() {
 /// As in the scripts.
 #[test]
 fn what_is_written_when_holds_have_ended_has_the_levels_of_the_call_first() {
-    let other = Quotas::new([Quota::per_hour(10)]).unwrap();
-    let reserve = |quotas: &Quotas, cost| Reserve { quotas: quotas.clone(), ask: Ask { cost, wait: 0 } };
+    let other = one(Quota::per_hour(10));
     let extend = step(1, Verb::Extend { amount: 0, ttl: 1 });
     let own = extend.quotas.clone();
     let ended = || {
         let mut bucket = Bucket::default();
         step(1, Verb::Authorize { amount: 1, ttl: 1000 }).apply(&mut bucket, START);
-        assert!(reserve(&other, 1).apply(&mut bucket, START).is_admitted() && bucket.fits(&other));
+        assert!(take(&mut bucket, &other, START, 1) && bucket.fits(&other));
         bucket
     };
     let (mut refused, mut late) = (ended(), ended());
-    assert!(!reserve(&own, 21).apply(&mut refused, START + 1000).is_admitted());
+    assert!(!take(&mut refused, &own, START + 1000, 21));
     assert_eq!(extend.apply(&mut late, START + 1000).outcome, Outcome::Ended);
     assert!(refused.fits(&own) && late.fits(&own), "{refused:?}\n{late:?}");
 }

@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
 use crate::http::message::seconds;
+use crate::token_bucket::quota::is_quotable;
 use crate::token_bucket::{Balance, BucketState, Decision};
 use crate::{Error, Key, RateLimitLayer};
 
@@ -109,8 +110,7 @@ impl RateLimitFields {
     ///
     /// [`is_invalid`](Error::is_invalid) if it is empty, or has characters other than printable ASCII, quotes or backslashes.
     pub fn unit(self, unit: &'static str) -> Result<Self, Error> {
-        let fits = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
-        if unit.is_empty() || !unit.bytes().all(fits) {
+        if unit.is_empty() || !unit.chars().all(is_quotable) {
             return Err(Error::invalid(format!(
                 "a quota unit must be printable ASCII without quotes and backslashes, is {unit:?}"
             )));

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
+use crate::setters::in_range;
 use crate::token_bucket::Decision;
 use crate::{Error, Key, Quota, TokenBucket};
 
@@ -76,9 +77,7 @@ pub(super) struct Bans {
 impl Bans {
     pub(super) fn new(bucket: &TokenBucket, ban: Ban) -> Result<Self, Error> {
         let Ban { refusals, span, longest } = ban;
-        if longest < span {
-            return Err(Error::invalid(format!("the longest ban must be at least {span:?}, is {longest:?}")));
-        }
+        in_range("the longest ban", span.., format_args!("at least {span:?}"), longest)?;
         let told = |error: Error| {
             Error::invalid(format!("invalid ban after {refusals} refusals for {span:?}: {error}"))
         };

@@ -7,6 +7,8 @@ mod table;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::quota::is_quotable;
+
 pub(super) use self::plan::{Plan, Planner};
 #[cfg(test)]
 pub(super) use self::step::Learn;
@@ -84,8 +86,8 @@ const LONGEST_NAME: usize = 32;
 impl Policy {
     /// A policy without numbers. A name that a quota cannot have is left out.
     pub(crate) fn named(name: impl AsRef<str>) -> Self {
-        let fits = |c: &char| matches!(c, ' '..='~') && *c != '"' && *c != '\\';
-        let name: String = name.as_ref().chars().filter(fits).take(LONGEST_NAME).collect();
+        let fits = name.as_ref().chars().filter(|c| is_quotable(*c));
+        let name: String = fits.take(LONGEST_NAME).collect();
         let name = name.trim();
         Self { name: (!name.is_empty()).then(|| name.into()), ..Self::default() }
     }

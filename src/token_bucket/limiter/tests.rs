@@ -2,6 +2,7 @@ use std::num::NonZeroU32;
 
 use super::*;
 use crate::token_bucket::TokenBuckets;
+use crate::token_bucket::fixtures::one;
 use crate::{Quota, Store};
 
 fn bucket(name: &str, quota: Quota) -> TokenBucket {
@@ -18,10 +19,6 @@ fn two() -> (Limiter, [TokenBucket; 2]) {
 
 fn keys() -> Key {
     Key::of(["ann", "all"])
-}
-
-fn quotas(quota: Quota) -> Quotas {
-    Quotas::try_from(quota).unwrap()
 }
 
 /// What a request is told at once.
@@ -44,7 +41,7 @@ fn told(limiter: &Limiter, quotas: Option<&Quotas>, key: Key, cost: u32, is_read
 #[tokio::test]
 async fn a_request_is_decided_at_once_in_memory_unless_it_waits() {
     let bucket = bucket("test", Quota::per_hour(10));
-    let (limiter, raised) = (Limiter::One(bucket.clone()), quotas(Quota::per_hour(20)));
+    let (limiter, raised) = (Limiter::One(bucket.clone()), one(Quota::per_hour(20)));
     for (is_read, admitted) in [(false, "admitted"), (true, "admitted, with the decision")] {
         let told = |quotas, cost| told(&limiter, quotas, "k".into(), cost, is_read);
         assert_eq!([told(None, 4), told(None, 7), told(None, 6)], [admitted, "refused", admitted]);
@@ -81,7 +78,7 @@ async fn a_request_that_waits_acts_at_its_time_or_gives_its_tokens_back() {
 #[tokio::test]
 async fn other_quotas_are_those_of_the_first_limit() {
     let (limiter, buckets) = two();
-    let raised = quotas(Quota::non_refilling(6));
+    let raised = one(Quota::non_refilling(6));
     let told = |quotas, cost| told(&limiter, quotas, keys(), cost, true);
     assert_eq!([told(None, 6), told(Some(&raised), 7)], ["impossible"; 2]);
     assert_eq!([told(Some(&raised), 6), told(Some(&raised), 1)], ["admitted, with the decision", "refused"]);
@@ -111,7 +108,7 @@ async fn a_refused_request_is_of_the_limit_that_refused_it() {
 #[tokio::test]
 async fn what_costs_more_is_charged_to_the_quotas_of_its_decision() {
     let bucket = bucket("test", Quota::per_hour(10));
-    let (limiter, raised) = (Limiter::One(bucket.clone()), quotas(Quota::per_hour(20)));
+    let (limiter, raised) = (Limiter::One(bucket.clone()), one(Quota::per_hour(20)));
     for (quotas, minutes) in [(None, 102), (Some(&raised), 21)] {
         let mut decision = limiter.acquire(quotas, "k".into(), 1).await.unwrap();
         limiter.charge(&decision, 25);

@@ -12,14 +12,15 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::last_state::LastState;
 use crate::store::{Cell as _, Operation};
 use crate::token_bucket::TokenBucket;
-use crate::token_bucket::agreement::seed;
 use crate::token_bucket::ahead::{Prefetch, Prefetched};
 use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::cancel::{Cancel, Rule};
+use crate::token_bucket::fixtures::{START, take};
 use crate::token_bucket::operations::Reserve;
 use crate::token_bucket::state::{Ask, Bucket};
 use crate::{Quota, Quotas, Store};
 use support::redis_server::RedisServer;
+use support::seed;
 
 async fn on(server: &RedisServer, quota: Quota) -> TokenBucket {
     TokenBucket::new(&Store::redis(&server.url()).unwrap(), "local", quota).unwrap()
@@ -170,8 +171,6 @@ async fn what_is_not_used_is_given_back() {
     })
     .await;
 }
-
-const START: i64 = 1_760_000_000_000_000;
 
 /// Processes that prefetch, with the operations of the store, in virtual time.
 struct Fleet {
@@ -353,15 +352,9 @@ fn giving_back_all_that_was_not_used_would_break_the_bound() {
     assert!(!rule.clone().apply(&mut bucket, now), "all of it has come back");
     // The wrong rule ignores the time since the charge.
     let wrong = Cancel { rule: Rule::Unused { charged: now, age: 0 }, ..rule };
-    let ask = Ask { cost: 100, wait: 0 };
-    let take = |bucket: &mut Bucket| Reserve { quotas: quotas.clone(), ask }.apply(bucket, now).is_admitted();
-    assert!(take(&mut bucket), "it is full");
+    assert!(take(&mut bucket, &quotas, now, 100), "it is full");
     assert!(wrong.apply(&mut bucket, now));
-    let more = Ask { cost: 25, wait: 0 };
-    assert!(
-        Reserve { quotas: quotas.clone(), ask: more }.apply(&mut bucket, now).is_admitted(),
-        "125 at once"
-    );
+    assert!(take(&mut bucket, &quotas, now, 25), "125 at once");
 }
 
 #[test]

@@ -201,6 +201,12 @@ fn first_day(month: i64, start: i64) -> i64 {
     if start == 1 { first(month) } else { (first(month) + start).min(first(month + 1)) - 1 }
 }
 
+/// The days from 1970 to the first of a month from 1 to 12.
+#[cfg(feature = "http")]
+pub(crate) fn days_before(year: i64, month: i64) -> i64 {
+    first_day(12 * year + month - 3, 1) - EPOCH
+}
+
 /// Calendar quotas. See [calendar quotas](crate::token_bucket#calendar-quotas).
 impl Quota {
     /// `tokens` per day from midnight to midnight, of which all can be taken at once. [`per_day`](Self::per_day) is a

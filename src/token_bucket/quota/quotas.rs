@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::{Calendar, DEFAULT_NAME, Limit, MAX_SPAN, Pace, Quota, Tokens, equal};
 use crate::Error;
+use crate::setters::in_range;
 
 /// One to eight quotas that apply together, for example `10/s` and `1000/h`.
 ///
@@ -67,9 +68,7 @@ impl Quotas {
     pub fn new(quotas: impl IntoIterator<Item = Quota>) -> Result<Self, Error> {
         let quotas: SmallVec<[Quota; 2]> = quotas.into_iter().collect();
         let of = quotas.len();
-        if !(1..=8).contains(&of) {
-            return Err(Error::invalid(format!("the number of quotas must be 1 to 8, is {of}")));
-        }
+        in_range("the number of quotas", 1..=8, "1 to 8", of)?;
         let limits: SmallVec<[Limit; 1]> = quotas
             .into_iter()
             .enumerate()

@@ -202,27 +202,20 @@ impl<'a> Reader<'a> {
 /// Writes the quota as text that [`FromStr`](#impl-FromStr-for-Quota) reads.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let burst = match self.rate {
-            Rate::Never => {
-                write!(f, "{} in all", self.burst.unwrap_or(0))?;
-                None
-            }
-            Rate::Whole(rate) => {
-                write!(f, "{rate}/{}", Span(self.period))?;
-                self.burst
-            }
+        match self.rate {
+            Rate::Never => write!(f, "{} in all", self.burst.unwrap_or(0))?,
+            Rate::Whole(rate) => write!(f, "{rate}/{}", Span(self.period))?,
             Rate::Calendar(tokens, unit) => {
                 write!(f, "{tokens}/")?;
                 calendar::write(f, unit, self.calendar)?;
-                self.burst
             }
             // With a decimal point or an exponent, so that it is parsed as a fraction.
-            Rate::Fraction(rate) => {
-                write!(f, "{rate:?}/s")?;
-                self.burst
-            }
-        };
-        rest(f, burst, self.name.as_deref())
+            Rate::Fraction(rate) => write!(f, "{rate:?}/s")?,
+        }
+        if let Some(burst) = self.burst.filter(|_| self.rate != Rate::Never) {
+            write!(f, ", burst {burst}")?;
+        }
+        self.name.as_ref().map_or(Ok(()), |name| write!(f, ", named \"{name}\""))
     }
 }
 
@@ -235,46 +228,34 @@ impl fmt::Display for Quotas {
             if position > 0 {
                 f.write_str("; ")?;
             }
-            let burst = write_rate(f, limit)?;
             let is_default = *limit.name == *Quota::default_name(position, limits.len());
-            rest(f, burst, (!is_default).then_some(&*limit.name))?;
+            let name = (!is_default).then(|| limit.name.clone());
+            Quota { name, ..described(limit) }.fmt(f)?;
         }
         Ok(())
     }
 }
 
-/// Writes the rate with the shortest unit in which it is an integer. Returns the burst if it differs from that
-/// integer.
-fn write_rate(f: &mut fmt::Formatter<'_>, limit: &Limit) -> Result<Option<u32>, fmt::Error> {
+/// The quota with these numbers, without a name. Its period is the shortest unit in which the rate is an integer.
+fn described(limit: &Limit) -> Quota {
     let burst = u32::try_from(limit.burst).unwrap_or(u32::MAX);
-    if let Some((unit, settings)) = calendar::described(limit) {
-        write!(f, "{burst}/")?;
-        calendar::write(f, unit, settings)?;
-        return Ok(None);
+    if let Some((unit, calendar)) = calendar::described(limit) {
+        return Quota { calendar, ..Quota::calendar(burst, unit) };
     }
     if limit.num == 0 {
-        write!(f, "{burst} in all")?;
-        return Ok(None);
+        return Quota::non_refilling(burst);
     }
     let (num, den) = (i128::from(limit.num), i128::from(limit.den));
     let per = |span: Duration| {
         let tokens = span.as_micros().cast_signed() * den;
         u32::try_from(tokens / num).ok().filter(|_| tokens % num == 0)
     };
-    let whole = UNITS[..4].iter().rev().find_map(|(names, span)| Some((per(*span)?, names[0].to_owned())));
-    let (rate, unit) = whole.unwrap_or_else(|| {
+    let whole = UNITS[..4].iter().rev().find_map(|(_, span)| Some((per(*span)?, *span)));
+    let (rate, period) = whole.unwrap_or_else(|| {
         let period = Duration::from_micros(limit.num.unsigned_abs());
-        (u32::try_from(limit.den).unwrap_or(u32::MAX), Span(period).to_string())
+        (u32::try_from(limit.den).unwrap_or(u32::MAX), period)
     });
-    write!(f, "{rate}/{unit}")?;
-    Ok((burst != rate).then_some(burst))
-}
-
-fn rest(f: &mut fmt::Formatter<'_>, burst: Option<u32>, name: Option<&str>) -> fmt::Result {
-    if let Some(burst) = burst {
-        write!(f, ", burst {burst}")?;
-    }
-    name.map_or(Ok(()), |name| write!(f, ", named \"{name}\""))
+    Quota { burst: (burst != rate).then_some(burst), ..Quota::new(rate, period) }
 }
 
 /// Writes a span with the largest unit of which it is a multiple.

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::task::coop::consume_budget;
 
 pub use self::costs::Costs;
 pub(super) use self::costs::{MOST_LIMITS, Price};
@@ -25,8 +26,7 @@ use super::bucket_state::BucketState;
 use super::calls::counted;
 use super::decision::{Decision, Refuser};
 use super::state::Bucket;
-use tokio::task::coop::consume_budget;
-
+use crate::setters::in_range;
 use crate::store::failure::Sharing;
 use crate::store::{Cells, Client, Namespace, parts};
 use crate::sync::lock;
@@ -218,9 +218,7 @@ enum Together {
 impl Several {
     fn new(buckets: &[TokenBucket]) -> Result<Self, Error> {
         let of = buckets.len();
-        if !(1..=MOST_LIMITS).contains(&of) {
-            return Err(Error::invalid(format!("the number of limits must be 1 to 8, is {of}")));
-        }
+        in_range("the number of limits", 1..=MOST_LIMITS, "1 to 8", of)?;
         if let Some(name) = repeated(buckets.iter().map(TokenBucket::name)) {
             return Err(Error::invalid(format!(
                 "limits that are charged together must have different names, two are named {name:?}"

@@ -7,8 +7,9 @@ use support::redis_server::RedisServer;
 use super::{HoldAllStep, Price, ReserveAll, Several, Steps, Terms, TokenBuckets};
 use crate::store::Operation as _;
 use crate::token_bucket::cancel::Cancel;
-use crate::token_bucket::operations::{MOST_SLOW_RUNS, Reserve};
-use crate::token_bucket::state::{Ask, Bucket};
+use crate::token_bucket::fixtures::{START, reserve};
+use crate::token_bucket::operations::MOST_SLOW_RUNS;
+use crate::token_bucket::state::Bucket;
 use crate::{Key, Quota, Quotas, Store, StoreBuilder, TokenBucket};
 
 fn bucket(store: &Store, name: &str, tokens: u32) -> TokenBucket {
@@ -106,11 +107,8 @@ async fn no_two_quotas_are_told_by_one_name() {
 #[test]
 fn what_may_run_twice_gives_back_once() {
     let quotas = Quotas::new([Quota::per_hour(1).burst(9), Quota::non_refilling(9)]).unwrap();
-    let (mut bucket, now) = (Bucket::default(), 1_760_000_000_000_000);
-    let take = |bucket: &mut Bucket| {
-        let ask = Ask { cost: 2, wait: 0 };
-        Reserve { quotas: quotas.clone(), ask }.apply(bucket, now)
-    };
+    let (mut bucket, now) = (Bucket::default(), START);
+    let take = |bucket: &mut Bucket| reserve(bucket, &quotas, now, (2, 0));
     let decision = take(&mut bucket);
     let left =
         |bucket: &Bucket| bucket.pairs(&quotas).map(|(level, limit)| level.tokens(limit, now)).collect();

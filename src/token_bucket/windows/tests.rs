@@ -1,17 +1,15 @@
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::store::Clock;
+use crate::store::ManualClock;
 use crate::token_bucket::TokenBucket;
-use crate::token_bucket::agreement::seed;
 use crate::token_bucket::quota::{Calendar, MAX_SPAN};
-use crate::{Quota, Quotas, Store};
+use crate::{Quota, Quotas};
+use support::seed;
 
 const START: i64 = 1_760_000_000_000_000;
 const DAY: i64 = 86_400_000_000;
@@ -35,8 +33,8 @@ fn quotas(rng: &mut StdRng, tokens: u32) -> Quotas {
 async fn no_window_sees_more_than_its_tokens() {
     let seed = seed();
     let mut rng = StdRng::seed_from_u64(seed);
-    let clock = Arc::new(AtomicI64::new(START));
-    let store = Store::with_clock(Clock::Manual(clock.clone()));
+    let clock = ManualClock::at(START);
+    let store = clock.store();
     let mut later = 0;
     for sequence in 0..3_000 {
         let most = rng.random_range(1..=10);
@@ -45,7 +43,7 @@ async fn no_window_sees_more_than_its_tokens() {
         let (mut now, mut acts, mut pending) = (START, Vec::new(), Vec::new());
         for _ in 0..40 {
             now += *[0, 0, 1, 3_600_000_000, 5 * 3_600_000_000, DAY / 2, DAY].choose(&mut rng).unwrap();
-            clock.store(now, Ordering::Relaxed);
+            clock.set(now);
             match rng.random_range(0..10) {
                 0 if !pending.is_empty() => {
                     let index = rng.random_range(0..pending.len());
@@ -91,8 +89,8 @@ async fn no_window_sees_more_than_its_tokens() {
 async fn each_window_gives_its_tokens_once_whatever_the_clock_does() {
     let seed = seed();
     let mut rng = StdRng::seed_from_u64(seed);
-    let clock = Arc::new(AtomicI64::new(START));
-    let store = Store::with_clock(Clock::Manual(clock.clone()));
+    let clock = ManualClock::at(START);
+    let store = clock.store();
     let border = (START / DAY + 1) * DAY;
     for sequence in 0..2_000 {
         let most = rng.random_range(1..=10);
@@ -103,7 +101,7 @@ async fn each_window_gives_its_tokens_once_whatever_the_clock_does() {
         let mut admitted: BTreeMap<i64, u32> = BTreeMap::new();
         for _ in 0..40 {
             let step = rng.random_range(-DAY / 2..DAY / 2);
-            clock.store(border + *[step, step / 1_000_000].choose(&mut rng).unwrap(), Ordering::Relaxed);
+            clock.set(border + *[step, step / 1_000_000].choose(&mut rng).unwrap());
             let cost = rng.random_range(1..=most);
             let decision = bucket.allow_n(sequence, cost).await.unwrap();
             if decision.is_admitted() {

@@ -81,7 +81,7 @@ async fn lua_and_rust_agree_on_every_sequence() {
     let builder = StoreBuilder::default().timeout(Duration::from_secs(30));
     let store = builder.with_clock(&server.url(), CLOCK).unwrap();
     let namespace: Namespace<Adapted> = Namespace::new(&store, "agreement").unwrap();
-    let seed = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
+    let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
     // Not in a store, whose clock cannot be set back.
     let mut cells: HashMap<Key, Adapted> = HashMap::new();

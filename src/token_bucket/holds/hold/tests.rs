@@ -4,6 +4,7 @@ use futures::future::join_all;
 use futures::poll;
 
 use super::*;
+use crate::token_bucket::fixtures::left;
 use crate::{Quota, Quotas, Store};
 use support::redis_server::RedisServer;
 
@@ -11,11 +12,6 @@ const ENDS: [OnEnd; 2] = [OnEnd::Capture, OnEnd::Release];
 
 fn hourly(store: &Store) -> TokenBucket {
     TokenBucket::new(store, "tokens", Quota::per_hour(1).burst(1000)).unwrap()
-}
-
-async fn left(bucket: &TokenBucket) -> (u32, u32) {
-    let state = bucket.peek("k").await.unwrap();
-    (state.held(), state.remaining())
 }
 
 #[tokio::test]

@@ -2,13 +2,10 @@ use redis::Value;
 
 use super::*;
 use crate::token_bucket::adjust::Adjust;
+use crate::token_bucket::fixtures::{SECOND, START, one, peek, take};
 use crate::token_bucket::holds::tests::step;
-use crate::token_bucket::operations::Reserve;
-use crate::token_bucket::peek::Peek;
 use crate::{Quota, Quotas};
 
-const START: i64 = 1_760_000_000_000_000;
-const SECOND: i64 = 1_000_000;
 const TTL: i64 = 30 * SECOND;
 
 fn renewal(ttl: i64) -> Verb {
@@ -28,13 +25,12 @@ fn capture(amount: u32) -> Verb {
 }
 
 fn held(bucket: &Bucket, quotas: &Quotas, now: i64) -> u32 {
-    Peek.apply(&mut bucket.clone(), now).under(quotas).held()
+    peek(bucket, quotas, now).held()
 }
 
 /// A request under other quotas. After it, the levels of these come first.
 fn use_otherwise(bucket: &mut Bucket, now: i64) {
-    let quotas = Quotas::new([Quota::per_hour(10)]).unwrap();
-    assert!(Reserve { quotas, ask: Ask { cost: 1, wait: 0 } }.apply(bucket, now).is_admitted());
+    assert!(take(bucket, &one(Quota::per_hour(10)), now, 1));
 }
 
 #[test]
@@ -126,9 +122,8 @@ fn a_hold_lasts_for_its_ttl_and_a_debt_for_its_time_after_the_clock_was_set_back
     let (hour, quotas) = (3600 * SECOND, step(1, hold(5)).quotas);
     for others in [false, true] {
         let used = || {
-            let (mut bucket, ask) = (Bucket::default(), Ask { cost: 1, wait: 0 });
-            let at = if others { START + hour } else { START };
-            Reserve { quotas: quotas.clone(), ask }.apply(&mut bucket, at);
+            let mut bucket = Bucket::default();
+            assert!(take(&mut bucket, &quotas, if others { START + hour } else { START }, 1));
             if others {
                 use_otherwise(&mut bucket, START + hour);
             }
@@ -175,11 +170,10 @@ fn a_step_that_changes_nothing_writes_nothing() {
 #[test]
 fn what_is_written_is_of_the_current_window() {
     let day = 86_400 * SECOND;
-    let quotas = Quotas::new([Quota::per_calendar_day(9)]).unwrap();
-    let mut bucket = Bucket::default();
-    Reserve { quotas: quotas.clone(), ask: Ask { cost: 7, wait: 0 } }.apply(&mut bucket, START);
+    let (quotas, mut bucket) = (one(Quota::per_calendar_day(9)), Bucket::default());
+    assert!(take(&mut bucket, &quotas, START, 7));
     HoldStep { quotas: quotas.clone(), ..step(1, hold(2)) }.apply(&mut bucket, START + day);
-    let state = Peek.apply(&mut bucket, START + SECOND).under(&quotas);
+    let state = peek(&bucket, &quotas, START + SECOND);
     assert_eq!((state.held(), state.remaining()), (2, 7));
 }
 

@@ -255,7 +255,7 @@ impl Simulation {
 
 #[test]
 fn captures_keep_to_the_quotas_of_all_limits_in_every_interval() {
-    let first: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
+    let first = support::seed();
     let mut rng = StdRng::seed_from_u64(first);
     let terms: Vec<_> = (0..20).map(|_| random_terms(&mut rng)).collect();
     for seed in (0..RUNS).map(|run| first ^ run) {

@@ -7,23 +7,16 @@ use crate::store::Operation as _;
 use crate::token_bucket::TokenBuckets;
 use crate::token_bucket::adjust::Adjust;
 use crate::token_bucket::bucket_state::BucketState;
+use crate::token_bucket::fixtures::{SECOND, START, one, peek, take};
 use crate::token_bucket::holds::{HoldStep, Verb};
-use crate::token_bucket::operations::Reserve;
 use crate::token_bucket::peek::Peek;
-use crate::token_bucket::state::Ask;
 use crate::{Quota, Quotas, Store, TokenBucket};
 
-const START: i64 = 1_760_000_000_000_000;
-const SECOND: i64 = 1_000_000;
 const TTL: i64 = 30 * SECOND;
-
-fn quotas(quota: Quota) -> Quotas {
-    Quotas::new([quota]).unwrap()
-}
 
 /// 10 tokens a second, at most 20.
 fn fast() -> Quotas {
-    quotas(Quota::per_second(10).burst(20))
+    one(Quota::per_second(10).burst(20))
 }
 
 fn run(bucket: &mut Bucket, quotas: &Quotas, id: u128, on_end: OnEnd, verb: Verb) -> BucketState {
@@ -36,14 +29,6 @@ fn authorize(bucket: &mut Bucket, quotas: &Quotas, id: u128, amount: u32, on_end
 
 fn capture(bucket: &mut Bucket, quotas: &Quotas, id: u128, amount: u32) -> BucketState {
     run(bucket, quotas, id, OnEnd::Capture, Verb::Capture { amount, late: 0 })
-}
-
-fn reserve(bucket: &mut Bucket, quotas: &Quotas, cost: i64, now: i64) -> bool {
-    Reserve { quotas: quotas.clone(), ask: Ask { cost, wait: 0 } }.apply(bucket, now).is_admitted()
-}
-
-fn peek(bucket: &Bucket, quotas: &Quotas, now: i64) -> BucketState {
-    Peek.apply(&mut bucket.clone(), now).under(quotas)
 }
 
 #[track_caller]
@@ -69,7 +54,7 @@ fn a_bucket_is_idle_when_all_that_its_holds_may_charge_is_back() {
     assert!(bucket.is_idle(START) && bucket.holds.is_none());
 
     // Also under other quotas, of which it may be more than comes back in 35 years.
-    let slow = quotas(Quota::new(1, Duration::from_secs(10 * 365 * 86_400)).burst(2));
+    let slow = one(Quota::new(1, Duration::from_secs(10 * 365 * 86_400)).burst(2));
     authorize(&mut bucket, &fast, 1, 1, OnEnd::Capture);
     authorize(&mut bucket, &slow, 2, 1, OnEnd::Release);
     authorize(&mut bucket, &fast, 3, 17, OnEnd::Capture);
@@ -78,9 +63,9 @@ fn a_bucket_is_idle_when_all_that_its_holds_may_charge_is_back() {
 
 #[test]
 fn a_release_charges_nothing_and_a_capture_its_tokens() {
-    for quotas in [fast(), quotas(Quota::non_refilling(20))] {
+    for quotas in [fast(), one(Quota::non_refilling(20))] {
         let mut bucket = Bucket::default();
-        assert!(reserve(&mut bucket, &quotas, 3, START - SECOND / 10));
+        assert!(take(&mut bucket, &quotas, START - SECOND / 10, 3));
         let levels = bucket.levels.clone();
         authorize(&mut bucket, &quotas, 1, 6, OnEnd::Capture);
         authorize(&mut bucket, &quotas, 2, 5, OnEnd::Capture);
@@ -95,8 +80,8 @@ fn a_release_charges_nothing_and_a_capture_its_tokens() {
 /// The quotas of the call are charged in full, so they may be in debt. Those of other calls have not admitted it.
 #[test]
 fn a_capture_is_debt_only_under_the_quotas_of_its_hold() {
-    let (mut bucket, fast, hourly) = (Bucket::default(), fast(), quotas(Quota::per_hour(10)));
-    assert!(reserve(&mut bucket, &hourly, 1, START));
+    let (mut bucket, fast, hourly) = (Bucket::default(), fast(), one(Quota::per_hour(10)));
+    assert!(take(&mut bucket, &hourly, START, 1));
     authorize(&mut bucket, &fast, 1, 2, OnEnd::Capture);
     let state = capture(&mut bucket, &fast, 1, 30);
     // One was used before, and is missing here too.
@@ -108,7 +93,7 @@ fn a_capture_is_debt_only_under_the_quotas_of_its_hold() {
 #[test]
 fn a_hold_that_ends_is_debt_only_under_quotas_that_can_hold_as_much() {
     for (amount, expected) in [(5, 6), (11, 1)] {
-        let (mut bucket, fast, hourly) = (Bucket::default(), fast(), quotas(Quota::per_hour(10)));
+        let (mut bucket, fast, hourly) = (Bucket::default(), fast(), one(Quota::per_hour(10)));
         authorize(&mut bucket, &fast, 1, amount, OnEnd::Capture);
         authorize(&mut bucket, &fast, 2, 3, OnEnd::Release);
         Adjust { quotas: hourly.clone(), tokens: 10, block: 0 }.apply(&mut bucket, START + TTL - 1);
@@ -119,9 +104,9 @@ fn a_hold_that_ends_is_debt_only_under_quotas_that_can_hold_as_much() {
 
 #[test]
 fn what_is_held_of_a_credit_may_come_back() {
-    let credit = quotas(Quota::non_refilling(50));
+    let credit = one(Quota::non_refilling(50));
     let mut bucket = Bucket::default();
-    assert!(reserve(&mut bucket, &credit, 5, START));
+    assert!(take(&mut bucket, &credit, START, 5));
     authorize(&mut bucket, &credit, 1, 30, OnEnd::Release);
     let state = peek(&bucket, &credit, START + SECOND);
     let (now, at_the_end) = (Some(Duration::ZERO), Some(Duration::from_secs(29)));
@@ -131,7 +116,7 @@ fn what_is_held_of_a_credit_may_come_back() {
     // Other tokens come back before the end of a hold.
     let (mut bucket, fast) = (Bucket::default(), fast());
     authorize(&mut bucket, &fast, 1, 5, OnEnd::Release);
-    assert!(reserve(&mut bucket, &fast, 15, START));
+    assert!(take(&mut bucket, &fast, START, 15));
     let after = [1, 15].map(|cost| peek(&bucket, &fast, START).available_after(cost));
     assert_eq!(after, [Some(Duration::from_millis(100)), Some(Duration::from_millis(1500))]);
 }
@@ -151,7 +136,7 @@ fn what_a_script_says_of_holds_is_checked_and_kept() {
     for (held, next) in [(1, START + 1), (u32::MAX.into(), START + 1), (7, END - 1)] {
         assert_eq!(i64::from(read(held, next).unwrap().under(&fast()).held()), held);
     }
-    let credit = quotas(Quota::non_refilling(8));
+    let credit = one(Quota::non_refilling(8));
     let state = read(7, START + TTL).unwrap().under(&credit);
     assert_eq!((state.held(), state.remaining()), (7, 1), "under other quotas");
     assert_eq!(state.available_after(8), Some(Duration::from_secs(30)));

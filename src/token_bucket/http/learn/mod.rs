@@ -13,6 +13,7 @@ use http::{HeaderMap, Response, StatusCode};
 
 use super::retry_after::RetryAfter;
 use crate::Error;
+use crate::setters::in_range;
 use crate::token_bucket::learn::{LearnFromResponse, Learned, Planner};
 
 /// Reads what an upstream says of its limit, for [`learn`](crate::RateLimitLayer::learn) around a client.
@@ -101,9 +102,7 @@ impl UpstreamLimits {
     ///
     /// [`is_invalid`](Error::is_invalid) if it is not 1 ms to 366 days.
     pub fn window(self, window: Duration) -> Result<Self, Error> {
-        if !Planner::WINDOWS.contains(&window) {
-            return Err(Error::invalid(format!("the window must be 1 ms to 366 days, is {window:?}")));
-        }
+        in_range("the window", Planner::WINDOWS, "1 ms to 366 days", window)?;
         Ok(Self { window: Some(window), ..self })
     }
 
@@ -125,11 +124,7 @@ impl UpstreamLimits {
     ///
     /// [`is_invalid`](Error::is_invalid) if it is above 90.
     pub fn burst_percent(self, percent: u8) -> Result<Self, Error> {
-        if percent > 90 {
-            return Err(Error::invalid(format!(
-                "the burst must be 0 to 90 percent of the limit, is {percent}"
-            )));
-        }
+        in_range("the burst", 0..=90, "0 to 90 percent of the limit", percent)?;
         Ok(Self { burst_percent: Some(percent), ..self })
     }
 

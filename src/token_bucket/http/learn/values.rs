@@ -6,6 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderValue};
 
+use crate::token_bucket::quota::calendar::days_before;
+
 #[cfg(test)]
 mod tests;
 
@@ -95,7 +97,7 @@ pub(super) fn reset(text: &str, now: SystemTime) -> Option<Duration> {
 
 /// A time such as `2026-01-27T12:34:56.789Z` or `2026-01-27T12:34:56+02:00` (RFC 3339).
 fn rfc3339(text: &str) -> Option<SystemTime> {
-    let number = |at: std::ops::Range<usize>| digits(text.get(at)?);
+    let number = |text: &str, at: std::ops::Range<usize>| i64::try_from(digits(text.get(at)?)?).ok();
     let bytes = text.as_bytes();
     let is_at = |at: usize, of: &[u8]| bytes.get(at).is_some_and(|byte| of.contains(byte));
     if ![(4, b"-" as &[u8]), (7, b"-"), (10, b"Tt "), (13, b":"), (16, b":")]
@@ -104,8 +106,8 @@ fn rfc3339(text: &str) -> Option<SystemTime> {
     {
         return None;
     }
-    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
-    let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
+    let (year, month, day) = (number(text, 0..4)?, number(text, 5..7)?, number(text, 8..10)?);
+    let (hour, minute, second) = (number(text, 11..13)?, number(text, 14..16)?, number(text, 17..19)?);
     let is_date = year >= 1970 && (1..=12).contains(&month) && (1..=31).contains(&day);
     // A leap second is second 60.
     if !is_date || hour > 23 || minute > 59 || second > 60 {
@@ -121,23 +123,16 @@ fn rfc3339(text: &str) -> Option<SystemTime> {
     let offset = match rest.as_bytes() {
         b"Z" | b"z" => 0,
         [sign @ (b'+' | b'-'), _, _, b':', _, _] => {
-            let (hours, minutes) = (digits(rest.get(1..3)?)?, digits(rest.get(4..6)?)?);
-            let seconds =
-                i64::try_from(hours * 3600 + minutes * 60).ok().filter(|_| hours < 24 && minutes < 60)?;
+            let (hours, minutes) = (number(rest, 1..3)?, number(rest, 4..6)?);
+            if hours > 23 || minutes > 59 {
+                return None;
+            }
+            let seconds = hours * 3600 + minutes * 60;
             if *sign == b'+' { seconds } else { -seconds }
         }
         _ => return None,
     };
-    let days =
-        days_before(i64::try_from(year).ok()?, i64::try_from(month).ok()?) + i64::try_from(day).ok()? - 1;
-    let clock = i64::try_from(hour * 3600 + minute * 60 + second).ok()?;
-    let seconds = u64::try_from(days * 86_400 + clock - offset).ok()?;
+    let days = days_before(year, month) + day - 1;
+    let seconds = u64::try_from(days * 86_400 + hour * 3600 + minute * 60 + second - offset).ok()?;
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds) + nanos)
-}
-
-/// The days from 1970 to the first of a month, in the Gregorian calendar.
-fn days_before(year: i64, month: i64) -> i64 {
-    // Years that begin in March end with the leap day.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 - 719_468
 }

@@ -1,14 +1,11 @@
-use std::sync::atomic::{AtomicI64, Ordering};
-
 use super::*;
-use crate::Store;
-use crate::store::Clock;
+use crate::store::ManualClock;
 
 /// A key without tokens, and the bans of its layer.
 struct World {
     bans: Bans,
     bucket: TokenBucket,
-    micros: Arc<AtomicI64>,
+    clock: ManualClock,
 }
 
 const fn seconds(seconds: u64) -> Duration {
@@ -17,11 +14,10 @@ const fn seconds(seconds: u64) -> Duration {
 
 impl World {
     async fn new(ban: Ban) -> Self {
-        let micros = Arc::new(AtomicI64::new(1_760_000_000_000_000));
-        let store = Store::with_clock(Clock::Manual(Arc::clone(&micros)));
-        let bucket = TokenBucket::new(&store, "logins", Quota::non_refilling(1)).unwrap();
+        let clock = ManualClock::at(1_760_000_000_000_000);
+        let bucket = TokenBucket::new(&clock.store(), "logins", Quota::non_refilling(1)).unwrap();
         assert!(bucket.allow("k").await.unwrap().is_admitted());
-        Self { bans: Bans::new(&bucket, ban).unwrap(), bucket, micros }
+        Self { bans: Bans::new(&bucket, ban).unwrap(), bucket, clock }
     }
 
     /// Refuses the key so many times. Returns how long it is banned then.
@@ -35,7 +31,7 @@ impl World {
     }
 
     fn advance(&self, span: Duration) {
-        self.micros.fetch_add(span.as_micros() as i64, Ordering::Relaxed);
+        self.clock.advance(span);
     }
 }
 

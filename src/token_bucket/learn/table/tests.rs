@@ -1,9 +1,8 @@
-use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use super::*;
 use crate::Quota;
-use crate::store::Clock;
+use crate::store::ManualClock;
 use crate::token_bucket::learn::Policy;
 use support::redis_server::RedisServer;
 
@@ -165,8 +164,7 @@ async fn fewer_tokens_are_corrected_whenever_they_are_told() {
 
 #[tokio::test]
 async fn what_the_upstream_has_not_is_charged_to_its_quota_once() {
-    let micros = Arc::new(AtomicI64::new(1_760_000_000_000_000));
-    let store = Store::with_clock(Clock::Manual(Arc::clone(&micros)));
+    let store = ManualClock::at(1_760_000_000_000_000).store();
     let learned = LearnedQuotas::new(&store, "upstreams");
     let policy = |name, limit, seconds, remaining| {
         let window = Some(Duration::from_secs(seconds));

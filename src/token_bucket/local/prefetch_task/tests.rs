@@ -1,9 +1,7 @@
-use std::sync::atomic::AtomicI64;
-
 use futures::FutureExt as _;
 
 use super::*;
-use crate::store::Clock;
+use crate::store::ManualClock;
 use crate::token_bucket::TokenBucket;
 use crate::{Key, Quota, Store};
 
@@ -14,18 +12,17 @@ const HOLD: i64 = 200_000;
 struct World {
     bucket: TokenBucket,
     entry: Arc<Entry>,
-    micros: Arc<AtomicI64>,
+    clock: ManualClock,
     table: Arc<Table>,
 }
 
 impl World {
     fn new() -> Self {
-        let micros = Arc::new(AtomicI64::new(1_760_000_000_000_000));
-        let store = Store::with_clock(Clock::Manual(Arc::clone(&micros)));
-        let bucket = TokenBucket::new(&store, "ahead", Quota::per_hour(1).burst(BURST)).unwrap();
+        let clock = ManualClock::at(1_760_000_000_000_000);
+        let bucket = TokenBucket::new(&clock.store(), "ahead", Quota::per_hour(1).burst(BURST)).unwrap();
         let (table, key) = (Arc::new(Table::default()), Key::from("k"));
         let entry = table.entry(table.hash(&key), &key, &bucket.quotas).unwrap();
-        Self { bucket, entry, micros, table }
+        Self { bucket, entry, clock, table }
     }
 
     fn task(&self) -> PrefetchTask {
@@ -42,9 +39,10 @@ impl World {
     /// How many tokens are missing in the store, half an hour later. What was given back counts as used for the µs
     /// that it was away.
     async fn missing(&self) -> i64 {
-        self.micros.fetch_add(1_800_000_000, Ordering::Relaxed);
+        let now = self.clock.now();
+        self.clock.set(now + 1_800_000_000);
         let missing = i64::from(BURST - self.bucket.peek("k").await.unwrap().remaining());
-        self.micros.fetch_sub(1_800_000_000, Ordering::Relaxed);
+        self.clock.set(now);
         missing
     }
 }

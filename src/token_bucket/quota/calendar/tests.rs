@@ -6,8 +6,8 @@ use rand::{RngExt as _, SeedableRng as _};
 use time::{Date, Duration, Month, OffsetDateTime, UtcOffset};
 
 use super::*;
-use crate::token_bucket::agreement::seed;
 use crate::{Error, Quotas};
+use support::seed;
 
 /// The first instant after the year 2200.
 pub(crate) const END: i64 = 7_289_654_400_000_000;

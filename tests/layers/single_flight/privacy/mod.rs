@@ -19,7 +19,7 @@ use tower_distributed::web::single_flight;
 
 pub(crate) use self::origin::Builder;
 use self::origin::{Origin, never};
-use self::users::{Tally, ask, rng, seed};
+use self::users::{Tally, ask, rng};
 use crate::net::serve;
 use crate::stores::{SOON, Stores, on_each_store};
 use support::size;
@@ -39,7 +39,7 @@ const SIEGES: usize = 20;
 
 /// Many users ask each of the gateways in turn.
 async fn besieged(gateways: Vec<Router>) -> Tally {
-    let seed = seed();
+    let seed = support::seed();
     let users = (0..USERS).map(|user| {
         let gateways = gateways.clone();
         tokio::spawn(async move {

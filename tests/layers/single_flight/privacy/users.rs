@@ -12,12 +12,6 @@ use serde_json::{Value, json};
 
 use super::origin::{ECHO, KINDS, MADE_FOR, NONCE, PRIVATE, values};
 
-pub(super) fn seed() -> u64 {
-    let seed = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
-    println!("SEED={seed}");
-    seed
-}
-
 pub(super) fn rng(seed: u64, user: u64) -> StdRng {
     StdRng::seed_from_u64(seed ^ user.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }

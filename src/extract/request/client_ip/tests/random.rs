@@ -30,7 +30,7 @@ fn reading(header: &str) -> Extractor<ClientIp> {
 
 /// Runs a test with many random number generators, and prints the seed that it fails with.
 fn with_seeds(rounds: u64, test: impl Fn(&mut StdRng)) {
-    let seed: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
+    let seed = support::seed();
     for seed in (0..rounds).map(|round| seed.wrapping_add(round)) {
         let failed =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(&mut StdRng::seed_from_u64(seed))));

@@ -2,7 +2,7 @@
 
 use futures::poll;
 
-use crate::token_bucket::OnEnd;
+use crate::token_bucket::{OnEnd, fixtures};
 use crate::{Key, Quota, Store, TokenBucket, TokenBuckets};
 use support::redis_server::RedisServer;
 
@@ -27,12 +27,7 @@ fn together() -> ([TokenBucket; 2], TokenBuckets<2>) {
 
 /// What is held and what is left of each.
 async fn left(buckets: &[TokenBucket; 2]) -> [(u32, u32); 2] {
-    let mut left = [(0, 0); 2];
-    for (left, bucket) in left.iter_mut().zip(buckets) {
-        let state = bucket.peek("k").await.unwrap();
-        *left = (state.held(), state.remaining());
-    }
-    left
+    [fixtures::left(&buckets[0]).await, fixtures::left(&buckets[1]).await]
 }
 
 #[tokio::test]

@@ -1,13 +1,11 @@
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::super::{POLICY, RATE_LIMIT};
-use crate::store::Clock;
-use crate::{Quota, Store, TokenBucket, web};
+use crate::store::ManualClock;
+use crate::{Quota, TokenBucket, web};
 
 /// The windows of months differ in length, so the policy does as well.
 #[tokio::test]
@@ -15,9 +13,8 @@ async fn calendar_quotas_say_when_the_next_window_starts() {
     const DAY: i64 = 86_400_000_000;
     // The end of 2026-01-31.
     let end = 20_485 * DAY;
-    let clock = Arc::new(AtomicI64::new(end - 10_000_000));
-    let store = Store::with_clock(Clock::Manual(clock.clone()));
-    let bucket = TokenBucket::new(&store, "fields", Quota::per_calendar_month(2)).unwrap();
+    let clock = ManualClock::at(end - 10_000_000);
+    let bucket = TokenBucket::new(&clock.store(), "fields", Quota::per_calendar_month(2)).unwrap();
     let limit = web::rate_limit(bucket, |key: &Request<&'static str>| *key.body());
     let ask = async |key| {
         let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
@@ -33,8 +30,8 @@ async fn calendar_quotas_say_when_the_next_window_starts() {
     assert_eq!(ask("ann").await, (200, said(1, 31, 10), None));
     assert_eq!(ask("ann").await, (200, said(0, 31, 10), None));
     assert_eq!(ask("ann").await, (429, said(0, 31, 10), Some("10".to_owned())));
-    clock.store(end, Ordering::Relaxed);
+    clock.set(end);
     assert_eq!(ask("ann").await, (200, said(1, 28, 28 * 86_400), None));
-    clock.store(end + 28 * DAY, Ordering::Relaxed);
+    clock.set(end + 28 * DAY);
     assert_eq!(ask("bob").await, (200, said(1, 31, 31 * 86_400), None));
 }

@@ -3,7 +3,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use time::{OffsetDateTime, UtcOffset};
 
 use super::*;
-use crate::token_bucket::agreement::seed;
+use support::seed;
 
 /// The nanoseconds from 1970 to a time.
 fn since_1970(text: &str) -> Option<u128> {

@@ -1,0 +1,36 @@
+//! Steps on buckets for the tests of several modules.
+
+use super::bucket_state::BucketState;
+use super::operations::Reserve;
+use super::peek::Peek;
+use super::state::{Ask, Bucket};
+use super::{Decision, TokenBucket};
+use crate::store::Operation as _;
+use crate::{Quota, Quotas};
+
+pub(super) const START: i64 = 1_760_000_000_000_000;
+pub(super) const SECOND: i64 = 1_000_000;
+
+pub(super) fn one(quota: Quota) -> Quotas {
+    Quotas::new([quota]).unwrap()
+}
+
+/// Asks for tokens that are available within `wait` µs.
+pub(super) fn reserve(bucket: &mut Bucket, quotas: &Quotas, now: i64, (cost, wait): (i64, i64)) -> Decision {
+    Reserve { quotas: quotas.clone(), ask: Ask { cost, wait } }.apply(bucket, now)
+}
+
+/// Takes tokens if they are available. Returns whether they are.
+pub(super) fn take(bucket: &mut Bucket, quotas: &Quotas, now: i64, cost: i64) -> bool {
+    reserve(bucket, quotas, now, (cost, 0)).is_admitted()
+}
+
+pub(super) fn peek(bucket: &Bucket, quotas: &Quotas, now: i64) -> BucketState {
+    Peek.apply(&mut bucket.clone(), now).under(quotas)
+}
+
+/// What is held and what is left of the key `k`.
+pub(super) async fn left(bucket: &TokenBucket) -> (u32, u32) {
+    let state = bucket.peek("k").await.unwrap();
+    (state.held(), state.remaining())
+}
