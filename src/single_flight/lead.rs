@@ -1,10 +1,9 @@
 //! The run of a leader: how it gets the lead across processes, and how its outcome is published.
 
 use std::fmt;
-use std::future::{pending, poll_fn};
+use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
