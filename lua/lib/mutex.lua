@@ -6,7 +6,7 @@
 -- waiters, each time with the next fence. The mark is kept for at least a week after the last grant or renewal, or
 -- for the fence_ttl in the token of the holder. In the first case its number tells on which day its ttl was set. In
 -- the second case, and if its number is ahead of the clock, a space is behind it, so that the next grant sets the ttl.
--- A kind that stores something else in the mark is not fenced: its fence is 0.
+-- A kind that stores something else in the mark is not fenced: its fence is the time of the grant.
 local find, whole, fence_ttl = string.find, kind.whole, kind.fence_ttl
 local values, runs -- the values read: first the locks of all runs, then their marks
 local lock, value, last -- of the current run: the lock, its value (false: none), the mark (nil: not read yet)
@@ -54,9 +54,8 @@ kind.owns = is_own
 
 -- A fence is higher than all before it, also than those of a server that lost its data: it is at least the time.
 function kind.hold(token, expiry)
-  local fence, content = 0, value_of(token)
+  local fence, content = now, value_of(token)
   if kind.fenced then
-    fence = now
     local before = whole(read_mark())
     if before + 32 > now then fence = before + 32 end
     if fence ~= fenced then fenced, digits = fence, string.format('%d', fence) end
@@ -115,7 +114,7 @@ function kind.more()
   end
 
   function kind.fence()
-    return kind.fenced and whole(read_mark()) or 0
+    return kind.fenced and whole(read_mark()) or now
   end
 
   function kind.list()

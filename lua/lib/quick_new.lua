@@ -1,10 +1,10 @@
--- quick_new: serves a lone claim of an item that is new to the kind lib/exact, is free and has no waiters. It needs no time,
--- and stands before lib/clock: see lib/quick_unlock.
+-- quick_new: serves a lone claim of an item that is new to the kind lib/exact, is free and has no waiters, without the
+-- functions of lib/quick_outcome.
 if ARGV[6] == 'acquire' and #KEYS == 6 and redis.call('EXISTS', KEYS[4]) == 0 then
   local pcall, digest = redis.pcall, ARGV[9]
   local seen = pcall('HEXISTS', KEYS[2], digest)
   seen = seen == 0 and pcall('HEXISTS', KEYS[5], digest)
   seen = seen == 0 and pcall('HEXISTS', KEYS[6], digest)
   local set = seen == 0 and pcall('SET', KEYS[1], ARGV[7], 'PX', ARGV[3], 'NX')
-  if set and set.ok then return 0 end
+  if set and set.ok then return now end
 end

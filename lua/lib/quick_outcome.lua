@@ -25,13 +25,13 @@ do
     holders = call('EXISTS', unpack(waits)) == 0 and call('MGET', unpack(locks))
   end
   for i = 1, holders and runs or 0 do
-    local lock, verb, token, ends, takes = KEYS[key], ARGV[arg], ARGV[arg + 1], 0, 2
+    local lock, verb, token, ends, fence, takes = KEYS[key], ARGV[arg], ARGV[arg + 1], 0, 0, 2
     if lock == KEYS[key - keys] then break end
     if verb == 'acquire' then
       takes = not (freed and holders[i]) and quick(verb, key, arg, quick_known)
       local set = takes and pcall('SET', lock, token, 'PX', ARGV[3], 'NX')
       if not set or not set.ok then break end
-      ends = expiry
+      ends, fence = expiry, now
     elseif (freed and holders[i] or not freed and pcall('GET', lock)) ~= token then
       break
     else
@@ -40,10 +40,10 @@ do
       if freed then freed[#freed + 1] = lock else call('DEL', lock) end
     end
     -- A filter has a level.
-    is_usual = is_usual and (verb == 'acquire' or (ends or 0) == 0)
+    is_usual = is_usual and (fence > 0 or (ends or 0) == 0)
     if freed or not is_usual then
       reply = reply or {now}
-      reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends or 0, 0
+      reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends or 0, fence
       reply[filled + 4], reply[filled + 5], reply[filled + 6] = 0, 0, 0
       filled = filled + 6
     end

@@ -145,11 +145,12 @@ impl<K: Tried> Side<K> {
                     if let What::Completed(_, level) = &mut answer.what {
                         *level = 0; // sequences that share a filter fill it in any order
                     }
-                    // Kinds without fences may not read the time.
-                    if let What::Acquired(Standing::Held { expiry, .. }) = &mut answer.what
+                    // A lead may not read the time, from which all others count.
+                    if let What::Acquired(Standing::Held { expiry, fence }) = &mut answer.what
                         && !K::FENCED
                     {
-                        (*expiry, answer.now) = (*expiry - answer.now, 0);
+                        (*expiry, *fence) = (*expiry - answer.now, *fence - answer.now);
+                        answer.now = 0;
                     }
                 }
                 format!("{answers:?}")

@@ -21,7 +21,8 @@ impl Kind for Exclusive {
 /// The number of fences of one grant. A process uses the next one each time it hands the lock over within itself.
 pub(crate) const FENCES: i64 = 32;
 
-/// The holder and the fence. With `KEPT`, there is a fence, which is kept after the release.
+/// The holder and the fence. With `KEPT`, the fence is kept after the release. Otherwise the fence of a holder is
+/// the time of its grant.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holder<const KEPT: bool = true, A = ()> {
     /// The whole token of the holder, and when its lease ends (µs).
@@ -75,7 +76,7 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
 
     fn held(&self, token: &str, now: i64) -> Option<(i64, i64)> {
         let (holder, _) = self.holder.as_ref()?;
-        (**holder == *token).then(|| (self.ends(now), if KEPT { self.fence } else { 0 }))
+        (**holder == *token).then(|| (self.ends(now), if KEPT { self.fence } else { now }))
     }
 
     fn fits(&self, _: &str) -> bool {
@@ -88,7 +89,7 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
 
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, _: &Queue) -> i64 {
         self.holder = Some((Arc::clone(token), end(expiry, now)));
-        self.fence = if KEPT { now.max(self.fence + FENCES) } else { 0 };
+        self.fence = now.max(if KEPT { self.fence + FENCES } else { 0 });
         self.fence_until = kept_until(token, expiry, now);
         self.fence
     }
@@ -197,9 +198,9 @@ mod tests {
         assert_eq!(hold(&mut holder.clone(), "d", 1000, NOW), fence + FENCES);
         holder.sweep(kept);
         assert_eq!(hold(&mut holder, "d", 1000, NOW), NOW);
-        // A holder without kept fences has none.
+        // That of a holder without kept fences is the time.
         let mut holder = Holder::<false>::default();
-        assert_eq!([(); 2].map(|()| hold(&mut holder, "a", 1000, NOW)), [0; 2]);
+        assert_eq!([(); 2].map(|()| hold(&mut holder, "a", 1000, NOW)), [NOW; 2]);
         holder.forget("a");
         assert!(holder.is_idle(NOW));
     }

@@ -20,6 +20,11 @@ pub(crate) trait Kind: Clone + fmt::Debug + Send + Sync + 'static {
     /// Whether each grant has a fence, which the store keeps.
     const FENCED: bool = true;
 
+    /// The fence of a lease that is granted at this time, if no higher one is stored.
+    fn usual_fence(now: i64) -> i64 {
+        now
+    }
+
     /// The weight of a token.
     fn weight(_token: &str) -> i64 {
         1

@@ -221,7 +221,7 @@ impl<K: Kind> Operation for AcquireRelease<K> {
         let is_usual = fields.len() == 0;
         let [status, time, fence, before] = match self.verb {
             _ if !is_usual => [fields.integer()?, fields.integer()?, fields.integer()?, fields.integer()?],
-            Verb::Acquire { .. } => [1, now + self.terms.ttl, if K::FENCED { now } else { 0 }, 0],
+            Verb::Acquire { .. } => [1, now + self.terms.ttl, K::usual_fence(now), 0],
             Verb::Release { .. } | Verb::Complete { .. } => [1, 0, 0, 0],
         };
         let what = match (self.verb, status) {

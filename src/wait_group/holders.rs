@@ -29,6 +29,10 @@ impl Kind for Permits {
     const SCRIPTS: Scripts = scripts!("lib/quick_permits"; "lib/permits", "lib/flows", "lib/turns");
     const FENCED: bool = false;
 
+    fn usual_fence(_: i64) -> i64 {
+        0
+    }
+
     fn weight(token: &str) -> i64 {
         size(token).map_or(1, |(weight, _)| weight)
     }

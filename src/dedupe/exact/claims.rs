@@ -24,7 +24,7 @@ impl Kind for ExactClaims {
     const PARTS: &'static [&'static str] =
         &["exact:claim", "@exact:0", "exact:waiters", "exact:beats", "@exact:1", "@exact:2"];
     const SCRIPTS: Scripts =
-        scripts!("lib/quick_new"; "lib/quick_exact", "lib/quick_outcome"; "lib/mutex", "lib/exact");
+        scripts!("lib/quick_new", "lib/quick_exact", "lib/quick_outcome"; "lib/mutex", "lib/exact");
     const FENCED: bool = false;
 }
 

@@ -117,7 +117,7 @@ fn a_reply_says_how_a_token_stands() {
 /// If the call was sent twice, the first copy may have released the lease. Then nobody else has it.
 #[test]
 fn a_reply_without_numbers_says_that_all_went_as_usual() {
-    let granted = Standing::Held { expiry: NOW + 1000, fence: 0 };
+    let granted = Standing::Held { expiry: NOW + 1000, fence: NOW };
     assert_eq!(read_alone(acquire()), Some(What::Acquired(granted)));
     assert_eq!(read_alone(release()), Some(What::Released(Was::Held)));
     assert_eq!(read_alone(complete(false)), Some(What::Completed(true, 0)));
