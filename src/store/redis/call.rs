@@ -92,8 +92,8 @@ impl RedisStore {
             self.source.look_for_masters(None);
             return Err(error);
         }
+        let was_idle = !route.link.answered_within(IDLE);
         let began = Instant::now();
-        let was_idle = !route.link.answered_within(IDLE, began);
         let probed = match was_idle && call.repeat == Repeat::Never {
             true => self.probe(runtime, &route.link).await,
             false => Ok(()),
@@ -221,7 +221,7 @@ impl RedisStore {
             let reply = {
                 let sending = pin!(self.send(&mut connection, (command, call.slot), asking, &mut written));
                 let sending = pin!(self.source.unless_switched(since, sending));
-                self.in_time(runtime, link, sent, sending).await
+                self.in_time(runtime, link, sending).await
             };
             match &reply {
                 Some(Err(error)) if full.is_none() && failure::is_no_script(error) => {
@@ -273,7 +273,7 @@ impl RedisStore {
         failure::of(Cause::TimedOut, format!("no reply within {:?}", self.limits.timeout))
     }
 
-    /// Awaits the reply to a call that is sent at `sent`. `None` after the timeout.
+    /// Awaits the reply to a call that is sent now. `None` after the timeout.
     ///
     /// Replies arrive in the order of the calls. So as long as other replies arrive, it waits up to four timeouts.
     /// Once, time in which the runtime was blocked does not count, because the reply may have arrived but not been
@@ -282,10 +282,9 @@ impl RedisStore {
         &self,
         runtime: &Handle,
         link: &Link,
-        sent: Instant,
         mut reply: Pin<&mut impl Future<Output = T>>,
     ) -> Option<T> {
-        let timeout = self.limits.timeout;
+        let (sent, timeout) = (Instant::now(), self.limits.timeout);
         let (mut deadline, mut was_late) = (sent + timeout, false);
         loop {
             // The caller may be polled outside of its runtime by now.

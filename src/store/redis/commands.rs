@@ -23,12 +23,12 @@ impl RedisStore {
             return Ok(());
         }
         let held = self.hold(runtime, link).await?;
-        let (sent, ping) = (Instant::now(), redis::cmd("PING"));
-        if link.answered_within(IDLE, sent) {
+        if link.answered_within(IDLE) {
             return Ok(());
         }
+        let (sent, ping) = (Instant::now(), redis::cmd("PING"));
         let mut connection = held.connection.clone();
-        match self.in_time(runtime, link, sent, pin!(connection.send(&ping))).await {
+        match self.in_time(runtime, link, pin!(connection.send(&ping))).await {
             Some(Ok(_)) => link.answered(),
             Some(Err(error)) => drop(self.failed(link, &held, sent, failure::outage(error))),
             None => return Err(self.failed(link, &held, sent, self.timed_out())),
@@ -67,7 +67,7 @@ impl RedisStore {
         let address = self.source.address_in_pool(route.master).filter(|_| alone);
         let mut connection = held.connection.clone();
         let asked = pin!(connection.send_at(address, command));
-        let outage = match self.in_time(&links.runtime, &route.link, sent, asked).await {
+        let outage = match self.in_time(&links.runtime, &route.link, asked).await {
             Some(Ok(reply)) => {
                 route.link.answered();
                 // The connection of a pool asks all masters of a Cluster.

@@ -127,13 +127,13 @@ impl Link {
     /// Whether the server answers, as far as is known: a reply arrived within this time, or nothing has failed
     /// since the last reply. An overloaded process reads replies late.
     pub(super) fn answers(&self, within: Duration) -> bool {
-        !self.failing.load(Ordering::Relaxed) || self.answered_within(within, Instant::now())
+        !self.failing.load(Ordering::Relaxed) || self.answered_within(within)
     }
 
-    /// Whether a reply arrived within this time before `now`.
-    pub(super) fn answered_within(&self, span: Duration, now: Instant) -> bool {
+    /// Whether a reply arrived within this time.
+    pub(super) fn answered_within(&self, span: Duration) -> bool {
         let answered = self.answered.load(Ordering::Relaxed);
-        let since = self.micros(now).saturating_sub(answered);
+        let since = self.micros(Instant::now()).saturating_sub(answered);
         answered > 0 && u128::from(since) <= span.as_micros()
     }
 

@@ -35,7 +35,7 @@ async fn waited<T>(answers: &[Duration], reply: impl Future<Output = T>) -> (Opt
     tokio::select! {
         biased;
         () = others => unreachable!(),
-        reply = store.in_time(&runtime, &route.link, began, reply) => (reply, began.elapsed()),
+        reply = store.in_time(&runtime, &route.link, reply) => (reply, began.elapsed()),
     }
 }
 
