@@ -1,6 +1,6 @@
--- quick_lead: serves a lone flight that is free and has no waiters and no answer. It needs no time, since nobody sees
--- the fence of a flight, and stands before lib/clock: see lib/quick_unlock.
+-- quick_lead: serves a lone flight that is free and has no waiters and no answer, without the functions of
+-- lib/quick_outcome.
 if ARGV[6] == 'acquire' and #KEYS == 4 and redis.call('EXISTS', KEYS[2], KEYS[4]) == 0 then
   local set = redis.pcall('SET', KEYS[1], ARGV[7], 'PX', ARGV[3], 'NX')
-  if set and set.ok then return 0 end
+  if set and set.ok then return now end
 end

@@ -31,7 +31,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::key_state::{KeyState, Spans, Standing, Terms};
+use super::key_state::{KeyState, Spans, Terms};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::operations::{AcquireRelease, Heartbeat, Renew, Scene, StateOf, Verb, VerbOf, What};
 use super::snapshot::{Look, Revoke};
@@ -144,13 +144,6 @@ impl<K: Tried> Side<K> {
                     answer.found.iter_mut().for_each(K::blur);
                     if let What::Completed(_, level) = &mut answer.what {
                         *level = 0; // sequences that share a filter fill it in any order
-                    }
-                    // A lead may not read the time, from which all others count.
-                    if let What::Acquired(Standing::Held { expiry, fence }) = &mut answer.what
-                        && !K::FENCED
-                    {
-                        (*expiry, *fence) = (*expiry - answer.now, *fence - answer.now);
-                        answer.now = 0;
                     }
                 }
                 format!("{answers:?}")

@@ -77,7 +77,7 @@ pub(crate) type VerbOf<K> = Verb<Query<K>, Entry<K>>;
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer<F> {
-    /// The server's time; 0 for a release. An acquire that was granted may not have read it: then the expiry counts from 0.
+    /// The server's time; 0 for a release, which may not read it.
     pub(crate) now: i64,
     pub(crate) what: What,
     /// The outcome of an earlier lease, or why the outcome of this one was not entered.

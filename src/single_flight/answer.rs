@@ -20,7 +20,7 @@ impl Kind for Flight {
     const PARTS: &'static [&'static str] =
         &["flight:lock", "flight:answer", "flight:waiters", "flight:beats"];
     const SCRIPTS: Scripts =
-        scripts!("lib/quick_lead"; "lib/quick_answer", "lib/quick_outcome"; "lib/mutex", "lib/answer");
+        scripts!("lib/quick_lead", "lib/quick_answer", "lib/quick_outcome"; "lib/mutex", "lib/answer");
     const FENCED: bool = false;
 }
 

@@ -95,6 +95,8 @@ impl Simulation {
         self.real += jumps.choose(rng).unwrap();
         if rng.random_bool(0.05) {
             self.behind += [1, 1000, 1_500_000, 60_000_000].choose(rng).unwrap();
+            // The traces of earlier reservations have the times from before: to cancel one may give back too much.
+            self.pending.clear();
         }
         self.sweep();
         self.pending.retain(|(act, ..)| *act > self.real);
