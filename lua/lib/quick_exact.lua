@@ -1,6 +1,6 @@
 -- quick_exact: see lib/quick_outcome. The usual form is a new item of the kind lib/exact, or one whose holder confirms or
 -- releases. Handled items, and the first item of a slice, are left to the script.
-local arg, quick_keys, quick_from, quick_free, quick_known = 6, 6, 4, 4, nil
+local arg, quick_keys, quick_from, quick_known = 6, 6, 4, nil
 local function quick(verb, key, at)
   local pcall, digest, takes = redis.pcall, ARGV[at + 3], 4
   if verb == 'acquire' then

@@ -2,7 +2,6 @@
 -- between lib/lease and a file of the kind that says what the usual form is:
 -- quick_keys      how many keys a run has
 -- quick_from      the first of the keys of a run, up to the fourth, which exist only if there may be waiters
--- quick_free      the same for a lone acquire: also those which exist only if there is an outcome
 -- quick(verb, key, at, known)   looks for an outcome, if the lock is free, or enters one, for the run whose keys and
 --                 arguments begin there. Returns how many arguments the run takes, and how full the filter is now; or
 --                 nothing, if it is not of the usual form. It has few upvalues: each costs time in every call
@@ -14,7 +13,7 @@ do
   local is_usual, expiry = true, now + ARGV[2]
   local holders, freed
   if runs == 1 then
-    holders = call('EXISTS', unpack(KEYS, ARGV[arg] == 'acquire' and quick_free or quick_from, 4)) == 0
+    holders = call('EXISTS', KEYS[quick_from], KEYS[4]) == 0
   else
     local waits, locks = {}, {}
     freed = {}
