@@ -97,7 +97,7 @@ impl Operation for Ask {
     type Cell = Nothing;
     type Reply = i64;
     type Undo = Self;
-    const SCRIPT: Script = Script { name: "ask", body: "" };
+    const SCRIPT: Script = Script { name: "ask", first: "", body: "" };
     const PARTS: &'static [&'static str] = &["x"];
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = 8;
