@@ -14,8 +14,8 @@ local function new_waiters()
   local grant, alive, tombstone, channels = string.match(ARGV[1], '^(%d+) (%d+) (%d+) (.*)')
   grant, tombstone = tonumber(grant), tonumber(tombstone)
   lease.tombstone, lease.channels = tombstone, channels
-  waiters.alive_until = now + alive
-  local alive_until = format('%d', waiters.alive_until) -- Redis formats numbers more slowly than Lua
+  local alive_until = format('%d', now + alive) -- Redis formats numbers more slowly than Lua
+  waiters.alive_until = alive_until
 
   -- Returns whether a token waits, and whether it has a tombstone.
   function waiters.look_up(token)

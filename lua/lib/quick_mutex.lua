@@ -9,7 +9,7 @@ do
   local call, pcall, runs = redis.call, redis.pcall, #KEYS / 4
   local values, freed
   if runs == 1 then
-    values = call('EXISTS', KEYS[4]) == 0
+    values = ARGV[arg] == 'acquire' and call('EXISTS', KEYS[4]) == 0 -- lib/quick_unlock was there for a release
   else
     local beats, read = {}, {}
     freed = {}
@@ -23,10 +23,10 @@ do
     local verb, token, same, ends, fence = ARGV[arg], ARGV[arg + 1], lock == KEYS[key], 0, 0
     -- An error of GET is a table.
     local last
-    if freed then last = values[i] else last = pcall('GET', KEYS[verb == 'acquire' and 2 or 1]) end
+    if freed then last = values[i] else last = pcall('GET', KEYS[2]) end
     lock = KEYS[key]
     if verb == 'release' and last == token and not same then
-      if freed and KEYS[key + 4] ~= lock then freed[#freed + 1] = lock else call('DEL', lock) end
+      if KEYS[key + 4] ~= lock then freed[#freed + 1] = lock else call('DEL', lock) end
     elseif verb == 'acquire' and not string.find(token, '[:~]', 17) then
       -- As `hold` in lib/mutex.
       local before = tonumber(last or 0)

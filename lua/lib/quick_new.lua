@@ -1,6 +1,7 @@
 -- quick_new: serves a lone claim of an item that is new to the kind lib/exact, is free and has no waiters, without the
 -- functions of lib/quick_outcome.
-if ARGV[6] == 'acquire' and #KEYS == 6 and redis.call('EXISTS', KEYS[4]) == 0 then
+local quick_tried = ARGV[6] == 'acquire' and #KEYS == 6
+if quick_tried and redis.call('EXISTS', KEYS[4]) == 0 then
   local pcall, digest = redis.pcall, ARGV[9]
   local seen = pcall('HEXISTS', KEYS[2], digest)
   seen = seen == 0 and pcall('HEXISTS', KEYS[5], digest)

@@ -2,6 +2,7 @@
 -- between lib/lease and a file of the kind that says what the usual form is:
 -- quick_keys      how many keys a run has
 -- quick_from      the first of the keys of a run, up to the fourth, which exist only if there may be waiters
+-- quick_tried     whether it is a lone acquire that lib/quick_lead or lib/quick_new could not serve
 -- quick(verb, key, at, known)   looks for an outcome, if the lock is free, or enters one, for the run whose keys and
 --                 arguments begin there. Returns how many arguments the run takes, and how full the filter is now; or
 --                 nothing, if it is not of the usual form. It has few upvalues: each costs time in every call
@@ -13,7 +14,7 @@ do
   local is_usual, expiry = true, now + ARGV[2]
   local holders, freed
   if runs == 1 then
-    holders = call('EXISTS', KEYS[quick_from], KEYS[4]) == 0
+    holders = not quick_tried and call('EXISTS', KEYS[quick_from], KEYS[4]) == 0
   else
     local waits, locks = {}, {}
     freed = {}
