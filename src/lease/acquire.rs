@@ -185,19 +185,18 @@ impl<K: Kind> Leases<K> {
         let sent = clock::recent();
         let answer = admission.ask(key.clone(), Arc::clone(&token), &self.holding, ask).await;
         // Without an answer, the acquire may still run. With one, a copy may, if there was one.
-        undo.is_armed = answer.as_ref().map_or_else(|error| !error.is_not_sent(), |answer| answer.twice);
-        let answer = answer?;
-        let is_expected = matches!(
-            answer.what,
-            What::Acquired(Standing::Held { .. } | Standing::Done | Standing::Refused { .. })
-        );
+        let answer = answer.inspect_err(|error| undo.is_armed = !error.is_not_sent())?;
         let is_closed = self.holding.is_closed();
-        if is_closed || !is_expected {
-            undo.is_armed = true;
-            return Err(if is_closed { Error::interrupted() } else { unexpected() });
-        }
-        undo.is_armed &= !matches!(answer.what, What::Acquired(Standing::Held { .. }));
+        undo.is_armed = match answer.what {
+            _ if is_closed => true,
+            What::Acquired(Standing::Held { .. }) => false,
+            What::Acquired(Standing::Done | Standing::Refused { .. }) => answer.twice,
+            _ => true,
+        };
         drop(undo);
+        if is_closed {
+            return Err(Error::interrupted());
+        }
         self.answered(key, id, token, ask, answer, (sent, clock::now()))
     }
 

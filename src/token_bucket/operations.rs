@@ -94,15 +94,14 @@ pub(super) fn read_count(fields: &mut Fields<'_>) -> Result<i64, Garbled> {
     }
 }
 
-/// Reads a bucket as it was before a run of requests for `cost` tokens each, of which the first `admitted` were
-/// admitted. Charges it for the requests up to the `nth` (from 0).
-pub(super) fn read_charged(
+/// Charges a bucket, as it was before a run of requests for `cost` tokens each, of which the first `admitted` were admitted,
+/// for the requests up to the `nth` (from 0).
+pub(super) fn charged(
+    mut bucket: Bucket,
     quotas: &Quotas,
     now: i64,
-    fields: &mut Fields<'_>,
     (cost, admitted, nth): (i64, i64, i64),
-) -> Result<Bucket, Garbled> {
-    let mut bucket = read_bucket(quotas, now, fields)?;
+) -> Bucket {
     // First the admitted requests of the run before this one, then this one.
     let before = admitted.min(nth);
     if before > 0 {
@@ -111,7 +110,7 @@ pub(super) fn read_charged(
     if nth < admitted {
         bucket.charge(quotas, now, cost);
     }
-    Ok(bucket)
+    bucket
 }
 
 /// Reads a bucket from the bare form of `lua/lib/bare.lua`.
@@ -182,14 +181,12 @@ impl Operation for Reserve {
 
     fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decision, Garbled> {
         let nth = nth as i64;
-        let (admitted, bucket) = if fields.len() == 0 {
-            let mut bucket = Bucket::full(&self.quotas);
-            bucket.charge(&self.quotas, now, (nth + 1) * self.ask.cost);
-            (nth + 1, bucket)
-        } else {
-            let admitted = read_count(&mut fields)?;
-            (admitted, read_charged(&self.quotas, now, &mut fields, (self.ask.cost, admitted, nth))?)
+        // Without numbers, all are admitted to a bucket that was full.
+        let (admitted, before) = match fields.len() {
+            0 => (nth + 1, Bucket::full(&self.quotas)),
+            _ => (read_count(&mut fields)?, read_bucket(&self.quotas, now, &mut fields)?),
         };
+        let bucket = charged(before, &self.quotas, now, (self.ask.cost, admitted, nth));
         let wait = micros(self.ask.wait);
         Some(self.decision(nth < admitted, now, bucket))
             .filter(|decision| decision.delay() <= wait)

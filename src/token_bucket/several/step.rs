@@ -10,7 +10,7 @@ use crate::store::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, 
 use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::cancel::Cancel;
 use crate::token_bucket::decision::{Decision, Refuser};
-use crate::token_bucket::operations::{PARTS, read_charged, read_count, write_sets};
+use crate::token_bucket::operations::{PARTS, charged, read_bucket, read_count, write_sets};
 use crate::token_bucket::quota::{MOST_REPEATS, Quotas};
 use crate::token_bucket::state::{Ask, Bucket};
 
@@ -99,7 +99,7 @@ impl Operation for ReserveAll {
         let mut states = SmallVec::new();
         for (limit, quotas) in self.terms.each.iter().enumerate() {
             let cost = self.price.of(limit).into();
-            let bucket = read_charged(quotas, now, &mut fields, (cost, admitted, nth))?;
+            let bucket = charged(read_bucket(quotas, now, &mut fields)?, quotas, now, (cost, admitted, nth));
             states.push(BucketState { quotas: quotas.clone(), now, bucket });
         }
         Ok(Decided { terms: self.terms, price: self.price, admitted: nth < admitted, states })
