@@ -106,6 +106,15 @@ async fn owes_no_more_than_before(world: World) {
     world.pass(-BACK);
     world.serves_within(&bucket, tenth, SECOND).await;
 
+    // Its times are those of before, and a later one depends on it.
+    let bucket = world.bucket("cancelled-after", [per_second()]).with_max_wait(3 * SECOND);
+    bucket.allow_n("k", 5).await.unwrap();
+    let mut earlier = bucket.reserve_n("k", 5).await.unwrap();
+    world.pass(-300_000);
+    let _later = bucket.reserve_n("k", 4).await.unwrap();
+    earlier.cancel().await.unwrap();
+    world.serves_within(&bucket, 9 * tenth, 10 * tenth).await;
+
     let each = ["one", "other"].map(|name| world.bucket(name, [per_second()]));
     let buckets = TokenBuckets::new(each.clone()).unwrap();
     each[1].charge("k", 15).await.unwrap();
