@@ -4,7 +4,8 @@
 -- ARGV     sets of quotas (see lib/several); then per run, or per limit:
 --   cost    tokens
 --   at, age µs; which tokens come back:
---           at, -1:  those on which no later charge depends (as CancelAt of Go's x/time/rate), until the time `at`
+--           at, -since: those on which no later charge depends (as CancelAt of Go's x/time/rate), until the time `at`;
+--                    none if the clock is before `since`: it was set back after the charge
 --           -1, -1:  all if nothing was charged after them, otherwise none. The request never acts
 --           at, age: all minus those that came back since the charge, which was made at the time `at` by the server's
 --                    clock, and was `age` old by the client's; none while a reservation is pending
@@ -24,7 +25,7 @@ local a, after = first, first
 return each_run(function(s, _, is_new)
   local cost, at, age, given = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]), 0
   local unused = age >= 0
-  if is_new or (not unused and at >= 0 and now > at) then return 0, false end
+  if is_new or (not unused and at >= 0 and (now > at or now < -age)) then return 0, false end
   -- The four numbers of quota q.
   local function trace(q)
     local b = a + 4 * q - 1

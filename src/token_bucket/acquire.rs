@@ -147,7 +147,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(cancel) = self.0.take_cancel() {
+        if let Some(cancel) = self.0.take_cancel(self.0.age()) {
             self.0.bucket.cancel_detached(&self.0.key, cancel);
         }
     }

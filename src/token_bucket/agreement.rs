@@ -172,7 +172,7 @@ async fn answer(
             let mut reservation = reservations.remove(pick % reservations.len());
             let given = match step {
                 Step::Cancel { .. } => {
-                    let cancel = reservation.take_cancel();
+                    let cancel = reservation.take_cancel(0);
                     cancel.map(|cancel| reservation.bucket.cancel(&reservation.key, cancel))
                 }
                 _ => {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::bucket_state::BucketState;
+use super::decision::Decision;
 use super::operations::{MOST_SLOW_RUNS, PARTS, read_count, write_sets};
 use super::returning::Return;
 use super::state::{Bucket, Level, Moment};
@@ -29,8 +30,9 @@ pub(crate) struct Cancel {
 /// Which tokens of a charge are given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Those on which no later reservation depends, until this time, at which the request acts.
-    ActsAt(i64),
+    /// Those on which no later reservation depends, until the time `act`, at which the request acts. None if the clock is
+    /// before `since`: it was set back after the charge, whose times are not those of the state any more.
+    ActsAt { act: i64, since: i64 },
     /// All of them if nothing was charged after them, otherwise none. The request never acts.
     IfLatest,
     /// All of them minus the tokens that came back since the charge: without the charge, the bucket might have been
@@ -41,6 +43,15 @@ pub(crate) enum Rule {
         charged: i64,
         age: i64,
     },
+}
+
+impl Rule {
+    /// For a reservation that is at least so old, in µs by the clock of this process, which is never set back.
+    pub(super) fn acts_at(decision: &Decision, age: i64) -> Self {
+        // A server whose clock is being corrected may be slower by that much.
+        let since = decision.state.now + age - age / 8 - 1000;
+        Self::ActsAt { act: decision.act(), since: since.max(1) }
+    }
 }
 
 /// What a charge did to one level.
@@ -81,7 +92,7 @@ impl Level {
                 Moment { whole: charge.whole - age.max(now - charged), ..charge }
             }
             Rule::IfLatest if !(self.tat == mine && self.last == mine && mine.whole > now) => return false,
-            Rule::IfLatest | Rule::ActsAt(_) => {
+            Rule::IfLatest | Rule::ActsAt { .. } => {
                 let built_upon = self.last.minus(pace, mine);
                 if built_upon == Moment::default() {
                     self.last = mine.minus(pace, charge).max(trace.before);
@@ -164,7 +175,7 @@ impl Operation for Cancel {
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         let (at, age) = match self.rule {
-            Rule::ActsAt(act) => (act, -1),
+            Rule::ActsAt { act, since } => (act, -since),
             Rule::IfLatest => (-1, -1),
             Rule::Unused { charged, age } => (charged, age),
         };
@@ -190,9 +201,9 @@ impl Operation for Cancel {
         let is_unknown =
             |((level, limit), trace): ((&Level, &Limit), &Trace)| limit.num != 0 && trace.tat > level.last;
         let is_over = match *rule {
-            Rule::ActsAt(act) if now > act => true,
+            Rule::ActsAt { act, since } if now > act || now < since => true,
             Rule::Unused { .. } => false,
-            Rule::ActsAt(_) | Rule::IfLatest => after.pairs(quotas).zip(traces).any(is_unknown),
+            Rule::ActsAt { .. } | Rule::IfLatest => after.pairs(quotas).zip(traces).any(is_unknown),
         };
         let (mut given, held) = (false, after.held());
         let traces = if is_new || is_over { &[] } else { &traces[..] };

@@ -4,7 +4,7 @@ use super::bucket_state::BucketState;
 use super::operations::Reserve;
 use super::peek::Peek;
 use super::state::{Ask, Bucket};
-use super::{Decision, TokenBucket};
+use super::{Decision, Reservation, TokenBucket};
 use crate::store::Operation as _;
 use crate::{Quota, Quotas};
 
@@ -27,6 +27,13 @@ pub(super) fn take(bucket: &mut Bucket, quotas: &Quotas, now: i64, cost: i64) ->
 
 pub(super) fn peek(bucket: &Bucket, quotas: &Quotas, now: i64) -> BucketState {
     Peek.apply(&mut bucket.clone(), now).under(quotas)
+}
+
+/// Cancels a reservation, where the clock of the store does not advance by itself.
+pub(super) async fn cancel_at_once(reservation: &mut Reservation) {
+    if let Some(cancel) = reservation.take_cancel(0) {
+        reservation.bucket.cancel(&reservation.key, cancel).await.unwrap();
+    }
 }
 
 /// What is held and what is left of the key `k`.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::TokenBucket;
 use super::cancel::{Cancel, Rule};
 use super::decision::Decision;
@@ -30,12 +32,13 @@ pub struct Reservation {
     pub(super) bucket: TokenBucket,
     pub(super) key: Key,
     decision: Decision,
+    made: Instant,
     cancelled: bool,
 }
 
 impl Reservation {
     pub(super) fn new(bucket: TokenBucket, key: Key, decision: Decision) -> Self {
-        Self { bucket, key, decision, cancelled: false }
+        Self { bucket, key, decision, made: Instant::now(), cancelled: false }
     }
 
     /// Returns how long to wait before acting, from the moment of the reservation.
@@ -52,7 +55,7 @@ impl Reservation {
 
     /// Gives the tokens back, as Go's `CancelAt` does: tokens on which later reservations depend stay charged.
     ///
-    /// Nothing is given back after the time to act, or by a second call.
+    /// Nothing is given back after the time to act, by a second call, or if the clock of the server was set back since.
     ///
     /// # Cancel safety
     ///
@@ -63,7 +66,7 @@ impl Reservation {
     ///
     /// [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded).
     pub async fn cancel(&mut self) -> Result<(), Error> {
-        match self.take_cancel() {
+        match self.take_cancel(self.age()) {
             Some(cancel) => self.bucket.cancel(&self.key, cancel).await.map(drop),
             None => Ok(()),
         }
@@ -75,12 +78,19 @@ impl Reservation {
         self.decision.clone()
     }
 
-    pub(super) fn take_cancel(&mut self) -> Option<Cancel> {
+    /// How long ago it was made, at least, µs. This is 0 in memory, where no clock is set back.
+    pub(super) fn age(&self) -> i64 {
+        let is_in_memory = self.bucket.clients.namespace.cells().is_some();
+        if is_in_memory { 0 } else { self.made.elapsed().as_micros() as i64 }
+    }
+
+    /// What cancels the reservation, which is at least so old.
+    pub(super) fn take_cancel(&mut self, age: i64) -> Option<Cancel> {
         // Prefetched tokens act at once, and are given back as a batch.
         if std::mem::replace(&mut self.cancelled, true) || self.decision.is_local {
             return None;
         }
         let decision = &self.decision;
-        Some(Cancel::new(&decision.state, decision.cost.into(), Rule::ActsAt(decision.act())))
+        Some(Cancel::new(&decision.state, decision.cost.into(), Rule::acts_at(decision, age)))
     }
 }

@@ -17,7 +17,7 @@ fn pending_reservations_are_known_after_a_charge_and_after_a_gift() {
             let mut bucket = Bucket::default();
             let mut reserve = |cost| {
                 let decision = fixtures::reserve(&mut bucket, &quotas, START, (cost, MAX_SPAN));
-                Cancel::new(&decision.state, cost, Rule::ActsAt(decision.act()))
+                Cancel::new(&decision.state, cost, Rule::acts_at(&decision, 0))
             };
             // The last one acts after 4 s. The one before is cancelled, so less is owed than was reserved.
             let [_, before, last] = [reserve(3), reserve(3), reserve(1)];

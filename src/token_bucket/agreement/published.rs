@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use super::virtual_time::World;
+use crate::token_bucket::fixtures::cancel_at_once;
 use crate::token_bucket::{Decision, Reservation, TokenBucket};
 use crate::{Quota, Quotas};
 
@@ -60,7 +61,7 @@ impl Limiter {
 
     async fn cancel(&mut self, at: i64, mut reservation: Reservation) {
         self.at(at);
-        reservation.cancel().await.unwrap();
+        cancel_at_once(&mut reservation).await;
     }
 }
 

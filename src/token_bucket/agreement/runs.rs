@@ -272,7 +272,7 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                 }
                 let admitted = decisions.iter().filter(|decision| decision.is_admitted());
                 charges.extend(admitted.map(|it| match rng.random_range(0..10) {
-                    0..8 => Cancel::new(&it.state, it.cost.into(), Rule::ActsAt(it.act())),
+                    0..8 => Cancel::new(&it.state, it.cost.into(), Rule::acts_at(it, 0)),
                     8 => Cancel::safe_to_repeat(&it.state, it.cost.into()),
                     _ => Cancel::new(&it.state, it.cost.into(), Rule::IfLatest),
                 }));

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::virtual_time::World;
 use crate::token_bucket::TokenBucket;
+use crate::token_bucket::fixtures::cancel_at_once;
 use crate::{Quota, Quotas, TokenBuckets};
 
 const NOON: i64 = 1_760_000_000_000_000;
@@ -102,7 +103,7 @@ async fn owes_no_more_than_before(world: World) {
     bucket.allow_n("k", 5).await.unwrap();
     let mut earlier = bucket.with_max_wait(3 * SECOND).reserve_n("k", 5).await.unwrap();
     let _later = bucket.with_max_wait(3 * SECOND).reserve("k").await.unwrap();
-    earlier.cancel().await.unwrap();
+    cancel_at_once(&mut earlier).await;
     world.pass(-BACK);
     world.serves_within(&bucket, tenth, SECOND).await;
 
@@ -112,7 +113,7 @@ async fn owes_no_more_than_before(world: World) {
     let mut earlier = bucket.reserve_n("k", 5).await.unwrap();
     world.pass(-300_000);
     let _later = bucket.reserve_n("k", 4).await.unwrap();
-    earlier.cancel().await.unwrap();
+    cancel_at_once(&mut earlier).await;
     world.serves_within(&bucket, 9 * tenth, 10 * tenth).await;
 
     let each = ["one", "other"].map(|name| world.bucket(name, [per_second()]));

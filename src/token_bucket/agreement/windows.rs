@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::virtual_time::{VirtualTime, World};
+use crate::token_bucket::fixtures::cancel_at_once;
 use crate::token_bucket::peek::Peek;
 use crate::token_bucket::{Decision, TokenBucket};
 use crate::{Quota, Quotas, TokenBuckets};
@@ -132,8 +133,8 @@ async fn reservations_of_later_windows_are_a_choice(world: &mut World) {
     assert_eq!(third.delay(), 40 * SECOND + micros(DAY));
     assert!(bucket.with_max_wait(60 * SECOND).reserve_n("k", 2).await.unwrap_err().is_refused());
     // The third was reserved after the second, so only the third comes back.
-    second.cancel().await.unwrap();
-    third.cancel().await.unwrap();
+    cancel_at_once(&mut second).await;
+    cancel_at_once(&mut third).await;
     assert_eq!(bucket.reserve("k").await.unwrap().delay(), 40 * SECOND + micros(DAY));
     assert!(!world.allows(&bucket, BORDER, 1).await);
     assert!(!world.allows(&bucket, BORDER + DAY, 3).await);
@@ -170,13 +171,13 @@ async fn a_cancelled_reservation_returns_within_its_window(world: &mut World) {
     let mut later = bucket.reserve("k").await.unwrap();
     assert_eq!(left().await, 7);
     world.set(START + 1_000_000);
-    later.cancel().await.unwrap();
+    cancel_at_once(&mut later).await;
     assert_eq!(left().await, 8);
 
     let bucket = world.bucket("cancel-late", [daily(9).reserve_ahead(true)]);
     let mut first = bucket.reserve_n("k", 4).await.unwrap();
     assert!(world.allows(&bucket, BORDER, 5).await);
-    first.cancel().await.unwrap();
+    cancel_at_once(&mut first).await;
     assert_eq!(bucket.peek("k").await.unwrap().remaining(), 4);
 }
 

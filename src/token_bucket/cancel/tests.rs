@@ -45,7 +45,7 @@ fn the_latest_charge_comes_back_in_full_if_nothing_was_charged_after_it() {
     // A second cancellation finds the TAT of the first one's charge, but also a reservation after it.
     let mut bucket = Bucket::default();
     let [_, before, _] = [5, 2, 1].map(|cost| reserve(&mut bucket, &quotas, 0, cost));
-    assert_eq!(cancel(&mut bucket, &before, 0, 2, Rule::ActsAt(before.act())), (true, -2));
+    assert_eq!(cancel(&mut bucket, &before, 0, 2, Rule::acts_at(&before, 0)), (true, -2));
     assert_eq!(cancel(&mut bucket, &before, 0, 2, Rule::IfLatest), (false, -2));
 }
 
@@ -118,12 +118,31 @@ fn a_reservation_between_cancellations_can_be_cancelled_too() {
     let (quotas, mut bucket) = (slow(), Bucket::default());
     let [_, first, second] = [5, 4, 2].map(|cost| reserve(&mut bucket, &quotas, 0, cost));
     let cancel = |bucket: &mut Bucket, decision: &Decision, cost| {
-        cancel(bucket, decision, 0, cost, Rule::ActsAt(decision.act()))
+        cancel(bucket, decision, 0, cost, Rule::acts_at(decision, 0))
     };
     assert_eq!(cancel(&mut bucket, &first, 4), (true, -4));
     let between = reserve(&mut bucket, &quotas, 0, 1);
     assert_eq!(cancel(&mut bucket, &second, 2), (true, -3));
     assert_eq!(cancel(&mut bucket, &between, 1), (true, -2));
+}
+
+/// By the clock of its process, it is later than the store says. That clock may be an eighth faster than the store's.
+#[test]
+fn a_reservation_from_before_the_clock_was_set_back_stays_charged() {
+    for (age, at, comes_back) in [
+        (8000, 6000, true),
+        (8000, 5999, false),
+        (SECOND, SECOND, true),
+        (SECOND, SECOND - SECOND / 8 - 1000, true),
+        (SECOND, SECOND - SECOND / 8 - 1001, false),
+    ] {
+        let (quotas, mut bucket) = (slow(), Bucket::default());
+        let [_, later] = [5, 4].map(|cost| reserve(&mut bucket, &quotas, 0, cost));
+        let given = cancel(&mut bucket, &later, at, 4, Rule::acts_at(&later, age));
+        assert_eq!(given.0, comes_back, "{age} {at}");
+    }
+    let early = fixtures::reserve(&mut Bucket::default(), &slow(), 5, (1, 0));
+    assert_eq!(Rule::acts_at(&early, 0), Rule::ActsAt { act: 5, since: 1 });
 }
 
 /// It gives back what the step in Rust does.
@@ -133,7 +152,7 @@ async fn the_script_knows_each_rule() {
     let store = Store::redis(&server.url()).unwrap();
     let bucket = TokenBucket::new(&store, "test", Quota::per_hour(5)).unwrap();
     let latest: fn(&Decision) -> Rule = |_| Rule::IfLatest;
-    let acts: fn(&Decision) -> Rule = |decision| Rule::ActsAt(decision.act());
+    let acts: fn(&Decision) -> Rule = |decision| Rule::acts_at(decision, 0);
     let unused: fn(&Decision) -> Rule = |decision| Rule::Unused { charged: decision.state.now, age: 0 };
     for (before, rule, given) in [(0, latest, true), (0, unused, true), (4, acts, true), (0, acts, false)] {
         for cost in [before, 3].into_iter().filter(|cost| *cost > 0) {
@@ -168,7 +187,7 @@ fn a_cancellation_that_gives_nothing_writes_only_the_end_of_a_hold() {
     let decision = reserve(&mut bucket, &own, 0, 5);
     let verb = Verb::Authorize { amount: 1, ttl: SECOND };
     HoldStep { quotas: others.clone(), id: 1, on_end: OnEnd::Release, verb }.apply(&mut bucket, START);
-    let over = Cancel::new(&decision.state, 5, Rule::ActsAt(START));
+    let over = Cancel::new(&decision.state, 5, Rule::ActsAt { act: START, since: 1 });
     assert!(!over.clone().apply(&mut bucket, START + SECOND - 1) && bucket.fits(&others));
     assert!(!over.apply(&mut bucket, START + SECOND) && bucket.fits(&own));
 }

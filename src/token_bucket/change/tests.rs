@@ -142,7 +142,7 @@ fn a_new_quota_takes_over_what_is_missing() {
 fn a_new_quota_takes_over_what_is_reserved() {
     let reserve = |bucket: &mut Bucket, quotas: &Quotas, cost| {
         let decision = reserve(bucket, quotas, START, (cost, MAX_SPAN));
-        Cancel::new(&decision.state, cost, Rule::ActsAt(decision.act()))
+        Cancel::new(&decision.state, cost, Rule::acts_at(&decision, 0))
     };
     let slow = one(Quota::per_second(1).burst(10));
     for (quota, depends) in [(Quota::per_second(10), true), (Quota::per_calendar_day(16), false)] {

@@ -47,7 +47,9 @@ struct Simulation {
     holds: BTreeMap<u128, Held>,
     /// What was captured or acted, and when.
     ledger: Vec<(i64, i64)>,
-    pending: Vec<(i64, Cancel, usize)>,
+    /// Reservations: when each acts, how far the server's clock was behind when it was made, what cancels it, and its place
+    /// in the ledger.
+    pending: Vec<(i64, i64, Cancel, usize)>,
     /// Whether a reservation was cancelled. What was charged after it does not come back with it.
     has_cancelled: bool,
     log: Vec<String>,
@@ -95,8 +97,6 @@ impl Simulation {
         self.real += jumps.choose(rng).unwrap();
         if rng.random_bool(0.05) {
             self.behind += [1, 1000, 1_500_000, 60_000_000].choose(rng).unwrap();
-            // The traces of earlier reservations have the times from before: to cancel one may give back too much.
-            self.pending.clear();
         }
         self.sweep();
         self.pending.retain(|(act, ..)| *act > self.real);
@@ -149,7 +149,11 @@ impl Simulation {
                 }
             }
             (7, _) if !self.pending.is_empty() && rng.random_bool(0.5) => {
-                let (_, cancel, at) = self.pending.swap_remove(rng.random_range(0..self.pending.len()));
+                let picked = rng.random_range(0..self.pending.len());
+                let (_, behind, mut cancel, at) = self.pending.swap_remove(picked);
+                if let Rule::ActsAt { since, .. } = &mut cancel.rule {
+                    *since = self.real - behind;
+                }
                 self.log.push(format!("{} {cancel:?}", self.now()));
                 self.ledger[at].1 = 0;
                 self.has_cancelled = true;
@@ -170,9 +174,8 @@ impl Simulation {
                     assert!(delay <= wait, "{}", self.log.join("\n"));
                     let act = self.real + delay;
                     if delay > 0 {
-                        let rule = Rule::ActsAt(decision.act());
-                        let cancel = Cancel::new(&decision.state, cost, rule);
-                        self.pending.push((act, cancel, self.ledger.len()));
+                        let cancel = Cancel::new(&decision.state, cost, Rule::acts_at(&decision, 0));
+                        self.pending.push((act, self.behind, cancel, self.ledger.len()));
                     }
                     self.ledger.push((act, cost));
                 }

@@ -215,7 +215,8 @@ impl Fleet {
                 let decision = self.step(Reserve { quotas: self.quotas.clone(), ask });
                 if decision.is_admitted() {
                     let act = decision.act().max(self.now);
-                    self.reservations.push((act, Cancel::new(&decision.state, cost, Rule::ActsAt(act))));
+                    let rule = Rule::ActsAt { act, since: 1 };
+                    self.reservations.push((act, Cancel::new(&decision.state, cost, rule)));
                 }
             }
             3..5 => {
