@@ -16,7 +16,7 @@ pub(crate) struct Peek;
 /// A bucket as it is stored, with the levels of all quotas.
 #[derive(Debug)]
 pub(crate) struct Stored {
-    bucket: Bucket,
+    pub(super) bucket: Bucket,
     now: i64,
 }
 

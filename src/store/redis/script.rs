@@ -17,15 +17,22 @@ pub(crate) struct Loaded {
     sha: String,
 }
 
-impl Loaded {
-    pub(super) fn new(clock: &str, script: Script) -> Self {
-        let text = format!("{}{clock}{}", script.first, script.body);
+impl Script {
+    pub(crate) fn with_clock(&self, clock: &str) -> String {
+        let Self { first, body, .. } = self;
         // The clocks of tests replace `redis` too.
-        #[cfg(test)]
-        let text =
-            if clock == super::CLOCK { text } else { format!("{clock}{}{}", script.first, script.body) };
+        let is_usual = !cfg!(test) || clock == super::CLOCK;
+        let (first, clock) = if is_usual { (*first, clock) } else { (clock, *first) };
+        let text = format!("{first}{clock}{body}");
         #[cfg(test)]
         let text = mutants::applied(text);
+        text
+    }
+}
+
+impl Loaded {
+    pub(super) fn new(clock: &str, script: Script) -> Self {
+        let text = script.with_clock(clock);
         let sha = redis::Script::new(&text).get_hash().to_owned();
         Self { name: script.name, text, sha }
     }

@@ -20,7 +20,7 @@ use crate::token_bucket::adjust::Adjust;
 use crate::token_bucket::ahead::Prefetch;
 use crate::token_bucket::cancel::{Cancel, Rule};
 use crate::token_bucket::operations::Reserve;
-use crate::token_bucket::peek::Peek;
+use crate::token_bucket::peek::{Peek, Stored};
 use crate::token_bucket::quota::MAX_SPAN;
 use crate::token_bucket::state::{Ask, Bucket};
 use support::redis_server::RedisServer;
@@ -61,7 +61,7 @@ fn eval_runs<O: Operation>(
     now: i64,
 ) -> Vec<Vec<Value>> {
     let mut command = redis::cmd("EVAL");
-    command.arg(format!("{CLOCK}{}", O::SCRIPT.body)).arg(keys.len()).arg(keys);
+    command.arg(O::SCRIPT.with_clock(CLOCK)).arg(keys.len()).arg(keys);
     let (mut shared, mut own) = (Vec::new(), Vec::new());
     runs[0][0].shared(&mut Arguments::new(&mut shared));
     for run in runs {
@@ -216,7 +216,9 @@ async fn runs_of_one_call_answer_as_if_made_alone() {
         let usual = sets.choose(&mut rng).unwrap();
         let mut charges = Charges::default();
         for _ in 0..STEPS {
-            both.pass(jump(&mut rng));
+            // What was done at the same time depends on each other most.
+            let by = if rng.random_bool(0.5) { jump(&mut rng) } else { 0 };
+            both.pass(by);
             let quotas = if rng.random_bool(0.05) { sets.choose(&mut rng).unwrap() } else { usual };
             step(&mut rng, &mut both, quotas, &mut charges);
         }
@@ -272,7 +274,11 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                 }
                 let admitted = decisions.iter().filter(|decision| decision.is_admitted());
                 charges.extend(admitted.map(|it| match rng.random_range(0..10) {
-                    0..8 => Cancel::new(&it.state, it.cost.into(), Rule::acts_at(it, 0)),
+                    // With 1142, since the charge itself.
+                    0..8 => {
+                        let rule = Rule::acts_at(it, *[0, 1142].choose(rng).unwrap());
+                        Cancel::new(&it.state, it.cost.into(), rule)
+                    }
                     8 => Cancel::safe_to_repeat(&it.state, it.cost.into()),
                     _ => Cancel::new(&it.state, it.cost.into(), Rule::IfLatest),
                 }));
@@ -308,7 +314,11 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
         7..9 => {
             let runs = random_runs(rng, |_, _| Some(Peek));
             let runs = repeated(rng, runs);
-            both.call_and_compare(&runs, |stored, _| stored.under(quotas));
+            let levels = |stored: &Stored| {
+                let levels = stored.bucket.levels.iter().filter(|level| level.quota.num > 0);
+                levels.map(|level| (level.tat, level.last, level.quota)).collect::<Vec<_>>()
+            };
+            both.call_and_compare(&runs, |stored, _| (levels(&stored), stored.under(quotas)));
         }
         13..15 => {
             let runs = random_runs(rng, |rng, _| {
