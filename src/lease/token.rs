@@ -60,7 +60,9 @@ pub(crate) fn ttl_of(token: &str) -> Option<i64> {
 /// Until when the fence of a holder is kept, µs: never less than its lease. `lib/lease.lua` does the same.
 pub(crate) fn kept_until(token: &str, expiry: i64, now: i64) -> i64 {
     let left = (expiry - now + 999) / 1000 + 1;
-    let fence_ttl = Token::parse(token).and_then(|token| token.fence_ttl);
+    // Most tokens have none.
+    let token = token.contains('~').then(|| Token::parse(token)).flatten();
+    let fence_ttl = token.and_then(|token| token.fence_ttl);
     now + fence_ttl.map_or(FENCE_TTL, |ttl| ttl.max(left) * 1000)
 }
 
