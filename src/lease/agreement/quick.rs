@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use super::{Side, TTLS};
@@ -135,6 +136,24 @@ async fn an_item_of_a_filter() {
     is_quick_for_items(forever).await;
     is_quick_for_items(|store| Dedupe::new(&filter().remember_for(DAY).build(store, "d").unwrap()).unwrap())
         .await;
+}
+
+#[tokio::test]
+async fn confirmations_that_leave_together_tell_how_full_the_filter_is() {
+    let server = RedisServer::start().await;
+    let filter = BloomFilter::builder().capacity(1000).false_positive_rate(0.01);
+    let filter = filter.build(&Store::redis(&server.url()).unwrap(), "d").unwrap();
+    let dedupe = Dedupe::builder().remember_forever().build(&filter).unwrap();
+    let handle = async |item: usize| {
+        let Claimed::New(claim) = dedupe.try_claim(item.to_be_bytes()).await.unwrap() else { return };
+        assert!(claim.confirm().await.unwrap());
+    };
+    handle(0).await;
+    let first = dedupe.fill().unwrap();
+    server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
+    join_all((1..100).map(handle)).await;
+    assert!(server.calls_of("evalsha") < 20, "{}", server.calls_of("evalsha"));
+    assert!(dedupe.fill().unwrap() > 2.0 * first, "{:?} after {first}", dedupe.fill());
 }
 
 #[tokio::test]
