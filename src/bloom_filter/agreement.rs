@@ -29,6 +29,8 @@ end
 local redis = {call = server.call, pcall = function(...) return pcall(...) or server.pcall(...) end}
 ";
 
+/// With a slow server.
+const PATIENCE: Duration = Duration::from_secs(10);
 const SEQUENCES: usize = 2_500;
 const IN_STEP: usize = 250;
 const STEPS: usize = 16;
@@ -106,7 +108,7 @@ async fn lua_and_rust_agree_on_every_sequence() {
     let manual = ManualClock::at(0);
     let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
-    let builder = StoreBuilder::default().timeout(Duration::from_secs(10));
+    let builder = StoreBuilder::default().timeout(PATIENCE).queue_timeout(PATIENCE);
     let on_redis = builder.with_clock(&server.url(), CLOCK).unwrap();
     let configurations = configurations();
 

@@ -100,7 +100,8 @@ impl VirtualTime {
 
     /// A store on the server, with this clock.
     pub(super) fn store(server: &RedisServer) -> Store {
-        let builder = StoreBuilder::default().timeout(Duration::from_secs(30));
+        let patience = Duration::from_secs(30);
+        let builder = StoreBuilder::default().timeout(patience).queue_timeout(patience);
         builder.with_clock(&server.url(), CLOCK).unwrap()
     }
 
