@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::virtual_time::World;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::fixtures::cancel_at_once;
-use crate::{Quota, Quotas, TokenBuckets};
+use crate::{Quota, Quotas, Store, TokenBuckets, clock};
+use support::redis_server::RedisServer;
 
 const NOON: i64 = 1_760_000_000_000_000;
 const BACK: i64 = 7_200_000_000;
@@ -145,4 +146,43 @@ async fn a_bucket_in_memory_owes_no_more_than_before() {
 #[tokio::test]
 async fn a_bucket_in_redis_owes_no_more_than_before() {
     owes_no_more_than_before(World::on_redis(NOON).await).await;
+}
+
+/// A clock of the server that stands still is set back more and more.
+async fn delay_after_a_cancellation_20_ms_later(world: World) -> u64 {
+    let bucket = TokenBucket::new(&world.store, "late", Quota::per_minute(60).burst(5)).unwrap();
+    let bucket = bucket.with_max_wait(60 * SECOND);
+    let _now = bucket.reserve_n("k", 5).await.unwrap();
+    let mut later = bucket.reserve_n("k", 5).await.unwrap();
+    let reserved = clock::micros();
+    while clock::micros() < reserved + 20_000 {
+        tokio::task::yield_now().await;
+    }
+    later.cancel().await.unwrap();
+    let decision = bucket.reserve_n("k", 5).await.unwrap().decision().clone();
+    decision.delay().as_secs()
+}
+
+#[tokio::test]
+async fn a_process_knows_how_old_its_reservation_is() {
+    let delay = delay_after_a_cancellation_20_ms_later;
+    assert_eq!(delay(World::in_memory(NOON)).await, 5, "in memory no clock is set back");
+    assert_eq!(delay(World::on_redis(NOON).await).await, 10);
+}
+
+/// As in the test of a user who pauses the clock of tokio.
+#[tokio::test]
+async fn the_clock_of_tokio_makes_no_reservation_older() {
+    let server = RedisServer::start().await;
+    let bucket =
+        TokenBucket::new(&Store::redis(&server.url()).unwrap(), "ahead", Quota::per_hour(5)).unwrap();
+    let bucket = bucket.with_max_wait(7200 * SECOND);
+    let _now = bucket.reserve_n("k", 5).await.unwrap();
+    let mut later = bucket.reserve_n("k", 5).await.unwrap();
+    let owed = bucket.peek("k").await.unwrap().available_after(1);
+    tokio::time::pause();
+    tokio::time::advance(60 * SECOND).await;
+    tokio::time::resume();
+    later.cancel().await.unwrap();
+    assert!(bucket.peek("k").await.unwrap().available_after(1) < owed.map(|owed| owed / 2));
 }
