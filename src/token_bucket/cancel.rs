@@ -48,7 +48,8 @@ pub(crate) enum Rule {
 impl Rule {
     /// For a reservation that is at least so old, in µs by the clock of this process, which is never set back.
     pub(super) fn acts_at(decision: &Decision, age: i64) -> Self {
-        // A server whose clock is being corrected may be slower by that much.
+        // A clock that is corrected by running slower was not set back: chrony slows it by up to a twelfth. By a step of less
+        // than 1 ms, little is given back too much.
         let since = decision.state.now + age - age / 8 - 1000;
         Self::ActsAt { act: decision.act(), since: since.max(1) }
     }
