@@ -7,12 +7,11 @@
 --                 arguments begin there. Returns how many arguments the run takes, and how full the filter is now; or
 --                 nothing, if it is not of the usual form. It has few upvalues: each costs time in every call
 -- quick_known     what `quick` knows of all runs
--- reply, filled, arg, key   see lib/quick_mutex
-local reply, filled, key = nil, 1, 1
+-- reply, filled, arg, key   see lib/quick_mutex; here a lone run has a reply too
+local reply, filled, key = {now}, 1, 1
 if not quick_tried then
   local call, pcall, KEYS, ARGV, keys, runs = redis.call, redis.pcall, KEYS, ARGV, quick_keys, #KEYS / quick_keys
   local is_usual, expiry, freed, waits, locks = true, now + ARGV[2], {}, {}, {}
-  reply = {now}
   for i = 1, runs do
     locks[i], waits[i] = KEYS[keys * (i - 1) + 1], KEYS[keys * (i - 1) + 4]
     if quick_from < 4 then waits[runs + i] = KEYS[keys * (i - 1) + quick_from] end
@@ -42,4 +41,3 @@ if not quick_tried then
   if freed[1] then call('DEL', unpack(freed)) end
   if key > #KEYS then return is_usual and now or reply end
 end
-reply = reply or {now}

@@ -83,7 +83,7 @@ const TESTS: &[(&str, &[&str])] = &[
     ("lib/quick_lead", &["agreement::quick", "flights_agree"]),
     ("lib/quick_mutex", &["agreement::quick", "mutexes_agree"]),
     ("lib/quick_new", &["agreement::quick", "exact_claims_agree"]),
-    ("lib/quick_outcome", &["agreement::quick", "flights_agree"]),
+    ("lib/quick_outcome", &["agreement::quick", "flights_agree", "claims_agree"]),
     ("lib/quick_permits", &["agreement::quick", "permits_agree"]),
     ("lib/quick_rw_lock", &["agreement::quick", "reader_writer_locks_agree"]),
     ("lib/quick_unlock", &["agreement::quick", "mutexes_agree"]),
