@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::handle::Lease;
 use super::options::Holding;
 use super::token;
 use super::tokens::{Grant, Release};
@@ -20,7 +21,7 @@ use crate::{Key, clock};
 /// How often [`LeaseHandle::lost`] checks whether the host was suspended, and whether messages arrive.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Watches a [`Lease`](crate::Lease) without holding it.
+/// Watches a [`Lease`] without holding it.
 ///
 /// ```
 /// use tower_distributed::{Mutex, Store};
@@ -41,13 +42,16 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub struct LeaseHandle {
     pub(crate) state: Arc<LeaseState>,
+    /// Where a layer keeps the lease for its request.
+    pub(super) slot: Weak<Mutex<Option<Lease>>>,
 }
 
 impl LeaseHandle {
     pub(crate) fn new(grant: Grant, holding: &Arc<Holding>) -> Self {
         let (counts, holding) = (holding.leases.lease(), Arc::clone(holding));
         let state = Mutex::new((grant.validity.clone(), Phase::Held));
-        Self { state: Arc::new(LeaseState { grant, holding, counts, state, changed: Notify::new() }) }
+        let state = Arc::new(LeaseState { grant, holding, counts, state, changed: Notify::new() });
+        Self { state, slot: Weak::new() }
     }
 
     /// Returns the key that the lease is for.
@@ -93,6 +97,77 @@ impl LeaseHandle {
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.time_left().is_zero()
+    }
+
+    /// Takes the lease from the layer that holds it for a request, to hold it for longer than the layer does, for example in
+    /// a task that serves an upgraded connection. The layer no longer holds or watches it, and the caller must release or
+    /// drop it.
+    ///
+    /// Returns `None` if the lease was taken before, or if the layer no longer holds it because the inner service has
+    /// responded, failed or been dropped. Also for a handle that is of no layer's request, and for a
+    /// [claim](crate::DedupeLayer): only permits and locks can be taken.
+    ///
+    /// ```
+    /// use axum::{Extension, Router, routing::post};
+    /// use http::{Request, StatusCode};
+    /// use tower::ServiceExt;
+    /// use tower_distributed::{LeaseHandle, Store, WaitGroup, extract, web};
+    ///
+    /// /// Responds immediately, and holds the permit until the work is done.
+    /// async fn start(Extension(lease): Extension<LeaseHandle>) -> StatusCode {
+    ///     let lease = lease.take();
+    ///     tokio::spawn(async move {
+    ///         work().await;
+    ///         drop(lease); // releases it; `Lease::release` also returns whether it was still held
+    ///     });
+    ///     StatusCode::ACCEPTED
+    /// }
+    /// # async fn work() { std::future::pending().await }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let jobs = WaitGroup::new(&Store::in_memory(), "jobs", 2)?;
+    /// let limit = web::concurrency_limit(jobs.clone(), extract::path());
+    /// let app: Router = Router::new().route("/jobs", post(start)).layer(limit);
+    ///
+    /// let response = app.oneshot(Request::post("/jobs").body(axum::body::Body::empty())?).await?;
+    /// assert_eq!(response.status(), StatusCode::ACCEPTED);
+    /// drop(response);
+    /// assert_eq!(jobs.count("/jobs").await?, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Upgrades
+    ///
+    /// The layer releases the lease of a WebSocket or another upgraded connection with the head of the response. A
+    /// handler can take the lease and hold it until the connection is closed:
+    ///
+    /// ```
+    /// use axum::{Extension, Router, extract::Request, response::IntoResponse, routing::get};
+    /// use http::{StatusCode, header};
+    /// use tower_distributed::{LeaseHandle, Store, WaitGroup, extract, web};
+    ///
+    /// async fn chat(Extension(lease): Extension<LeaseHandle>, mut request: Request) -> impl IntoResponse {
+    ///     let lease = lease.take();
+    ///     let upgrade = hyper::upgrade::on(&mut request); // or axum's WebSocketUpgrade::on_upgrade
+    ///     tokio::spawn(async move {
+    ///         let _lease = lease; // held until the connection ends, or the upgrade fails
+    ///         if let Ok(connection) = upgrade.await {
+    ///             serve(connection).await;
+    ///         }
+    ///     });
+    ///     (StatusCode::SWITCHING_PROTOCOLS, [(header::CONNECTION, "upgrade"), (header::UPGRADE, "chat")])
+    /// }
+    /// # async fn serve(connection: hyper::upgrade::Upgraded) {}
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let chats = WaitGroup::new(&Store::in_memory(), "chats", 1000)?;
+    /// let limit = web::concurrency_limit(chats, |_: &Request| "all");
+    /// let app: Router = Router::new().route("/chat", get(chat)).layer(limit);
+    /// # Ok(()) }
+    /// ```
+    #[must_use = "a lease that is dropped is released"]
+    pub fn take(&self) -> Option<Lease> {
+        lock(&*self.slot.upgrade()?).take()
     }
 
     /// Completes when the lease ends: when it expires without a renewal, when the store reports that it is lost, or

@@ -9,8 +9,7 @@ use crate::{ConcurrencyLimitLayer, KeyExtractor, WaitGroup};
 /// A [`ConcurrencyLimitLayer`] for HTTP: permits are held to the end of the response body, refusals are responses.
 ///
 /// A body that makes no progress for 60 s gives its permit back: see [`UntilBodyEnd`], which sets other limits. The
-/// handler gets a [`LeaseHandle`](crate::LeaseHandle) and a [`LeaseSlot`](crate::lease::LeaseSlot) as extensions: it
-/// can watch its permit, and take it along.
+/// handler gets a [`LeaseHandle`](crate::LeaseHandle) as an extension: it can watch its permit, and take it along.
 ///
 /// ```
 /// use std::time::Duration;

@@ -7,8 +7,7 @@ use crate::response::{Refuse, UntilBodyEnd, refuse};
 use crate::{KeyExtractor, Mutex, MutexLayer};
 
 /// A [`MutexLayer`] for HTTP: locks are held to the end of the response body, the handler gets a
-/// [`LeaseHandle`](crate::LeaseHandle) and a [`LeaseSlot`](crate::lease::LeaseSlot) as extensions, refusals are
-/// responses. Bodies are as of [`rw_lock`](crate::web::rw_lock).
+/// [`LeaseHandle`](crate::LeaseHandle) as an extension, refusals are responses. Bodies are as of [`rw_lock`](crate::web::rw_lock).
 ///
 /// ```
 /// use axum::{Router, routing::post};

@@ -8,8 +8,7 @@ use crate::rw_lock::Access;
 use crate::{KeyExtractor, RwLock, RwLockLayer};
 
 /// A [`RwLockLayer`] for HTTP: GET, HEAD and OPTIONS read, all else writes; locks are held to the end of the response
-/// body, the handler gets a [`LeaseHandle`](crate::LeaseHandle) and a [`LeaseSlot`](crate::lease::LeaseSlot) as
-/// extensions, refusals are responses.
+/// body, the handler gets a [`LeaseHandle`](crate::LeaseHandle) as an extension, refusals are responses.
 ///
 /// A body that makes no progress for 60 s gives its lock back and goes on without it: see [`UntilBodyEnd`], which sets
 /// other limits, and [`LeaseEnd::Abort`](crate::response::LeaseEnd::Abort) for bodies that must not outlive their lock.

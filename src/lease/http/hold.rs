@@ -48,7 +48,7 @@ use crate::{Error, Lease};
 ///
 /// If the connection is upgraded, the lease is released with the head of the response: at `101 Switching Protocols`
 /// (WebSocket), and at a successful response to `CONNECT`, whose body servers drop. To hold the lease as long as
-/// the upgraded connection, take it in the handler: see [`LeaseSlot`](crate::lease::LeaseSlot).
+/// the upgraded connection, take it in the handler: see [`LeaseHandle::take`](crate::LeaseHandle::take).
 #[derive(Clone, Debug)]
 pub struct UntilBodyEnd {
     limits: Limits,

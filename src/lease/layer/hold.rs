@@ -86,9 +86,8 @@ impl<Req, Res, E, A: Provide<Req> + Observe<Res, E>, H: Hold<Res>> Lifecycle<Req
             let handle = layer.cancel_when_lost.then(|| lease.handle());
             return Next::Call(Some(((Slotted::Kept(lease), sample), handle)), request);
         }
-        let handle = lease.handle();
-        let (guard, slot) = Slotted::new(lease);
-        layer.on_lease.iter().for_each(|told| told.on_slot(&handle, &slot, &mut request));
+        let (guard, handle) = Slotted::new(lease);
+        layer.on_lease.iter().for_each(|told| told.on_lease(&handle, &mut request));
         Next::Call(Some(((guard, sample), layer.cancel_when_lost.then_some(handle))), request)
     }
 

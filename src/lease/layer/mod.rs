@@ -14,7 +14,6 @@ use derive_where::derive_where;
 use tower_layer::Layer;
 
 pub use self::hold::{Hold, UntilResponse};
-pub use self::slot::LeaseSlot;
 
 pub(crate) use self::acquire::{Acquire, Acquired, Acquiring, Provide, acquire};
 pub(crate) use self::future::{Finish, Holds, Lifecycle, Next};
@@ -51,15 +50,6 @@ pub struct LeaseLayer<Req, P, R = AsError> {
 pub trait OnLease<Req> {
     /// Called with a handle of the lease.
     fn on_lease(&self, lease: &LeaseHandle, request: &mut Req);
-
-    /// Called with a handle of the lease, and with a slot from which the inner service can take the lease.
-    ///
-    /// [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer), [`MutexLayer`](crate::MutexLayer) and
-    /// [`RwLockLayer`](crate::RwLockLayer) call this method instead of [`on_lease`](Self::on_lease). By default, it
-    /// calls `on_lease`.
-    fn on_slot(&self, lease: &LeaseHandle, _slot: &LeaseSlot, request: &mut Req) {
-        self.on_lease(lease, request);
-    }
 }
 
 impl<Req, F: Fn(&LeaseHandle, &mut Req)> OnLease<Req> for F {
@@ -125,8 +115,8 @@ impl<Req, P, R> LeaseLayer<Req, P, R> {
     /// lease.
     ///
     /// The [`LeaseHandle`](crate::LeaseHandle) has the fencing token and signals the loss of the lease. For
-    /// HTTP, `web::InsertLease` adds it to the extensions of the request. For permits and locks it also lets the
-    /// handler [take the lease](crate::lease::LeaseSlot). Several closures are called in the order in which they were
+    /// HTTP, `web::InsertLease` adds it to the extensions of the request. The handler can
+    /// [take](crate::LeaseHandle::take) a permit or a lock by it. Several closures are called in the order in which they were
     /// added.
     #[must_use]
     pub fn on_lease(mut self, on_lease: impl OnLease<Req> + Send + Sync + 'static) -> Self {
@@ -150,7 +140,7 @@ impl<Req, P, R> LeaseLayer<Req, P, R> {
     /// [permits](crate::ConcurrencyLimitLayer) and [claims](crate::DedupeLayer).
     ///
     /// This applies until the response is returned. For the response body, use `response::LeaseEnd::Abort`.
-    /// It does not apply to a permit or a lock that the handler has [taken](crate::lease::LeaseSlot).
+    /// It does not apply to a permit or a lock that the handler has [taken](crate::LeaseHandle::take).
     #[must_use]
     pub fn cancel_when_lost(mut self, cancel: bool) -> Self {
         self.cancel_when_lost = cancel;

@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use tokio_test::{assert_pending, task};
 use tower::{BoxError, Layer as _, Service as _, service_fn};
-use tower_distributed::lease::{LeaseSlot, OnLease};
+use tower_distributed::lease::OnLease;
 use tower_distributed::{ConcurrencyLimitLayer, LeaseHandle, Store, WaitGroup};
 
 fn group() -> WaitGroup {
@@ -23,23 +23,21 @@ fn a_request_whose_weight_panicked_is_not_admitted_by_another_poll() {
     assert_pending!(response.poll());
 }
 
-struct GiveSlot;
+struct Give;
 
-impl OnLease<Arc<Mutex<Option<LeaseSlot>>>> for GiveSlot {
-    fn on_lease(&self, _: &LeaseHandle, _: &mut Arc<Mutex<Option<LeaseSlot>>>) {}
-
-    fn on_slot(&self, _: &LeaseHandle, slot: &LeaseSlot, request: &mut Arc<Mutex<Option<LeaseSlot>>>) {
-        *request.lock().unwrap() = Some(slot.clone());
+impl OnLease<Arc<Mutex<Option<LeaseHandle>>>> for Give {
+    fn on_lease(&self, lease: &LeaseHandle, request: &mut Arc<Mutex<Option<LeaseHandle>>>) {
+        *request.lock().unwrap() = Some(lease.clone());
     }
 }
 
 /// Takes the lease when it is dropped.
-struct Takes(Arc<Mutex<Option<LeaseSlot>>>, Arc<Mutex<Option<bool>>>);
+struct Takes(Arc<Mutex<Option<LeaseHandle>>>, Arc<Mutex<Option<bool>>>);
 
 impl Drop for Takes {
     fn drop(&mut self) {
-        let slot = self.0.lock().unwrap().take();
-        *self.1.lock().unwrap() = slot.map(|slot| slot.take().is_some());
+        let lease = self.0.lock().unwrap().take();
+        *self.1.lock().unwrap() = lease.map(|lease| lease.take().is_some());
     }
 }
 
@@ -47,7 +45,7 @@ impl Drop for Takes {
 async fn a_handler_cannot_take_the_lease_once_it_has_answered() {
     let taken = Arc::new(Mutex::new(None));
     let seen = Arc::clone(&taken);
-    let handler = service_fn(move |request: Arc<Mutex<Option<LeaseSlot>>>| {
+    let handler = service_fn(move |request: Arc<Mutex<Option<LeaseHandle>>>| {
         // A future that is not done with what it holds until it is dropped.
         let takes = Takes(request, Arc::clone(&seen));
         poll_fn(move |_| {
@@ -56,7 +54,7 @@ async fn a_handler_cannot_take_the_lease_once_it_has_answered() {
         })
     });
     let limit =
-        ConcurrencyLimitLayer::new(group(), |_: &Arc<Mutex<Option<LeaseSlot>>>| "all").on_lease(GiveSlot);
+        ConcurrencyLimitLayer::new(group(), |_: &Arc<Mutex<Option<LeaseHandle>>>| "all").on_lease(Give);
     limit.layer(handler).call(Arc::default()).await.unwrap();
     assert_eq!(*taken.lock().unwrap(), Some(false));
 }

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use tokio_test::{assert_pending, task};
 use tower::{BoxError, Layer as _, Service as _, ServiceExt as _, service_fn};
-use tower_distributed::lease::{LeaseSlot, OnLease};
+use tower_distributed::lease::OnLease;
 use tower_distributed::{Lease, LeaseHandle};
 
 use crate::families::{becomes_free, is_free, on_each_layer};
@@ -22,7 +22,7 @@ on_each_store!(
 
 /// A request that gets what its layer hands to it.
 #[derive(Default)]
-struct Job(Option<LeaseSlot>);
+struct Job(Option<LeaseHandle>);
 
 fn by_ann(_: &Job) -> &'static str {
     "ann"
@@ -32,13 +32,9 @@ fn by_ann(_: &Job) -> &'static str {
 struct Hand;
 
 impl OnLease<Job> for Hand {
-    fn on_lease(&self, _: &LeaseHandle, _: &mut Job) {
-        panic!("there is a slot");
-    }
-
-    fn on_slot(&self, lease: &LeaseHandle, slot: &LeaseSlot, job: &mut Job) {
+    fn on_lease(&self, lease: &LeaseHandle, job: &mut Job) {
         assert!(lease.is_held());
-        job.0 = Some(slot.clone());
+        job.0 = Some(lease.clone());
     }
 }
 
@@ -58,9 +54,9 @@ async fn held_until_the_taker_drops_it(stores: Stores) {
 async fn taken_once(stores: Stores) {
     on_each_layer!(stores, by_ann, |layer| {
         let twice = service_fn(async |job: Job| {
-            let slot = job.0.unwrap();
-            let lease = slot.clone().take();
-            Ok::<_, BoxError>((lease, slot.take()))
+            let handle = job.0.unwrap();
+            let lease = handle.clone().take();
+            Ok::<_, BoxError>((lease, handle.take()))
         });
         let (lease, none) = layer.on_lease(Hand).layer(twice).oneshot(Job::default()).await.unwrap();
         assert!(none.is_none());
@@ -87,9 +83,9 @@ async fn released_early(stores: Stores) {
 async fn gone_with_the_response(stores: Stores) {
     on_each_layer!(stores, by_ann, |layer| {
         let keep = service_fn(async |job: Job| Ok::<_, BoxError>(job.0.unwrap()));
-        let slot = layer.on_lease(Hand).layer(keep).oneshot(Job::default()).await.unwrap();
+        let handle = layer.on_lease(Hand).layer(keep).oneshot(Job::default()).await.unwrap();
         becomes_free(&stores, "ann").await;
-        assert!(slot.take().is_none());
+        assert!(handle.take().is_none());
     });
 }
 

@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tower::{Layer as _, service_fn};
-use tower_distributed::lease::LeaseSlot;
+use tower_distributed::LeaseHandle;
 use tower_distributed::response::UntilBodyEnd;
 use tower_distributed::web::InsertLease;
 
@@ -36,8 +36,8 @@ fn by_ann(_: &Request<Incoming>) -> &'static str {
 
 /// Upgrades the connection, and echoes what comes until it is closed.
 async fn echo(mut request: Request<Incoming>, take: bool) -> Result<Response<Tunnel>, Infallible> {
-    let slot: Option<&LeaseSlot> = request.extensions().get();
-    let lease = slot.filter(|_| take).map(|slot| slot.take().unwrap());
+    let lease: Option<&LeaseHandle> = request.extensions().get();
+    let lease = lease.filter(|_| take).map(|lease| lease.take().unwrap());
     let upgrade = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
         let _lease = lease;
