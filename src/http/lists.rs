@@ -5,7 +5,8 @@ use http::header::{CACHE_CONTROL, HeaderMap, HeaderName};
 
 /// Returns whether `Cache-Control` has one of these directives, with or without an argument.
 pub(crate) fn any_directive(headers: &HeaderMap, directives: &[&str]) -> bool {
-    directives.iter().any(|name| directive(headers, name).next().is_some())
+    let has_any = |value| directives.iter().any(|name| arguments(value, name).next().is_some());
+    headers.get_all(CACHE_CONTROL).iter().any(has_any)
 }
 
 /// Returns the argument of each occurrence of a `Cache-Control` directive. `None`: the directive has no argument.

@@ -16,8 +16,8 @@ pub(crate) fn has_length(headers: &HeaderMap, length: usize) -> bool {
 }
 
 /// Removes the fields that apply to one connection only (RFC 9110, 7.6.1).
-pub(crate) fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
-    const HOP_BY_HOP: [HeaderName; 10] = [
+pub(crate) fn end_to_end(headers: HeaderMap) -> HeaderMap {
+    static HOP_BY_HOP: [HeaderName; 10] = [
         CONNECTION,
         HeaderName::from_static("keep-alive"),
         HeaderName::from_static("proxy-connection"),
@@ -29,12 +29,15 @@ pub(crate) fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
         TRANSFER_ENCODING,
         UPGRADE,
     ];
-    let connection = items(&headers, &CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok());
-    // Most responses have no such field: then nothing is allocated.
-    for name in connection.collect::<Vec<_>>().iter().chain(&HOP_BY_HOP) {
-        headers.remove(name);
+    let named: Vec<_> =
+        items(&headers, &CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
+    let is_kept = |name: &HeaderName| !HOP_BY_HOP.contains(name) && !named.contains(name);
+    // Most responses have no such field.
+    if headers.keys().all(is_kept) {
+        return headers;
     }
-    headers
+    let kept = headers.iter().filter(|(name, _)| is_kept(name));
+    kept.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// Whole seconds, rounded up: nobody is told to come too early.

@@ -148,7 +148,8 @@ impl<B, R> Shared<B, R> {
         B2::Error: Send + 'static,
     {
         // `true`: an absolute redirect may be stored. Only the principal gets it, and its scheme does not change.
-        let context = (request.method().clone(), request.headers().clone(), true);
+        let (is_head, asked, _) = Capture::<_, Response<B2>, Error>::context(&self.responses, &request);
+        let context = (is_head, asked, true);
         let response = inner.call(request).await?;
         drop(taken);
         let (parts, body) = response.into_parts();

@@ -78,7 +78,8 @@ impl<K: Kind> Leases<K> {
         // A deadline that overflows is no deadline.
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
         loop {
-            if let Some(got) = self.wait(&key, &mut ask, deadline).await? {
+            // In a box: most acquires do not wait, and are smaller without it.
+            if let Some(got) = Box::pin(self.wait(&key, &mut ask, deadline)).await? {
                 return Ok(got);
             }
             // The place was lost: the process was suspended, or the server lost its data. Let the next waiter go

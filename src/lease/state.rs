@@ -286,7 +286,7 @@ impl LeaseState {
 
     /// Ends the lease for this holder. Returns for how long it was held, if that was until now.
     pub(crate) fn give_up(&self) -> Option<Duration> {
-        let held = self.stop(clock::now());
+        let held = self.stop(clock::recent());
         self.notify(held.is_some());
         held
     }

@@ -263,7 +263,7 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         let (fresh, stale, bytes) = (micros(entry.fresh), micros(entry.stale), Arc::clone(&entry.bytes));
         let answer = Answer { entered: now, fresh, stale, until, codec: Arc::clone(codec), bytes };
         holders.outcome.0 = Some(answer);
-        if entry.bytes.len() > TOLD {
+        if entry.bytes.len() > TOLD || !of.has_waiters {
             return Ok(Entered::Something);
         }
         let head = format!("{codec} {fresh} {stale} ");

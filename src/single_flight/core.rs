@@ -1,9 +1,10 @@
 //! A namespace of flights in this process: how callers join, lead and follow.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::Either;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -193,33 +194,36 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         key: &Key,
         call: Call<W>,
     ) -> Result<OutcomeOf<W, T, E>, Error> {
-        // With `refresh_early` every caller asks as a leader, which may refresh the answer.
-        if self.settings.refresh_early.is_none()
-            && let Some(outcome) = self.fresh(key)
-        {
-            return self.follow(key, outcome, call).await;
-        }
-        let (guard, caller) = match self.table.join(key) {
-            Role::Served(stale) => return self.follow(key, stale, call).await,
-            Role::Leader(guard, caller) => (guard, caller),
-            Role::Follower(mut wakeup, caller) => {
-                let wakeup = tokio::select! {
-                    biased;
-                    wakeup = &mut wakeup => wakeup,
-                    () = until(call.deadline) => return Err(self.waited_too_long(key)),
-                };
-                match wakeup {
-                    Ok(Wakeup::Outcome(outcome)) => {
-                        // The caller is not part of the next run.
-                        drop(caller);
-                        return self.follow(key, outcome?, call).await;
-                    }
-                    Ok(Wakeup::Lead(guard)) => (guard, caller),
-                    Err(_) => return Err(gone()),
-                }
+        let shared = 'shared: {
+            // With `refresh_early` every caller asks as a leader, which may refresh the answer.
+            if self.settings.refresh_early.is_none()
+                && let Some(outcome) = self.fresh(key)
+            {
+                break 'shared outcome;
             }
+            let (guard, caller) = match self.table.join(key) {
+                Role::Served(stale) => break 'shared stale,
+                Role::Leader(guard, caller) => (guard, caller),
+                Role::Follower(mut wakeup, caller) => {
+                    let wakeup = tokio::select! {
+                        biased;
+                        wakeup = &mut wakeup => wakeup,
+                        () = until(call.deadline) => return Err(self.waited_too_long(key)),
+                    };
+                    match wakeup {
+                        Ok(Wakeup::Outcome(outcome)) => {
+                            // The caller is not part of the next run.
+                            drop(caller);
+                            break 'shared outcome?;
+                        }
+                        Ok(Wakeup::Lead(guard)) => (guard, caller),
+                        Err(_) => return Err(gone()),
+                    }
+                }
+            };
+            return self.run(guard, caller, call).await;
         };
-        self.run(guard, caller, call).await
+        self.follow(key, shared, call).await
     }
 
     /// Returns a fresh outcome from an in-memory store, unless one caller of the process must run.
@@ -232,15 +236,16 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 
     /// Returns the outcome for a caller that does not lead.
-    pub(super) async fn follow<W: Work<T, E>>(
+    pub(super) fn follow<W: Work<T, E>>(
         &self,
         key: &Key,
         outcome: SharedOutcome<T, E>,
         call: Call<W>,
-    ) -> Result<OutcomeOf<W, T, E>, Error> {
+    ) -> impl Future<Output = Result<OutcomeOf<W, T, E>, Error>> {
         match outcome.into_result() {
-            Some(shared) => Ok(FlightOutcome::Shared(shared, Some(call.work))),
-            None => self.pass(key, call).await.map(FlightOutcome::Own),
+            Some(shared) => Either::Left(ready(Ok(FlightOutcome::Shared(shared, Some(call.work))))),
+            // In a box: most callers share an outcome.
+            None => Either::Right(Box::pin(async { self.pass(key, call).await.map(FlightOutcome::Own) })),
         }
     }
 

@@ -112,7 +112,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                     self.keep(epoch, guard.key(), &outcome, (found.length(), found.fresh(), asked));
                     let key = guard.key().clone();
                     guard.found(&outcome);
-                    return send_later(caller, self.follow(&key, outcome, call)).await;
+                    // In a box: no run needs the room for this.
+                    return Box::pin(send_later(caller, self.follow(&key, outcome, call))).await;
                 }
             }
         }
@@ -121,7 +122,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let longest = self.max_run();
         let lost = async {
             match &lease {
-                Some(lease) if self.settings.cancel_when_lost => lease.lost().await,
+                Some(lease) if self.settings.cancel_when_lost => Box::pin(lease.lost()).await,
                 _ => pending().await,
             }
         };
@@ -129,7 +130,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             biased;
             captured = &mut work => captured,
             () = lost => return send(&mut caller, Err(Error::lost())),
-            () = sleep(longest) => {
+            // In boxes once the wait begins, as in `until`.
+            () = async { Box::pin(sleep(longest)).await } => {
                 tell(
                     &self.name,
                     Event::FlightGivenUp,
@@ -191,7 +193,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         }
         // Of an answer on its way to a slow server, one copy is enough.
         let outcome = epoch.is_some().then_some(outcome);
-        let sent = clock::now();
+        let sent = clock::recent();
         let background = self.background.clone();
         let mut turn = self.publications.enter(lease.key()).boxed();
         let (admission, state) = (Arc::clone(&self.leases.admission), Arc::clone(&lease.state));
@@ -269,7 +271,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             let gives_up = self.settings.runs_alone;
             let ask =
                 Ask { bypass, gives_up, ..Ask::new(asker, Subject::Flight, Default::default(), 0, wait) };
-            let asked = clock::now();
+            let asked = clock::recent();
             let (found, lease) = match self.leases.acquire_or_find(key.clone(), ask).await {
                 Ok(Got::Done(found)) => (Some(found), None),
                 Ok(Got::Lease(lease, found)) => (found, Some(lease)),

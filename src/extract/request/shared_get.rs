@@ -356,12 +356,16 @@ impl<B: Body, K: KeyExtractor<Request<B>>> KeyExtractor<Request<B>> for SharedGe
 
 /// Returns whether a request states its scheme, so that the scheme is in its key.
 pub(crate) fn tells_scheme<B>(request: &Request<B>) -> bool {
-    const TELLS: [&str; 4] =
-        ["x-forwarded-proto", "x-forwarded-scheme", "x-forwarded-ssl", "front-end-https"];
+    static TELLS: [HeaderName; 4] = [
+        HeaderName::from_static("x-forwarded-proto"),
+        HeaderName::from_static("x-forwarded-scheme"),
+        HeaderName::from_static("x-forwarded-ssl"),
+        HeaderName::from_static("front-end-https"),
+    ];
     let headers = request.headers();
     let is_proto = |item: &[u8]| item.to_ascii_lowercase().windows(6).any(|part| part == b"proto=");
     request.uri().scheme().is_some()
-        || TELLS.iter().any(|field| headers.contains_key(*field))
+        || TELLS.iter().any(|field| headers.contains_key(field))
         || items(headers, &FORWARDED).any(is_proto)
 }
 

@@ -7,9 +7,9 @@
 use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
-use http::header::{AGE, DATE, EXPIRES, HeaderName};
+use http::header::{AGE, CACHE_CONTROL, DATE, EXPIRES, HeaderName};
 
-use crate::http::lists::directive;
+use crate::http::lists::{any_directive, directive};
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +31,8 @@ impl Freshness {
         let since_date = date.and_then(|date| now.duration_since(date).ok()).unwrap_or_default();
         let told = headers.get(AGE).and_then(|age| seconds(age.as_bytes())).unwrap_or_default();
         let age = since_date.max(told);
-        let explicit = ["s-maxage", "max-age"].iter().find_map(|name| {
+        let controls = if headers.contains_key(CACHE_CONTROL) { &["s-maxage", "max-age"][..] } else { &[] };
+        let explicit = controls.iter().find_map(|name| {
             // The shortest of several values counts. An invalid value counts as 0.
             let values = directive(headers, name).map(|value| value.and_then(seconds).unwrap_or_default());
             values.min()
@@ -40,9 +41,7 @@ impl Freshness {
             let at = headers.contains_key(EXPIRES).then(|| time(headers, &EXPIRES))?;
             Some(at.and_then(|at| at.duration_since(date.unwrap_or(now)).ok()).unwrap_or_default())
         };
-        let must_revalidate = ["must-revalidate", "proxy-revalidate", "s-maxage"]
-            .iter()
-            .any(|name| directive(headers, name).next().is_some());
+        let must_revalidate = any_directive(headers, &["must-revalidate", "proxy-revalidate", "s-maxage"]);
         let left = explicit.or_else(expires).map(|lifetime| lifetime.saturating_sub(age));
         Self { left, stale: !must_revalidate, age }
     }

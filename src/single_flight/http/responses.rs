@@ -12,6 +12,7 @@ use http_body::Body;
 use smallvec::SmallVec;
 
 use super::answer::{Answer, Varied};
+use super::asked::Asked;
 use super::flight_body::FlightBody;
 use super::freshness::Freshness;
 use super::shareable::{is_for_all, is_shareable};
@@ -216,16 +217,16 @@ where
     type Answer = Answer;
     type Failure = Infallible;
     type Response = Response<FlightBody<B>>;
-    /// The request's method and header fields, and whether it states its scheme.
-    type Context = (Method, HeaderMap, bool);
+    /// Whether the request is a HEAD, its header fields, and whether it states its scheme.
+    type Context = (bool, Asked, bool);
 
     fn context(&self, request: &Request<ReqB>) -> Self::Context {
-        (request.method().clone(), request.headers().clone(), tells_scheme(request))
+        (request.method() == Method::HEAD, Asked::of(request.headers()), tells_scheme(request))
     }
 
     async fn capture(
         &self,
-        (method, asked, tells_scheme): Self::Context,
+        (is_head, asked, tells_scheme): Self::Context,
         response: Response<B>,
     ) -> Captured<Self::Response, Answer> {
         let (parts, body) = response.into_parts();
@@ -247,7 +248,6 @@ where
             Err((body, shared)) => return unshared(parts, body, shared),
         };
         let own = FlightBody::whole(body.clone(), trailers);
-        let is_head = method == Method::HEAD;
         if !is_head && !has_length(&parts.headers, body.len()) {
             return unshared(parts, own, Share::Nobody);
         }
@@ -321,14 +321,14 @@ fn is_absolute(location: Option<&HeaderValue>) -> bool {
 
 /// Returns the fields that a response's `Vary` names, with the request's values. The order does not depend on
 /// `Vary`.
-fn varied(headers: &HeaderMap, asked: &HeaderMap) -> Vec<Varied> {
+fn varied(headers: &HeaderMap, asked: &Asked) -> Vec<Varied> {
     // No request has a field whose name is invalid.
     let mut names: Vec<_> =
         items(headers, &VARY).filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
     names.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
     names.dedup();
     let with_values = |name| {
-        let values = asked.get_all(&name).iter().cloned().collect();
+        let values = asked.values(&name);
         (name, values)
     };
     names.into_iter().map(with_values).collect()

@@ -47,7 +47,7 @@ fn tells_of_the_resource(status: StatusCode) -> bool {
     }
 }
 
-const OF_ONE_CLIENT: [HeaderName; 5] = [
+static OF_ONE_CLIENT: [HeaderName; 5] = [
     SET_COOKIE,
     WWW_AUTHENTICATE,
     PROXY_AUTHENTICATE,

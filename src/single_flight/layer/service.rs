@@ -37,11 +37,11 @@ where
             Extracted::Ready(Ok(Some(key))) => key,
             Extracted::Ready(Ok(None)) => return ResponseFuture::passing(inner.call(request), layer),
             looked_up => {
-                let mut inner = take_ready(inner);
+                let mut call = Box::new((take_ready(inner), request));
                 return ResponseFuture::flying(Box::pin(async move {
                     match layer.flight.0.decisions.extracted(looked_up.await) {
-                        Ok(Some(key)) => layer.fly(key, inner, request).await,
-                        Ok(None) => layer.handle_alone(inner.call(request)).await,
+                        Ok(Some(key)) => layer.fly(key, call).await,
+                        Ok(None) => layer.handle_alone(call.0.call(call.1)).await,
                         Err(error) => layer.reject.reject(error.into()),
                     }
                 }));
@@ -52,7 +52,7 @@ where
             give_up_ready(inner);
             return ResponseFuture::served(layer.capture.restore(answer));
         }
-        ResponseFuture::flying(Box::pin(layer.fly(key, take_ready(inner), request)))
+        ResponseFuture::flying(Box::pin(layer.fly(key, Box::new((take_ready(inner), request)))))
     }
 }
 
@@ -114,7 +114,7 @@ where
     F: Send + Sync + 'static,
 {
     /// Handles a request that takes part in a flight.
-    async fn fly<S>(self: Arc<Self>, key: Key, inner: S, request: Req) -> Result<C::Response, R::Error>
+    async fn fly<S>(self: Arc<Self>, key: Key, call: Box<(S, Req)>) -> Result<C::Response, R::Error>
     where
         S: Service<Req> + Send + 'static,
         S::Future: Send + 'static,
@@ -124,7 +124,7 @@ where
         C: Capture<Req, S::Response, S::Error, Answer = A, Failure = F>,
         R: Reject<C::Response, S::Error> + Send + Sync + 'static,
     {
-        let mut work = Handling { layer: Arc::clone(&self), call: Box::new((inner, request)) };
+        let mut work = Handling { layer: Arc::clone(&self), call };
         let mut of_variant = None;
         loop {
             let (answer, unused) = match self.flight.0.fly(of_variant.as_ref().unwrap_or(&key), work).await {
@@ -139,9 +139,9 @@ where
             let variant = unused.and_then(|work| Some((self.capture.variant(&work.call.1, &answer)?, work)));
             let Some((variant, unused)) = variant else { return Ok(self.capture.restore(answer)) };
             if of_variant.is_some() {
-                // The answer of the variant does not fit either: the request is handled alone.
+                // The answer of the variant does not fit either: the request is handled alone. In a box, since it is rare.
                 let (mut inner, request) = *unused.call;
-                return self.handle_alone(inner.call(request)).await;
+                return Box::pin(self.handle_alone(inner.call(request))).await;
             }
             (work, of_variant) = (unused, Some([key.as_bytes(), b"\0", &variant].concat().into()));
         }
