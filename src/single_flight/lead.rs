@@ -192,8 +192,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             entry = Entry::of(entry.bytes, Duration::ZERO, Duration::ZERO);
         }
         // Of an answer on its way to a slow server, one copy is enough.
-        let outcome = epoch.is_some().then_some(outcome);
-        let sent = clock::recent();
+        let outcome = epoch.is_some().then(|| (outcome, clock::recent()));
         let background = self.background.clone();
         let mut turn = self.publications.enter(lease.key()).boxed();
         let (admission, state) = (Arc::clone(&self.leases.admission), Arc::clone(&lease.state));
@@ -201,7 +200,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             drop(turn);
             let was_held = entered.map(was_held);
             match (self.is_stored(&was_held), length, outcome) {
-                (Some(true), Some(length), Some(outcome)) => {
+                (Some(true), Some(length), Some((outcome, sent))) => {
                     self.keep(epoch, lease.key(), &outcome, (length, fresh, sent));
                 }
                 (Some(false), ..) => self.stored.give_back(lease.key()),

@@ -3,11 +3,11 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::BuildHasher as _;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use hashbrown::HashMap;
+use hashbrown::{DefaultHashBuilder, HashMap};
 use tokio::time::Instant;
 
 use crate::Key;
@@ -17,7 +17,7 @@ use crate::sync::lock;
 #[derive(Debug)]
 pub(super) struct Stored {
     most: u64,
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
     answers: Mutex<Answers>,
 }
 
@@ -33,7 +33,7 @@ struct Answers {
 impl Stored {
     /// Creates a counter with a bound of `most` bytes.
     pub(super) fn new(most: u64) -> Self {
-        Self { most, hasher: RandomState::new(), answers: Mutex::default() }
+        Self { most, hasher: DefaultHashBuilder::default(), answers: Mutex::default() }
     }
 
     /// Counts the answer to a key until it expires, in place of the key's previous answer. Returns `false` and

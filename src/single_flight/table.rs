@@ -1,11 +1,11 @@
 //! The flights of one process: for each key the caller that leads and the callers that wait for its outcome.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
-use hashbrown::HashTable;
 use hashbrown::hash_table::Entry::{Occupied, Vacant};
+use hashbrown::{DefaultHashBuilder, HashTable};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -25,7 +25,7 @@ pub(super) struct Table<V> {
     namespace: Box<str>,
     /// Whether a run continues when its last caller is dropped.
     goes_on: bool,
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
     shards: Box<[Shard<V>]>,
     /// Whether a task in the background looks at the runs.
     is_watched: AtomicBool,
@@ -78,7 +78,7 @@ pub(super) enum Role<V> {
 impl<V: Clone> Table<V> {
     pub(super) fn new(namespace: &str, goes_on: bool) -> Arc<Self> {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        let (hasher, is_watched) = (RandomState::new(), AtomicBool::new(false));
+        let (hasher, is_watched) = (DefaultHashBuilder::default(), AtomicBool::new(false));
         Arc::new(Self { namespace: namespace.into(), goes_on, hasher, shards, is_watched })
     }
 

@@ -125,21 +125,22 @@ impl<const N: usize> From<&[u8; N]> for Key {
     }
 }
 
-macro_rules! from_display {
+macro_rules! from_number {
     ($($number:ty),*) => {$(
         impl From<$number> for Key {
             fn from(number: $number) -> Self {
-                use std::io::Write as _;
-                let mut bytes = SmallVec::new();
-                // Writing to memory does not fail.
-                let _ = write!(bytes, "{number}");
-                Self(bytes)
+                Self::new(itoa::Buffer::new().format(number))
             }
         }
     )*};
 }
-from_display!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
-from_display!(std::net::Ipv6Addr);
+from_number!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
+
+impl From<std::net::Ipv6Addr> for Key {
+    fn from(addr: std::net::Ipv6Addr) -> Self {
+        Self::new(addr.to_string())
+    }
+}
 
 impl From<std::net::Ipv4Addr> for Key {
     fn from(addr: std::net::Ipv4Addr) -> Self {

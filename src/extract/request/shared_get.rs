@@ -365,7 +365,7 @@ pub(crate) fn tells_scheme<B>(request: &Request<B>) -> bool {
     let headers = request.headers();
     let is_proto = |item: &[u8]| item.to_ascii_lowercase().windows(6).any(|part| part == b"proto=");
     request.uri().scheme().is_some()
-        || TELLS.iter().any(|field| headers.contains_key(field))
+        || headers.keys().any(|field| TELLS.contains(field))
         || items(headers, &FORWARDED).any(is_proto)
 }
 
