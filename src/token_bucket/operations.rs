@@ -223,13 +223,16 @@ impl Operation for Reserve {
 impl Reserve {
     /// Like [`apply`](Operation::apply), where nobody reads an admission. `None`: the request is admitted.
     pub(super) fn admit(quotas: &Quotas, ask: Ask, bucket: &mut Bucket, now: i64) -> Option<Decision> {
-        // Unused, so that the request fits.
-        if bucket.levels.is_empty() && bucket.is_idle(now) {
+        // An unused bucket has nothing that could have ended, or be of an earlier time.
+        let is_unused = bucket.levels.is_empty() && bucket.is_idle(now);
+        if is_unused {
             *bucket = Bucket::full(quotas).in_windows_of(now);
         }
-        if bucket.fits_in_place(quotas) {
-            bucket.sweep(now);
-            bucket.set_back(now);
+        if is_unused || bucket.fits_in_place(quotas) {
+            if !is_unused {
+                bucket.sweep(now);
+                bucket.set_back(now);
+            }
             if bucket.take(quotas, now, ask) {
                 bucket.written(now);
                 return None;

@@ -178,7 +178,7 @@ impl Level {
 impl Bucket {
     /// Moves calendar quotas on to their current windows, as a script does with what it writes.
     pub(super) fn move_windows(&mut self, now: i64) {
-        for level in &mut self.levels {
+        for level in self.levels.iter_mut().filter(|level| level.quota.num == 0) {
             level.limit_window(now);
             *level = level.to_window_of(now);
         }
