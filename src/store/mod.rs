@@ -34,7 +34,7 @@ pub use self::credentials::{Credentials, ProvideCredentials};
 pub use self::failure::StoreFailure;
 #[cfg(test)]
 pub(crate) use self::in_memory::ManualClock;
-pub(crate) use self::in_memory::{Cells, Checks, Clock};
+pub(crate) use self::in_memory::{Cells, Clock};
 pub use self::key::Key;
 pub(crate) use self::key::{
     LONGEST, bytes_of, check_exact, check_name, digest_text, is_digest, parts, text_of,

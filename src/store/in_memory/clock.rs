@@ -24,7 +24,7 @@ pub(crate) enum Clock {
 
 /// Decides which steps compare the caller's clock with the system's. Each shard has its own count.
 #[derive(Debug, Default)]
-pub(crate) struct Checks {
+pub(super) struct Checks {
     since: i64,
     steps: u32,
 }
@@ -38,11 +38,6 @@ impl Checks {
         }
         self.steps = self.steps.wrapping_add(1);
         self.steps <= 2 || self.steps.is_multiple_of(256)
-    }
-
-    /// Whether this step is checked, and the clock of its caller is not the system's.
-    pub(crate) fn find_stray(&mut self, now: i64) -> bool {
-        self.is_due(now) && !callers_clock_is_the_systems()
     }
 }
 
@@ -59,7 +54,7 @@ impl Clock {
         match self {
             Self::System { since, micros, strayed } => {
                 let now = micros + since.elapsed().as_micros() as i64;
-                if checks.find_stray(now) {
+                if checks.is_due(now) && !callers_clock_is_the_systems() {
                     strayed.store(true, Ordering::Release);
                 }
                 now
