@@ -17,6 +17,7 @@ use crate::error::Upload;
 use crate::http::reading::Taken;
 use crate::middleware::{Middleware, take_ready};
 use crate::response::{Answer, FlightBody};
+use crate::single_flight::http::asked::Asked;
 use crate::single_flight::layer::{Capture, Captured};
 use crate::telemetry::{Event, Outcome, in_current_span, tell};
 use crate::{Error, Extracted, Key, KeyExtractor as _, Reject};
@@ -148,8 +149,7 @@ impl<B, R> Shared<B, R> {
         B2::Error: Send + 'static,
     {
         // `true`: an absolute redirect may be stored. Only the principal gets it, and its scheme does not change.
-        let (is_head, asked, _) = Capture::<_, Response<B2>, Error>::context(&self.responses, &request);
-        let context = (is_head, asked, true);
+        let context = (request.method() == Method::HEAD, Asked::of(request.headers()), true);
         let response = inner.call(request).await?;
         drop(taken);
         let (parts, body) = response.into_parts();

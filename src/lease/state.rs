@@ -21,7 +21,7 @@ use crate::{Key, clock};
 /// How often [`LeaseHandle::lost`] checks whether the host was suspended, and whether messages arrive.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Watches a [`Lease`] without holding it.
+/// Watches a [`Lease`] without holding it. In a layer, the handler can [take](Self::take) the lease by it.
 ///
 /// ```
 /// use tower_distributed::{Mutex, Store};
@@ -104,8 +104,10 @@ impl LeaseHandle {
     /// drop it.
     ///
     /// Returns `None` if the lease was taken before, or if the layer no longer holds it because the inner service has
-    /// responded, failed or been dropped. Also for a handle that is of no layer's request, and for a
-    /// [claim](crate::DedupeLayer): only permits and locks can be taken.
+    /// responded, failed or been dropped. Also for a handle of a [`Lease`] itself.
+    ///
+    /// Only permits and locks can be taken, not claims, nor the lead of a flight. If the layer of such a one is within a layer
+    /// of permits or locks, what is taken is the permit or lock of the layer around it.
     ///
     /// ```
     /// use axum::{Extension, Router, routing::post};
@@ -168,6 +170,13 @@ impl LeaseHandle {
     #[must_use = "a lease that is dropped is released"]
     pub fn take(&self) -> Option<Lease> {
         lock(&*self.slot.upgrade()?).take()
+    }
+
+    /// The same handle, by which the lease of a layer around its own can be taken, if its own cannot.
+    #[cfg(feature = "http")]
+    pub(crate) fn within(&self, around: Option<&Self>) -> Self {
+        let slot = around.filter(|_| self.slot.strong_count() == 0).map_or(&self.slot, |around| &around.slot);
+        Self { state: Arc::clone(&self.state), slot: Weak::clone(slot) }
     }
 
     /// Completes when the lease ends: when it expires without a renewal, when the store reports that it is lost, or
@@ -286,7 +295,7 @@ impl LeaseState {
 
     /// Ends the lease for this holder. Returns for how long it was held, if that was until now.
     pub(crate) fn give_up(&self) -> Option<Duration> {
-        let held = self.stop(clock::recent());
+        let held = self.stop(clock::now());
         self.notify(held.is_some());
         held
     }

@@ -97,8 +97,8 @@ impl Scheduler {
 
     /// Schedules the periodic tasks at `due`.
     pub(crate) fn schedule(self: &Arc<Self>, due: Instant) {
-        let paused = self.follows_paused && !callers_clock_is_the_systems();
-        self.schedule_on(Handle::try_current().ok().filter(|_| paused), due);
+        let is_paused = self.follows_paused && !callers_clock_is_the_systems();
+        self.schedule_on(is_paused.then(Handle::try_current).and_then(Result::ok), due);
     }
 
     /// Schedules on a runtime; `None`: on the background thread.

@@ -5,11 +5,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 /// The header fields of a request, as lines of HTTP: names and values contain no line feeds, and names no colons.
 ///
 /// Most responses have no `Vary`. So this is quick to write, where a clone of the map is not.
-#[derive(Debug)]
 pub struct Asked(Vec<u8>);
 
 impl Asked {
-    pub(super) fn of(headers: &HeaderMap) -> Self {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
         let mut lines = Vec::with_capacity(512);
         for (name, value) in headers {
             lines.extend_from_slice(name.as_str().as_bytes());
@@ -24,11 +23,16 @@ impl Asked {
     pub(super) fn values(&self, name: &HeaderName) -> Vec<HeaderValue> {
         let value = |line: &[u8]| {
             let value = line.strip_prefix(name.as_str().as_bytes())?.strip_prefix(b":")?;
-            HeaderValue::from_bytes(value).ok()
+            let mut value = HeaderValue::from_bytes(value).ok()?;
+            // It may be, and is not sent anywhere.
+            value.set_sensitive(true);
+            Some(value)
         };
         self.0.split(|byte| *byte == b'\n').filter_map(value).collect()
     }
 }
+
+debug!(Asked);
 
 #[cfg(test)]
 mod tests {
@@ -45,7 +49,9 @@ mod tests {
         let asked = Asked::of(&headers);
         for name in ["x-a", "x", "x-ab", "x-b", "y"] {
             let name = HeaderName::from_static(name);
-            assert!(asked.values(&name).iter().eq(headers.get_all(&name)), "{name}");
+            let values = asked.values(&name);
+            assert!(values.iter().eq(headers.get_all(&name)), "{name}");
+            assert!(values.iter().all(HeaderValue::is_sensitive), "a credential is not shown");
         }
         assert_eq!(Asked::of(&HeaderMap::new()).values(&HeaderName::from_static("x")).len(), 0);
     }

@@ -1,7 +1,7 @@
 //! Flights of HTTP responses.
 
 pub(crate) mod answer;
-mod asked;
+pub(crate) mod asked;
 pub(crate) mod flight_body;
 pub(crate) mod freshness;
 pub(crate) mod responses;
