@@ -194,6 +194,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         key: &Key,
         call: Call<W>,
     ) -> Result<OutcomeOf<W, T, E>, Error> {
+        // All who share follow in one place, so that the future of a call stays small.
         let shared = 'shared: {
             // With `refresh_early` every caller asks as a leader, which may refresh the answer.
             if self.settings.refresh_early.is_none()

@@ -138,9 +138,6 @@ impl Queueing {
 
     /// Checks a turn. Returns its class, and how many permits it leaves to others.
     pub(super) fn class(&self, turn: Turn) -> Result<(u8, u32), Error> {
-        if turn == Turn::new() && self.reserved.is_empty() {
-            return Ok((self.classes.saturating_sub(1), 0));
-        }
         in_range("the share of a flow", 1..=1000, "1 to 1000", turn.share)?;
         self.check_flows(turn.flow.is_some())?;
         let classes = self.classes;
