@@ -14,7 +14,7 @@ use super::kind::{Found, Kind, Query};
 use super::operations::{Answer, Verb, What};
 use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::Outcome as _;
-use super::token::Suffix;
+use super::token::{Suffix, Token};
 use super::tokens::{Effect, Event, Grant, Release, unexpected};
 use super::validity::{Anchor, Validity};
 use crate::error::{Busy, Cause, Subject, Why};
@@ -184,7 +184,7 @@ impl<K: Kind> Leases<K> {
         }
         let mut undo = Undo { admission, options, key: &key, token: &token, is_armed: true };
         let sent = clock::recent();
-        let answer = admission.ask(key.clone(), Arc::clone(&token), &self.holding, ask).await;
+        let answer = admission.ask(key.clone(), token.clone(), &self.holding, ask).await;
         // Without an answer, the acquire may still run. With one, a copy may, if there was one.
         let answer = answer.inspect_err(|error| undo.is_armed = !error.is_not_sent())?;
         let is_closed = self.holding.is_closed();
@@ -206,7 +206,7 @@ impl<K: Kind> Leases<K> {
         &self,
         key: Key,
         id: u64,
-        token: Arc<str>,
+        token: Token,
         ask: &Ask<Query<K>>,
         Answer { now, what, found, twice, .. }: Answer<Found<K>>,
         (sent, at): (Instant, Instant),
@@ -260,7 +260,7 @@ impl<K: Kind> Admission<K> {
     pub(crate) async fn ask(
         &self,
         key: Key,
-        token: Arc<str>,
+        token: Token,
         holding: &Holding,
         ask: &Ask<Query<K>>,
     ) -> Result<Answer<Found<K>>, Error> {
@@ -323,7 +323,7 @@ pub(super) struct Undo<'a, K: Kind> {
     pub(super) admission: &'a Arc<Admission<K>>,
     pub(super) options: &'a LeaseOptions,
     pub(super) key: &'a Key,
-    pub(super) token: &'a Arc<str>,
+    pub(super) token: &'a Token,
     pub(super) is_armed: bool,
 }
 

@@ -21,6 +21,7 @@ use super::outcome::{self, Outcome as _};
 use super::perform::Local;
 use super::snapshot::Look;
 use super::state::LeaseState;
+use super::token::{Suffix, Token};
 use super::tokens::{Event, Release, Rules, Tokens, unexpected};
 use super::young::Young;
 use crate::store::{Client, Namespace};
@@ -92,7 +93,7 @@ impl<K: Kind> Admission<K> {
         scope: Scope<K>,
     ) -> Arc<Self> {
         let admission = store.notifier().join(|ids| {
-            let local = Local { process: store.notifier().process().into(), ids, kind: PhantomData };
+            let local = Local { process: store.notifier().number(), ids, kind: PhantomData };
             Arc::new(Self {
                 store: store.clone(),
                 acquire_release: namespace.client(),
@@ -156,21 +157,21 @@ impl<K: Kind> Admission<K> {
 
     fn completion(&self, state: &LeaseState, entry: Entry<K>, again: bool) -> AcquireRelease<K> {
         let terms = Terms::usual(micros(state.ttl()));
-        self.operation(Arc::clone(&state.grant.token), Verb::Complete { entry, again }, terms)
+        self.operation(state.grant.token.clone(), Verb::Complete { entry, again }, terms)
     }
 
     /// Returns a new token without an entry here, and the id in it.
-    pub(crate) fn token(&self, holding: &Holding, suffix: impl AsRef<[u8]>) -> (u64, Arc<str>) {
+    pub(crate) fn token(&self, holding: &Holding, suffix: &Suffix) -> (u64, Token) {
         self.local.token(holding, suffix)
     }
 
-    pub(super) fn operation(&self, token: Arc<str>, verb: VerbOf<K>, terms: Terms) -> AcquireRelease<K> {
+    pub(super) fn operation(&self, token: Token, verb: VerbOf<K>, terms: Terms) -> AcquireRelease<K> {
         AcquireRelease { scene: Arc::clone(&self.scene), token, verb, terms }
     }
 
     pub(crate) fn release_operation(&self, back: &Release) -> AcquireRelease<K> {
         let verb = Verb::Release { withdraws: back.withdrawn };
-        self.operation(Arc::clone(&back.token), verb, Terms::usual(back.ttl))
+        self.operation(back.token.clone(), verb, Terms::usual(back.ttl))
     }
 
     /// Releases. Returns also whether the call was sent twice.
@@ -182,8 +183,8 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    pub(crate) fn renewal(&self, token: &Arc<str>, ttl: i64, fence: i64) -> Renew<K> {
-        Renew { token: Arc::clone(token), ttl, fence, kind: PhantomData }
+    pub(crate) fn renewal(&self, token: &Token, ttl: i64, fence: i64) -> Renew<K> {
+        Renew { token: token.clone(), ttl, fence, kind: PhantomData }
     }
 
     /// Releases a token that has no entry here, in the background.

@@ -35,6 +35,7 @@ use super::key_state::{KeyState, Spans, Terms};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::operations::{AcquireRelease, Heartbeat, Renew, Scene, StateOf, Verb, VerbOf, What};
 use super::snapshot::{Look, Revoke};
+use super::token::Token;
 use crate::lease::holder::Exclusive;
 use crate::rw_lock::holders::ReadWrite;
 use crate::single_flight::answer::{self, Flight};
@@ -83,11 +84,11 @@ struct States<K: Kind> {
 #[derive(Clone, Debug)]
 enum Step<K: Kind> {
     /// Calls of one group, or of none. Calls of other groups are sent separately, and may overtake.
-    Calls(Terms, Vec<(Arc<str>, VerbOf<K>)>),
-    Renew(Arc<str>, i64, i64),
-    Heartbeat(Vec<Arc<str>>),
+    Calls(Terms, Vec<(Token, VerbOf<K>)>),
+    Renew(Token, i64, i64),
+    Heartbeat(Vec<Token>),
     Look,
-    Revoke(Arc<str>),
+    Revoke(Token),
 }
 
 impl<K: Tried> Side<K> {
@@ -168,7 +169,7 @@ impl<K: Tried> Side<K> {
                 format!("{seen:?} {tokens:?}")
             }
             Step::Revoke(token) => {
-                let revoke = Revoke::new(Arc::clone(&scene.channels), scene.spans, token.as_bytes());
+                let revoke = Revoke::new(Arc::clone(&scene.channels), scene.spans, token.text().as_bytes());
                 format!("{:?}", self.run(&self.revoke, &key, revoke).await)
             }
         }
@@ -205,7 +206,7 @@ impl<K: Tried> Side<K> {
 }
 
 /// Returns the tokens of a sequence, some from each of two processes.
-fn tokens<K: Tried>(suffixes: &[&str], rng: &mut StdRng, next: &mut u64) -> Vec<(Arc<str>, i64)> {
+fn tokens<K: Tried>(suffixes: &[&str], rng: &mut StdRng, next: &mut u64) -> Vec<(Token, i64)> {
     (0..12)
         .map(|_| {
             *next += 1;
@@ -220,7 +221,7 @@ fn tokens<K: Tried>(suffixes: &[&str], rng: &mut StdRng, next: &mut u64) -> Vec<
 fn random_step<K: Tried>(
     rng: &mut StdRng,
     (sequence, now): (usize, i64),
-    tokens: &[(Arc<str>, i64)],
+    tokens: &[(Token, i64)],
     terms: Terms,
 ) -> Step<K> {
     let ttl = *TTLS.choose(rng).unwrap();
@@ -233,7 +234,7 @@ fn random_step<K: Tried>(
         0..75 => {
             let chosen: Vec<_> = (0..4).filter_map(|_| tokens.choose(rng)).collect();
             let query = K::query(sequence, now);
-            let call = |(token, rank): &(Arc<str>, i64)| {
+            let call = |(token, rank): &(Token, i64)| {
                 let acquires = *rank == terms.rank && rng.random_bool(0.7);
                 let entry = K::entry(sequence, rng).filter(|_| rng.random_bool(0.2));
                 let verb = match (rng.random_range(0..10), entry) {
@@ -243,7 +244,7 @@ fn random_step<K: Tried>(
                     }
                     (n, _) => Verb::Release { withdraws: n < 3 },
                 };
-                (Arc::clone(token), verb)
+                (token.clone(), verb)
             };
             Step::Calls(terms, chosen.into_iter().map(call).collect())
         }
@@ -254,8 +255,8 @@ fn random_step<K: Tried>(
         82..94 => {
             // All of one process, as in real heartbeats.
             let process = ["aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"][rng.random_range(0..2)];
-            let own = tokens.iter().map(|(token, _)| token).filter(|token| token.starts_with(process));
-            let own: Vec<_> = own.cloned().collect();
+            let is_own = |token: &&Token| token.with_text(|text| text.starts_with(process));
+            let own: Vec<_> = tokens.iter().map(|(token, _)| token).filter(is_own).cloned().collect();
             if own.is_empty() { Step::Look } else { Step::Heartbeat(own.sample(rng, 4).cloned().collect()) }
         }
         96..98 => Step::Revoke(tokens.choose(rng).unwrap().0.clone()),

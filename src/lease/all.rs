@@ -10,6 +10,7 @@ use super::key_state::{KeyState, Spans};
 use super::kind::{Holders as _, Kind as _};
 use super::operations::WRONG_TYPE;
 use super::options::micros;
+use super::token::{Suffix, Token};
 use super::tokens::{Grant, unexpected};
 use super::validity::{Anchor, Validity};
 use crate::error::{Busy, Cause, Subject, Why};
@@ -35,7 +36,7 @@ pub(crate) struct AcquireAll {
     pub(super) spans: Spans,
     /// µs
     pub(super) ttl: i64,
-    pub(super) tokens: Arc<[Arc<str>]>,
+    pub(super) tokens: Arc<[Token]>,
 }
 
 /// The answer.
@@ -113,7 +114,7 @@ impl Operation for AcquireAll {
     }
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        self.tokens.iter().for_each(|token| call.text(Arc::clone(token)));
+        self.tokens.iter().for_each(|token| call.text(token.text()));
     }
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<AllAnswer, Garbled> {
@@ -155,7 +156,7 @@ impl Leases<Exclusive> {
         &self,
         client: Option<&Client<AcquireAll>>,
         keys: &[Key],
-        suffixes: &[String],
+        suffixes: &[Suffix],
     ) -> Result<Vec<Lease>, Error> {
         if self.holding.is_closed() {
             return Err(Error::interrupted());
@@ -169,7 +170,7 @@ impl Leases<Exclusive> {
             channels: Arc::clone(&admission.scene.channels),
             spans: admission.scene.spans,
             ttl: micros(options.ttl),
-            tokens: tokens.iter().map(Arc::clone).collect(),
+            tokens: tokens.iter().cloned().collect(),
         };
         let sent = clock::now();
         let answer = match (admission.namespace.cells(), client) {
@@ -210,7 +211,7 @@ impl Leases<Exclusive> {
         arm(&mut undos, false);
         let grants = keys.iter().zip(tokens.iter().zip(ids)).zip(held.iter().zip(validities));
         let lease = grants.map(|((key, (token, id)), ((_, fence), validity))| {
-            let (key, token) = (key.clone(), Arc::clone(token));
+            let (key, token) = (key.clone(), token.clone());
             let grant = Grant { key, token, id, fence: *fence, twice, validity, at, offered: false };
             let lease = admission.hold(grant, &self.holding);
             Lease::new(lease, Arc::clone(admission) as Arc<dyn Keeper>)

@@ -1,15 +1,13 @@
 //! The holders of a key that several tokens can hold at once, and when their leases end.
 
-use std::sync::Arc;
-
 use hashbrown::HashMap;
 
-use super::token::ttl_of;
+use super::token::Token;
 
 /// When the lease of each holder ends (µs), and its weight.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ends {
-    until: HashMap<Arc<str>, (i64, i64)>,
+    until: HashMap<Token, (i64, i64)>,
     /// No lease ends before.
     first: i64,
     used: i64,
@@ -21,18 +19,18 @@ impl Ends {
         (self.first, self.used) = (0, 0);
     }
 
-    pub(crate) fn insert(&mut self, token: &Arc<str>, expiry: i64, weight: i64) {
+    pub(crate) fn insert(&mut self, token: &Token, expiry: i64, weight: i64) {
         self.first = if self.until.is_empty() { expiry } else { self.first.min(expiry) };
         self.used += weight;
-        self.until.insert(Arc::clone(token), (expiry, weight));
+        self.until.insert(token.clone(), (expiry, weight));
     }
 
-    pub(crate) fn get(&self, token: &str) -> Option<i64> {
+    pub(crate) fn get(&self, token: &Token) -> Option<i64> {
         self.until.get(token).map(|(expiry, _)| *expiry)
     }
 
     /// Sets the end of a lease. Leases never get shorter here.
-    pub(crate) fn extend(&mut self, token: &str, expiry: i64) {
+    pub(crate) fn extend(&mut self, token: &Token, expiry: i64) {
         if let Some((until, _)) = self.until.get_mut(token) {
             *until = expiry;
             self.first = self.first.min(expiry);
@@ -40,21 +38,21 @@ impl Ends {
     }
 
     /// Removes a lease. Returns whether there was one.
-    pub(crate) fn remove(&mut self, token: &str) -> bool {
+    pub(crate) fn remove(&mut self, token: &Token) -> bool {
         let removed = self.until.remove(token);
         self.used -= removed.map_or(0, |(_, weight)| weight);
         removed.is_some()
     }
 
     /// Returns all tokens, in order.
-    pub(crate) fn tokens(&self) -> Vec<Arc<str>> {
+    pub(crate) fn tokens(&self) -> Vec<Token> {
         let mut tokens: Vec<_> = self.until.keys().cloned().collect();
         tokens.sort_unstable();
         tokens
     }
 
     /// Returns one of the tokens.
-    pub(crate) fn any(&self) -> Option<&Arc<str>> {
+    pub(crate) fn any(&self) -> Option<&Token> {
         self.until.keys().next()
     }
 
@@ -78,8 +76,8 @@ impl Ends {
 
     /// Implements [`Holders::soonest`](super::kind::Holders::soonest).
     pub(crate) fn soonest(&mut self, now: i64) -> i64 {
-        let longest = |token: &str| ttl_of(token).map_or(i64::MAX, |ttl| now + ttl);
-        let by_end = |(token, (expiry, _)): &(&Arc<str>, &(i64, i64))| (*expiry, Arc::clone(token));
+        let longest = |token: &Token| token.ttl().map_or(i64::MAX, |ttl| now + ttl);
+        let by_end = |(token, (expiry, _)): &(&Token, &(i64, i64))| (*expiry, (*token).clone());
         let ends = [self.until.iter().min_by_key(by_end), self.until.iter().max_by_key(by_end)];
         if ends.into_iter().flatten().any(|(token, (expiry, _))| *expiry > longest(token)) {
             self.until.iter_mut().for_each(|(token, (expiry, _))| *expiry = (*expiry).min(longest(token)));
@@ -97,17 +95,21 @@ impl Ends {
 mod tests {
     use super::*;
 
+    fn token(text: &str) -> Token {
+        text.into()
+    }
+
     /// The holders of a key, by what ends first: 20 of the weight 2, 30 and 40 of the weight 1.
     fn three() -> Ends {
         let mut ends = Ends::default();
-        for (token, expiry, weight) in [("b", 30, 1), ("a", 20, 2), ("c", 40, 1)] {
-            ends.insert(&token.into(), expiry, weight);
+        for (text, expiry, weight) in [("b", 30, 1), ("a", 20, 2), ("c", 40, 1)] {
+            ends.insert(&token(text), expiry, weight);
         }
         ends
     }
 
     fn names(ends: &Ends) -> String {
-        ends.tokens().concat()
+        ends.tokens().iter().map(Token::to_string).collect()
     }
 
     #[test]
@@ -126,9 +128,9 @@ mod tests {
             assert_eq!((&*names(&ends), ends.used(), ends.soonest(now)), (left, used, soonest), "{now}");
         }
         // One that comes later ends at its own time.
-        ends.insert(&"d".into(), 70, 3);
+        ends.insert(&token("d"), 70, 3);
         ends.sweep(69);
-        assert_eq!((ends.soonest(69), ends.used(), ends.any().map(|token| &**token)), (70, 3, Some("d")));
+        assert_eq!((ends.soonest(69), ends.used(), ends.any()), (70, 3, Some(&token("d"))));
         ends.clear();
         assert_eq!((ends.soonest(0), names(&ends), ends.used(), ends.any()), (0, String::new(), 0, None));
     }
@@ -136,20 +138,20 @@ mod tests {
     #[test]
     fn holders_are_released_and_renewed() {
         let mut ends = three();
-        ends.remove("a");
-        ends.remove("a");
+        ends.remove(&token("a"));
+        ends.remove(&token("a"));
         assert_eq!(
-            (names(&ends), ends.used(), ends.get("a"), ends.get("b")),
+            (names(&ends), ends.used(), ends.get(&token("a")), ends.get(&token("b"))),
             ("bc".into(), 2, None, Some(30))
         );
-        ends.extend("b", 50);
-        ends.extend("a", 90);
-        assert_eq!((ends.get("b"), ends.get("a"), ends.soonest(0)), (Some(50), None, 40));
+        ends.extend(&token("b"), 50);
+        ends.extend(&token("a"), 90);
+        assert_eq!((ends.get(&token("b")), ends.get(&token("a")), ends.soonest(0)), (Some(50), None, 40));
         ends.sweep(40);
         assert_eq!(names(&ends), "b");
         // Also to an earlier end than all others: the server's clock was set back.
-        ends.insert(&"d".into(), 60, 1);
-        ends.extend("d", 45);
+        ends.insert(&token("d"), 60, 1);
+        ends.extend(&token("d"), 45);
         ends.sweep(45);
         assert_eq!(names(&ends), "b");
     }
@@ -159,14 +161,14 @@ mod tests {
         assert!(Ends::default().have_ended(-1));
         let mut ends = three();
         assert_eq!([19, 20, 39, 40].map(|now| ends.have_ended(now)), [false, false, false, true]);
-        assert!(["a", "b", "c"].iter().all(|token| ends.remove(token)) && !ends.remove("a"));
+        assert!(["a", "b", "c"].iter().all(|text| ends.remove(&token(text))) && !ends.remove(&token("a")));
         assert!(ends.have_ended(0));
     }
 
     /// After the clock was set back, all leases are cut to the ttl in their tokens, if the first or the last one is too long.
     #[test]
     fn no_lease_lasts_longer_than_its_ttl() {
-        let of = |id: u8, ttl: &str| Arc::from(format!("0123456789abcdef-{id}{ttl}"));
+        let of = |id: u8, ttl: &str| Token::from(format!("0123456789abcdef-{id}{ttl}"));
         for (now, ends_at) in [(11, [20, 30, 40]), (10, [20, 30, 40]), (9, [20, 30, 39]), (-1, [20, 29, 29])]
         {
             let mut ends = Ends::default();

@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use super::token::Token;
+
 /// The number of ranks: the classes, and one for waiters that want no permit.
 pub(super) const RANKS: usize = 9;
 
@@ -47,7 +49,7 @@ pub(crate) struct Flow {
 pub(super) struct Flows {
     lines: HashMap<(i64, i64), Line>,
     /// The rank, the tag and the first waiter of those that have waiters.
-    heads: BTreeSet<(i64, i64, Arc<str>)>,
+    heads: BTreeSet<(i64, i64, Token)>,
     /// Those that have none.
     idle: BTreeSet<(i64, i64, i64)>,
     /// How many flows of each rank have waiters.
@@ -65,13 +67,13 @@ struct Line {
     tag: i64,
     waiters: i64,
     /// Its first waiter, if it has one.
-    head: Option<Arc<str>>,
+    head: Option<Token>,
 }
 
 impl Flows {
     /// Adds a waiter. Returns how many flows with waiters its rank has, how many waiters are before it in its own, and
     /// whether it is the only one in a flow of its rank.
-    pub(super) fn add(&mut self, rank: i64, flow: Flow, token: &Arc<str>) -> (i64, i64, bool) {
+    pub(super) fn add(&mut self, rank: i64, flow: Flow, token: &Token) -> (i64, i64, bool) {
         let begins = self.counts[rank as usize] == 0;
         if begins {
             self.pass(rank, i64::MAX);
@@ -89,8 +91,8 @@ impl Flows {
                 Ordering::Equal => time + 1,
                 Ordering::Greater => line.tag,
             };
-            line.head = Some(Arc::clone(token));
-            self.heads.insert((rank, line.tag, Arc::clone(token)));
+            line.head = Some(token.clone());
+            self.heads.insert((rank, line.tag, token.clone()));
             self.counts[rank as usize] += 1;
         }
         line.waiters += 1;
@@ -98,7 +100,7 @@ impl Flows {
     }
 
     /// Removes a waiter that is granted a lease. `next`: who is the first of its flow then.
-    pub(super) fn serve(&mut self, rank: i64, flow: Flow, next: Option<Arc<str>>) {
+    pub(super) fn serve(&mut self, rank: i64, flow: Flow, next: Option<Token>) {
         let Some(line) = self.lines.get(&(rank, flow.number)) else { return };
         // No tag is below the virtual time, but for a fresh one.
         let time = line.tag + line.tag % 2;
@@ -112,7 +114,7 @@ impl Flows {
 
     /// Removes a waiter that is not granted a lease. `next`: who is the first of its flow then, and if that was the waiter that
     /// is removed, what it costs.
-    pub(super) fn leave(&mut self, rank: i64, flow: Flow, next: Option<(Arc<str>, Option<i64>)>) {
+    pub(super) fn leave(&mut self, rank: i64, flow: Flow, next: Option<(Token, Option<i64>)>) {
         let time = self.served[rank as usize].unwrap_or(0);
         let (next, cost) = next.unzip();
         self.remove(rank, flow.number, next, |tag| match cost {
@@ -125,13 +127,7 @@ impl Flows {
 
     /// Removes a waiter, and sets the first one and the tag of its flow. Without a tag the flow is forgotten, if that was its
     /// last waiter.
-    fn remove(
-        &mut self,
-        rank: i64,
-        number: i64,
-        next: Option<Arc<str>>,
-        tag: impl FnOnce(i64) -> Option<i64>,
-    ) {
+    fn remove(&mut self, rank: i64, number: i64, next: Option<Token>, tag: impl FnOnce(i64) -> Option<i64>) {
         let Some(line) = self.lines.get_mut(&(rank, number)) else { return };
         line.waiters -= 1;
         if let Some(head) = line.head.take() {
@@ -140,7 +136,7 @@ impl Flows {
         let tag = tag(line.tag);
         line.tag = tag.unwrap_or(line.tag);
         if let Some(next) = next {
-            line.head = Some(Arc::clone(&next));
+            line.head = Some(next.clone());
             self.heads.insert((rank, line.tag, next));
             return;
         }
@@ -164,18 +160,19 @@ impl Flows {
     }
 
     /// Returns the waiter with a flow that is served first in a rank.
-    pub(super) fn first(&self, rank: i64) -> Option<&Arc<str>> {
+    pub(super) fn first(&self, rank: i64) -> Option<&Token> {
         Some(&self.heads_of(rank).next()?.2)
     }
 
     /// Returns how many waiters of a rank are the first of their flows, and how many of these are served before this one, if it
     /// is one of them.
-    pub(super) fn place(&self, rank: i64, token: &str) -> (usize, Option<usize>) {
-        (self.counts[rank as usize] as usize, self.heads_of(rank).position(|(.., head)| **head == *token))
+    pub(super) fn place(&self, rank: i64, token: &Token) -> (usize, Option<usize>) {
+        (self.counts[rank as usize] as usize, self.heads_of(rank).position(|(.., head)| head == token))
     }
 
-    fn heads_of(&self, rank: i64) -> impl Iterator<Item = &(i64, i64, Arc<str>)> {
-        self.heads.range((rank, i64::MIN, Arc::default())..(rank + 1, i64::MIN, Arc::default()))
+    fn heads_of(&self, rank: i64) -> impl Iterator<Item = &(i64, i64, Token)> {
+        let before = |rank| (rank, i64::MIN, Token::Text(Arc::default()));
+        self.heads.range(before(rank)..before(rank + 1))
     }
 
     /// Records that a rank was served, or got a waiter while it had none (`starts`). Returns whether nothing was known of

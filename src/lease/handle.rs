@@ -10,6 +10,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::state::LeaseHandle;
+use super::token::Token;
 use crate::store::background::Background;
 use crate::store::timer::sleep_until;
 use crate::{Error, Key, clock};
@@ -190,11 +191,11 @@ impl Lease {
     }
 
     /// Gives up the lease without releasing it. Returns its key and token.
-    pub(crate) fn into_token(mut self) -> (Key, Arc<str>) {
+    pub(crate) fn into_token(mut self) -> (Key, Token) {
         if let Some(keeper) = self.keeper.take() {
             keeper.let_go(self.handle());
         }
-        (self.state.grant.key.clone(), Arc::clone(&self.state.grant.token))
+        (self.state.grant.key.clone(), self.state.grant.token.clone())
     }
 
     /// Records that the store has released the lease.

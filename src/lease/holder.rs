@@ -1,11 +1,9 @@
 //! The kind of lease with one holder at a time, and its holder in the in-memory store. Mutexes use it, and so do flights and
 //! claims. It does the same as `lua/lib/mutex.lua`.
 
-use std::sync::Arc;
-
 use super::kind::{Holders, Kind, Scripts, scripts};
 use super::queue::Queue;
-use super::token::{kept_until, ttl_of};
+use super::token::Token;
 
 /// The kind of lease that has one holder at a time.
 #[derive(Clone, Debug)]
@@ -26,7 +24,7 @@ pub(crate) const FENCES: i64 = 32;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holder<const KEPT: bool = true, A = ()> {
     /// The whole token of the holder, and when its lease ends (µs).
-    holder: Option<(Arc<str>, i64)>,
+    holder: Option<(Token, i64)>,
     fence: i64,
     /// Until when the fence is kept, µs.
     fence_until: i64,
@@ -70,16 +68,16 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
         self.holder.is_some().into()
     }
 
-    fn tokens(&self) -> Vec<Arc<str>> {
-        self.holder.iter().map(|(token, _)| Arc::clone(token)).collect()
+    fn tokens(&self) -> Vec<Token> {
+        self.holder.iter().map(|(token, _)| token.clone()).collect()
     }
 
-    fn held(&self, token: &str, now: i64) -> Option<(i64, i64)> {
+    fn held(&self, token: &Token, now: i64) -> Option<(i64, i64)> {
         let (holder, _) = self.holder.as_ref()?;
-        (**holder == *token).then(|| (self.ends(now), if KEPT { self.fence } else { now }))
+        (holder == token).then(|| (self.ends(now), if KEPT { self.fence } else { now }))
     }
 
-    fn fits(&self, _: &str) -> bool {
+    fn fits(&self, _: &Token) -> bool {
         self.holder.is_none()
     }
 
@@ -87,22 +85,22 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
         self.holder.is_some()
     }
 
-    fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, _: &Queue) -> i64 {
-        self.holder = Some((Arc::clone(token), end(expiry, now)));
+    fn hold(&mut self, token: &Token, expiry: i64, now: i64, _: &Queue) -> i64 {
+        self.holder = Some((token.clone(), end(expiry, now)));
         self.fence = now.max(if KEPT { self.fence + FENCES } else { 0 });
-        self.fence_until = kept_until(token, expiry, now);
+        self.fence_until = token.kept_until(expiry, now);
         self.fence
     }
 
-    fn extend(&mut self, token: &str, expiry: i64, now: i64) {
-        self.fence_until = kept_until(token, expiry, now);
+    fn extend(&mut self, token: &Token, expiry: i64, now: i64) {
+        self.fence_until = token.kept_until(expiry, now);
         if let Some((_, until)) = &mut self.holder {
             *until = end(expiry, now);
         }
     }
 
-    fn forget(&mut self, token: &str) -> bool {
-        self.holder.take_if(|(holder, _)| **holder == *token).is_some()
+    fn forget(&mut self, token: &Token) -> bool {
+        self.holder.take_if(|(holder, _)| holder == token).is_some()
     }
 
     fn raise(&mut self, fence: i64, now: i64) {
@@ -110,7 +108,7 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
             && let Some((token, _)) = &self.holder
         {
             self.fence = fence;
-            self.fence_until = kept_until(token, self.ends(now), now);
+            self.fence_until = token.kept_until(self.ends(now), now);
         }
     }
 
@@ -118,7 +116,7 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
         let left = self.ends(now) - now;
         if let Some((holder, expiry)) = &mut self.holder
             // In Redis, a lock with a value of the user does not contain its ttl.
-            && let Some(ttl) = ttl_of(holder).filter(|_| !holder.contains(':'))
+            && let Some(ttl) = holder.ttl().filter(|_| !holder.has_value())
             && left > end(ttl, 0)
         {
             *expiry = end(now + ttl, now);
@@ -126,7 +124,7 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
         self.ends(now)
     }
 
-    fn head(&self, queue: &Queue, _: &mut bool, now: i64) -> Option<Arc<str>> {
+    fn head(&self, queue: &Queue, _: &mut bool, now: i64) -> Option<Token> {
         queue.first(now).cloned()
     }
 
@@ -150,8 +148,12 @@ mod tests {
     const DAY: i64 = 86_400_000_000;
     const NOW: i64 = 1000 * DAY;
 
-    fn hold<const KEPT: bool>(holder: &mut Holder<KEPT>, token: &str, span: i64, now: i64) -> i64 {
-        holder.hold(&token.into(), now + span, now, &Queue::default())
+    fn token(text: &str) -> Token {
+        text.into()
+    }
+
+    fn hold<const KEPT: bool>(holder: &mut Holder<KEPT>, name: &str, span: i64, now: i64) -> i64 {
+        holder.hold(&token(name), now + span, now, &Queue::default())
     }
 
     /// Redis counts in whole ms, and never says that a key has no time left.
@@ -159,19 +161,19 @@ mod tests {
     fn a_lock_ends_at_a_whole_millisecond() {
         let mut holder = Holder::<true>::default();
         assert_eq!(
-            (holder.soonest(NOW), holder.used(), holder.is_full(), holder.fits("a")),
+            (holder.soonest(NOW), holder.used(), holder.is_full(), holder.fits(&token("a"))),
             (0, 0, false, true)
         );
         hold(&mut holder, "a", 1001, NOW);
-        assert_eq!((holder.used(), holder.is_full(), holder.fits("a")), (1, true, false));
+        assert_eq!((holder.used(), holder.is_full(), holder.fits(&token("a"))), (1, true, false));
         for (after, left) in [(0, 2000), (1, 1000), (1000, 1000), (1001, 1000), (1999, 1000)] {
             assert_eq!(holder.soonest(NOW + after), NOW + after + left, "{after}");
-            assert_eq!(holder.held("a", NOW + after), Some((NOW + after + left, NOW)), "{after}");
+            assert_eq!(holder.held(&token("a"), NOW + after), Some((NOW + after + left, NOW)), "{after}");
         }
-        assert_eq!(holder.held("b", NOW), None);
+        assert_eq!(holder.held(&token("b"), NOW), None);
         holder.sweep(NOW + 1999);
         assert_eq!((holder.used(), holder.tokens()), (1, vec!["a".into()]));
-        holder.extend("a", NOW + 2999, NOW + 1);
+        holder.extend(&token("a"), NOW + 2999, NOW + 1);
         assert_eq!(holder.soonest(NOW + 1), NOW + 3001);
         holder.sweep(NOW + 3001);
         assert_eq!((holder.used(), holder.soonest(NOW + 3001)), (0, 0));
@@ -188,8 +190,8 @@ mod tests {
         for (fence, after) in [(fence, 0), (fence - 1, 1), (fence, 2)] {
             holder.raise(fence, NOW + after);
         }
-        assert_eq!(holder.held("c", NOW).map(|(_, fence)| fence), Some(fence));
-        holder.forget("c");
+        assert_eq!(holder.held(&token("c"), NOW).map(|(_, fence)| fence), Some(fence));
+        holder.forget(&token("c"));
         holder.raise(fence + DAY, NOW);
         // It is forgotten once it is kept no longer, or once it is lower than any later one.
         let kept = NOW + 8 * DAY;
@@ -201,7 +203,7 @@ mod tests {
         // That of a holder without kept fences is the time.
         let mut holder = Holder::<false>::default();
         assert_eq!([(); 2].map(|()| hold(&mut holder, "a", 1000, NOW)), [NOW; 2]);
-        holder.forget("a");
+        holder.forget(&token("a"));
         assert!(holder.is_idle(NOW));
     }
 
@@ -217,14 +219,14 @@ mod tests {
             [false, false, true]
         );
         // A lock that is held is never idle.
-        holder.extend("", NOW + 3 * DAY, NOW);
+        holder.extend(&token(""), NOW + 3 * DAY, NOW);
         assert_eq!([NOW + 3 * DAY - 1, NOW + 3 * DAY].map(|now| holder.is_idle(now)), [false, true]);
     }
 
     /// After the clock was set back, a lock is cut to the ttl in its token.
     #[test]
     fn no_lock_lasts_longer_than_its_ttl() {
-        for (token, left) in [
+        for (text, left) in [
             ("0123456789abcdef-1.2af8", 11_000), // of 11 ms
             ("0123456789abcdef-1.2711", 11_000), // of 10 001 µs
             ("0123456789abcdef-1.4e20", 20_000), // it has as much left
@@ -233,9 +235,9 @@ mod tests {
             ("0123456789abcdef-1.2af8:alice", 20_000),
         ] {
             let mut holder = Holder::<true>::default();
-            hold(&mut holder, token, 20_000, NOW);
-            assert_eq!(holder.soonest(NOW), NOW + left, "{token}");
-            assert_eq!(holder.held(token, NOW).map(|(until, _)| until), Some(NOW + left), "{token}");
+            hold(&mut holder, text, 20_000, NOW);
+            assert_eq!(holder.soonest(NOW), NOW + left, "{text}");
+            assert_eq!(holder.held(&token(text), NOW).map(|(until, _)| until), Some(NOW + left), "{text}");
         }
         // What is left is told in whole ms, so this one has no more than its ttl.
         let mut holder = Holder::<true>::default();

@@ -3,8 +3,6 @@
 //! This is the specification. The in-memory store runs this code. The scripts in `lua/lease/` do the same on Redis,
 //! and the agreement tests compare the two. The model in `model/` checks this code.
 
-use std::sync::Arc;
-
 use hashbrown::HashMap;
 
 use super::kind::Holders;
@@ -19,7 +17,7 @@ pub(crate) struct KeyState<H> {
     pub(crate) holders: H,
     pub(super) queue: Queue,
     /// Tombstones: each withdrawn token, and until when it is kept, µs.
-    pub(super) tombstones: HashMap<Arc<str>, i64>,
+    pub(super) tombstones: HashMap<Token, i64>,
     /// Until when the queue and the tombstones are kept if no waiter sends a heartbeat, µs.
     pub(super) kept_until: i64,
     pub(super) pushes: Vec<Push>,
@@ -81,7 +79,7 @@ pub(crate) enum Was {
 }
 
 /// A holder: its token, when its lease ends (µs), and its fence.
-pub(crate) type Held = (Arc<str>, i64, i64);
+pub(crate) type Held = (Token, i64, i64);
 
 /// The time spans of all operations on a key, µs.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +104,7 @@ impl<H: Holders> KeyState<H> {
     /// for any caller; `Some(false)`: for callers that would have to wait; `None`: there is something to do.
     pub(crate) fn acquire(
         &mut self,
-        token: &Arc<str>,
+        token: &Token,
         Terms { ttl, max_waiters, rank, placed }: Terms,
         done: Option<bool>,
         now: i64,
@@ -156,7 +154,7 @@ impl<H: Holders> KeyState<H> {
         }
         // An old tombstone is out of date, also after the clock was set back.
         self.tombstones.remove(token);
-        let (is_new, place) = self.queue.line_up(Arc::clone(token), (rank, order()), now + spans.alive, now);
+        let (is_new, place) = self.queue.line_up(token.clone(), (rank, order()), now + spans.alive, now);
         // Waiters may leave before their first heartbeat, so this renews a queue that is never empty, at half of its
         // time: that is longer than a waiter counts as alive.
         if is_new || (self.kept_until - now) / 1000 < spans.tombstone / 2000 {
@@ -175,7 +173,7 @@ impl<H: Holders> KeyState<H> {
 
     /// Releases the lease of a token, or its place in the queue. `withdrawn`: an acquire of the token that runs
     /// later is refused, also a second copy of one that ran.
-    pub(crate) fn release(&mut self, token: &Arc<str>, withdrawn: bool, now: i64, spans: Spans) -> Was {
+    pub(crate) fn release(&mut self, token: &Token, withdrawn: bool, now: i64, spans: Spans) -> Was {
         self.sweep(now);
         let was = if self.holders.forget(token) {
             Was::Held
@@ -188,7 +186,7 @@ impl<H: Holders> KeyState<H> {
             // A waiter may carry the value of the holder.
             self.queue.leave(token);
             self.tombstones.retain(|_, until| *until > now);
-            self.tombstones.insert(Arc::clone(token), now + spans.tombstone);
+            self.tombstones.insert(token.clone(), now + spans.tombstone);
             self.keep(now, spans);
         }
         self.grant(now, spans);
@@ -199,7 +197,7 @@ impl<H: Holders> KeyState<H> {
     /// still held, and how full the filter is now; or why the outcome was not entered, and then nothing is changed.
     pub(crate) fn complete<F>(
         &mut self,
-        token: &str,
+        token: &Token,
         now: i64,
         enter: impl FnOnce(&mut H, Completing) -> Result<Entered, F>,
     ) -> Result<(bool, u64), F> {
@@ -221,7 +219,7 @@ impl<H: Holders> KeyState<H> {
 
     /// Renews a lease to at least `ttl` from now, and makes the next fence higher than `fence`. Returns its expiry.
     /// Returns `None` if the lease has ended: it never revives.
-    pub(crate) fn renew(&mut self, token: &str, ttl: i64, fence: i64, now: i64) -> Option<i64> {
+    pub(crate) fn renew(&mut self, token: &Token, ttl: i64, fence: i64, now: i64) -> Option<i64> {
         self.sweep(now);
         let (expiry, _) = self.holders.held(token, now)?;
         self.holders.raise(fence, now);
@@ -233,7 +231,7 @@ impl<H: Holders> KeyState<H> {
     }
 
     /// Marks waiters as alive. Returns when the next lease ends, and the state of each token.
-    pub(crate) fn heartbeat(&mut self, tokens: &[Arc<str>], now: i64, spans: Spans) -> (i64, Vec<Standing>) {
+    pub(crate) fn heartbeat(&mut self, tokens: &[Token], now: i64, spans: Spans) -> (i64, Vec<Standing>) {
         self.sweep(now);
         let evicted = self.queue.is_evicted();
         for token in tokens {
@@ -245,7 +243,7 @@ impl<H: Holders> KeyState<H> {
             }
         }
         self.grant(now, spans);
-        let standing = |token: &Arc<str>| match self.holders.held(token, now) {
+        let standing = |token: &Token| match self.holders.held(token, now) {
             Some((expiry, fence)) => Standing::Held { expiry, fence },
             None if self.queue.contains(token) => Standing::Queued { soonest: 0, before: 0 },
             None => Standing::Refused { soonest: 0, before: 0 },
@@ -259,7 +257,7 @@ impl<H: Holders> KeyState<H> {
     pub(crate) fn look(&self, now: i64) -> (i64, i64, Vec<Held>) {
         let mut state = self.clone();
         state.sweep(now);
-        let held = |token: Arc<str>| {
+        let held = |token: Token| {
             let (expiry, fence) = state.holders.held(&token, now)?;
             Some((token, expiry, fence))
         };
@@ -299,11 +297,9 @@ impl<H: Holders> KeyState<H> {
                 continue;
             }
             self.queue.serve(&token, now);
-            let parsed = Token::parse(&token);
-            let ttl = parsed.and_then(|token| token.ttl);
-            let expiry = now + ttl.map_or(spans.grant, |ttl| ttl.min(spans.grant));
+            let expiry = now + token.ttl().map_or(spans.grant, |ttl| ttl.min(spans.grant));
             let fence = self.holders.hold(&token, expiry, now, &self.queue);
-            if let Some(Token { id, .. }) = parsed {
+            if let Some((_, id)) = token.waiter() {
                 self.pushes.push(Push { ids: vec![id], news: News::Granted { expiry, fence } });
             }
         }

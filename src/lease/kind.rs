@@ -1,11 +1,11 @@
 //! The kinds of leases: the rules by which a token can hold, and where holders are stored.
 
 use std::fmt;
-use std::sync::Arc;
 
 use super::flows::Order;
 use super::outcome::Outcome;
 use super::queue::Queue;
+use super::token::Token;
 use crate::store::Script;
 
 /// One kind of lease: its rules in Lua, and the same in Rust.
@@ -26,12 +26,12 @@ pub(crate) trait Kind: Clone + fmt::Debug + Send + Sync + 'static {
     }
 
     /// The weight of a token.
-    fn weight(_token: &str) -> i64 {
+    fn weight(_token: &Token) -> i64 {
         1
     }
 
     /// Returns whether a token holds alone.
-    fn is_exclusive(_token: &str) -> bool {
+    fn is_exclusive(_token: &Token) -> bool {
         true
     }
 }
@@ -88,11 +88,11 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     /// Returns the sum of the weights held.
     fn used(&self) -> i64;
     /// Returns the tokens of all holders, in any order.
-    fn tokens(&self) -> Vec<Arc<str>>;
+    fn tokens(&self) -> Vec<Token>;
     /// Returns until when a token holds, and its fence.
-    fn held(&self, token: &str, now: i64) -> Option<(i64, i64)>;
+    fn held(&self, token: &Token, now: i64) -> Option<(i64, i64)>;
     /// Returns whether a token can hold in addition to the holders.
-    fn fits(&self, token: &str) -> bool;
+    fn fits(&self, token: &Token) -> bool;
     /// Returns whether no token can hold now.
     fn is_full(&self) -> bool {
         false
@@ -102,27 +102,27 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
         queue.ahead(1)
     }
     /// Returns what a token says of its place among the waiters.
-    fn order(_token: &str) -> Order {
+    fn order(_token: &Token) -> Order {
         Order::default()
     }
     /// Makes a token a holder. Returns its fence.
-    fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64;
+    fn hold(&mut self, token: &Token, expiry: i64, now: i64, queue: &Queue) -> i64;
     /// Makes a token a holder if it [fits](Self::fits). Returns its fence then.
-    fn hold_if_it_fits(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> Option<i64> {
+    fn hold_if_it_fits(&mut self, token: &Token, expiry: i64, now: i64, queue: &Queue) -> Option<i64> {
         self.fits(token).then(|| self.hold(token, expiry, now, queue))
     }
     /// Sets the expiry of a holder's lease.
-    fn extend(&mut self, token: &str, expiry: i64, now: i64);
+    fn extend(&mut self, token: &Token, expiry: i64, now: i64);
     /// Makes the next fence higher than one that was granted elsewhere. There is a holder.
     fn raise(&mut self, _fence: i64, _now: i64) {}
     /// Removes a holder. Returns whether it was one.
-    fn forget(&mut self, token: &str) -> bool;
+    fn forget(&mut self, token: &Token) -> bool;
     /// Returns when the next lease ends; 0: unknown. No lease lasts longer than the ttl in its token. A longer one
     /// was granted before the server's clock was set back; it is cut to the ttl.
     fn soonest(&mut self, now: i64) -> i64;
     /// Returns the waiter that is served first. Once the second rank has its `turn`, all its waiters are served
     /// before the first rank.
-    fn head(&self, queue: &Queue, turn: &mut bool, now: i64) -> Option<Arc<str>>;
+    fn head(&self, queue: &Queue, turn: &mut bool, now: i64) -> Option<Token>;
     /// Returns until when the fence is kept, µs; 0: there is none.
     #[cfg(test)]
     fn fence_until(&self) -> i64 {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::key_state::{KeyState, Spans, Standing, Terms, Was};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::outcome::{Look, Outcome};
+use super::token::Token;
 use crate::store::{Arguments, Field, Fields, Garbled, Operation, Push, Repeat, Script};
 
 /// The arguments that all scripts of a namespace share.
@@ -22,7 +23,7 @@ impl<K: Kind> Scene<K> {
     pub(super) fn acquire(
         &self,
         state: &mut StateOf<K>,
-        token: &Arc<str>,
+        token: &Token,
         query: Option<&Query<K>>,
         bypass: bool,
         terms: Terms,
@@ -55,7 +56,7 @@ impl Spans {
 #[derive(Debug)]
 pub(crate) struct AcquireRelease<K: Kind> {
     pub(crate) scene: Arc<Scene<K>>,
-    pub(crate) token: Arc<str>,
+    pub(crate) token: Token,
     pub(crate) verb: VerbOf<K>,
     /// The terms of an acquire. Other verbs leave with acquires of any terms.
     pub(crate) terms: Terms,
@@ -108,7 +109,7 @@ pub(crate) enum What {
 /// Renews a lease.
 #[derive(Debug)]
 pub(crate) struct Renew<K> {
-    pub(crate) token: Arc<str>,
+    pub(crate) token: Token,
     pub(crate) ttl: i64,
     /// Makes the next fence higher than this one; 0: no condition.
     pub(crate) fence: i64,
@@ -119,7 +120,7 @@ pub(crate) struct Renew<K> {
 #[derive(Debug)]
 pub(crate) struct Heartbeat<K: Kind> {
     pub(crate) scene: Arc<Scene<K>>,
-    pub(crate) tokens: Vec<Arc<str>>,
+    pub(crate) tokens: Vec<Token>,
 }
 
 /// The states of several waiters, and the server's time, µs.
@@ -208,7 +209,7 @@ impl<K: Kind> Operation for AcquireRelease<K> {
             Verb::Release { withdraws: true } => "withdraw",
             Verb::Complete { .. } => "complete",
         });
-        call.text(Arc::clone(&self.token));
+        call.text(self.token.text());
         match &self.verb {
             Verb::Acquire { query: Some(query), .. } => K::Outcome::write_query(query, call),
             Verb::Acquire { query: None, .. } | Verb::Release { .. } => {}
@@ -294,7 +295,7 @@ impl<K: Kind> Operation for Renew<K> {
     const RESERVED: bool = true;
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        call.text(Arc::clone(&self.token));
+        call.text(self.token.text());
         call.integer(self.ttl);
         call.integer(self.fence);
     }
@@ -329,7 +330,7 @@ impl<K: Kind> Operation for Heartbeat<K> {
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         for token in &self.tokens {
-            call.text(Arc::clone(token));
+            call.text(token.text());
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::token;
+use super::token::Marks;
 use super::validity::Drift;
 use crate::Error;
 use crate::setters::in_range;
@@ -81,7 +81,7 @@ pub(crate) struct Holding {
     pub(crate) options: LeaseOptions,
     pub(crate) leases: Leases,
     /// What the options add to each token. See [`token`](super::token).
-    pub(super) marks: String,
+    pub(super) marks: Marks,
     /// Whether waiters of this value are sent away.
     pub(crate) closed: watch::Sender<bool>,
     /// Has seen nothing of that.
@@ -99,7 +99,7 @@ pub(crate) trait Watched: Send + Sync {
 
 impl Holding {
     pub(crate) fn new(options: LeaseOptions, leases: Leases) -> Self {
-        let (marks, (closed, unseen)) = (token::marks(&options), watch::channel(false));
+        let (marks, (closed, unseen)) = (Marks::new(&options), watch::channel(false));
         Self { options, leases, marks, closed, unseen, watched: None }
     }
 

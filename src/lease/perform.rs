@@ -17,7 +17,7 @@ use super::operations::{Heartbeat, Standings, Verb};
 use super::options::{Holding, Watched, micros};
 use super::outcome::Outcome;
 use super::state::LeaseHandle;
-use super::token;
+use super::token::{Suffix, Token};
 use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
 use super::validity::Anchor;
 use crate::error::{Busy, Why};
@@ -28,16 +28,16 @@ use crate::{Error, Key, clock};
 /// The waiters and leases of this process.
 #[derive_where(Clone)]
 pub(crate) struct Local<K> {
-    pub(super) process: Arc<str>,
+    pub(super) process: u64,
     pub(super) ids: Ids,
     pub(super) kind: PhantomData<fn(K)>,
 }
 
 impl<K> Local<K> {
     /// Returns a new id, and the token that contains it.
-    pub(super) fn token(&self, holding: &Holding, suffix: impl AsRef<[u8]>) -> (u64, Arc<str>) {
+    pub(super) fn token(&self, holding: &Holding, suffix: &Suffix) -> (u64, Token) {
         let id = self.ids.next();
-        (id, token::write(&self.process, id, &holding.marks, suffix))
+        (id, Token::new(self.process, id, &holding.marks, suffix))
     }
 }
 
@@ -58,7 +58,7 @@ impl<K: Kind> Party for Local<K> {
         lease.state.is_retained()
     }
 
-    fn token(&mut self, waiter: &Self::Waiter) -> (u64, Arc<str>) {
+    fn token(&mut self, waiter: &Self::Waiter) -> (u64, Token) {
         Local::token(self, &waiter.holding, &waiter.ask.suffix)
     }
 
@@ -179,7 +179,7 @@ impl<K: Kind> Admission<K> {
         self.acquire_release.send(here, key, operation, move |answer| then(answer.map(drop)));
     }
 
-    fn send_acquire(self: &Arc<Self>, id: u64, key: Key, token: Arc<str>, options: &Holding) {
+    fn send_acquire(self: &Arc<Self>, id: u64, key: Key, token: Token, options: &Holding) {
         let (this, sent) = (Arc::clone(self), self.now());
         let (verb, ttl) = (Verb::Acquire { query: None, bypass: false }, micros(options.options.ttl));
         let operation = self.operation(token, verb, Terms::usual(ttl));
@@ -191,7 +191,7 @@ impl<K: Kind> Admission<K> {
         });
     }
 
-    fn send_heartbeat(self: &Arc<Self>, key: Key, waiters: Vec<(u64, Arc<str>)>) {
+    fn send_heartbeat(self: &Arc<Self>, key: Key, waiters: Vec<(u64, Token)>) {
         let (this, sent) = (Arc::clone(self), self.now());
         let (ids, tokens) = waiters.into_iter().unzip::<_, _, Vec<_>, _>();
         let heartbeat = Heartbeat { scene: Arc::clone(&self.scene), tokens };

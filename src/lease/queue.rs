@@ -18,8 +18,8 @@ const NO_FLOW: i64 = -1;
 /// The waiters in the order of their scores.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
-    places: BTreeMap<Place, Arc<str>>,
-    waiters: HashMap<Arc<str>, Waiter>,
+    places: BTreeMap<Place, Token>,
+    waiters: HashMap<Token, Waiter>,
     /// How many places each rank has.
     counts: [i64; RANKS],
     /// `None` until a waiter needs them.
@@ -39,17 +39,17 @@ impl Queue {
         self.waiters.is_empty()
     }
 
-    pub(crate) fn contains(&self, token: &str) -> bool {
+    pub(crate) fn contains(&self, token: &Token) -> bool {
         self.waiters.contains_key(token)
     }
 
     /// Returns the first waiter of a rank, in the order of arrival.
-    pub(crate) fn first_of(&self, rank: i64) -> Option<&Arc<str>> {
+    pub(crate) fn first_of(&self, rank: i64) -> Option<&Token> {
         Some(self.range((rank, NO_FLOW, 0), (rank + 1, NO_FLOW, 0)).next()?.1)
     }
 
     /// Returns the waiter that is served first: one of the lowest rank, or of a rank that has waited for too long.
-    pub(crate) fn first(&self, now: i64) -> Option<&Arc<str>> {
+    pub(crate) fn first(&self, now: i64) -> Option<&Token> {
         let (&(lowest, ..), _) = self.places.first_key_value()?;
         let (mut has_flow, mut first) = self.lowest(lowest)?;
         let order = self.waiters.get(first)?.order;
@@ -65,7 +65,7 @@ impl Queue {
     }
 
     /// Returns the waiter with the lowest score of a rank, and whether it has a flow.
-    fn lowest(&self, rank: i64) -> Option<(bool, &Arc<str>)> {
+    fn lowest(&self, rank: i64) -> Option<(bool, &Token)> {
         let (&(_, line, _), first) = self.range((rank, NO_FLOW, 0), (rank + 1, NO_FLOW, 0)).next()?;
         let head = self.flows.as_ref().filter(|_| line != NO_FLOW).and_then(|flows| flows.first(rank));
         Some((line != NO_FLOW, head.unwrap_or(first)))
@@ -79,7 +79,7 @@ impl Queue {
     }
 
     /// Returns the setting of a waiter that may be served newest first.
-    fn newest(&self, waiter: Option<(&Place, &Arc<str>)>) -> Option<i64> {
+    fn newest(&self, waiter: Option<(&Place, &Token)>) -> Option<i64> {
         self.waiters.get(waiter?.1)?.order.newest
     }
 
@@ -93,9 +93,9 @@ impl Queue {
     }
 
     /// Returns whether a token has a place in the queue.
-    pub(crate) fn has_place(&self, token: &str) -> bool {
+    pub(crate) fn has_place(&self, token: &Token) -> bool {
         let place = self.waiters.get(token).and_then(|waiter| self.places.get(&waiter.place));
-        place.is_some_and(|other| **other == *token)
+        place.is_some_and(|other| *other == *token)
     }
 
     /// Returns whether any token has a place in the queue.
@@ -135,7 +135,7 @@ impl Queue {
     }
 
     /// Returns how many waiters have a lower score than a token.
-    pub(crate) fn position(&self, token: &str) -> i64 {
+    pub(crate) fn position(&self, token: &Token) -> i64 {
         let Some(Waiter { place, .. }) = self.waiters.get(token) else { return 0 };
         let (rank, line, _) = *place;
         let before = |place: Place| self.places.range(..place).count();
@@ -168,7 +168,7 @@ impl Queue {
     /// may be served before it, if that is not the order of arrival.
     pub(crate) fn line_up(
         &mut self,
-        token: Arc<str>,
+        token: Token,
         (rank, order): (i64, Order),
         until: i64,
         now: i64,
@@ -187,8 +187,8 @@ impl Queue {
         };
         let last = self.line(rank, line).next_back().map(|((.., ticket), _)| *ticket);
         let place = (rank, line, last.map_or(0, |ticket| ticket + 1));
-        self.places.insert(place, Arc::clone(&token));
-        self.waiters.insert(Arc::clone(&token), Waiter { until, place, order });
+        self.places.insert(place, token.clone());
+        self.waiters.insert(token.clone(), Waiter { until, place, order });
         self.counts[rank as usize] += 1;
         let lower = if rank > 0 { self.ahead(rank - 1) } else { 0 };
         let Some(flow) = order.flow else {
@@ -202,29 +202,29 @@ impl Queue {
     }
 
     /// Marks a token as alive. Returns whether it waits.
-    pub(crate) fn heartbeat(&mut self, token: &str, until: i64) -> bool {
+    pub(crate) fn heartbeat(&mut self, token: &Token, until: i64) -> bool {
         self.waiters.get_mut(token).map(|waiter| waiter.until = until).is_some()
     }
 
     /// Returns whether a token sent a heartbeat recently.
-    pub(crate) fn is_alive(&self, token: &str, now: i64) -> bool {
+    pub(crate) fn is_alive(&self, token: &Token, now: i64) -> bool {
         self.waiters.get(token).is_some_and(|waiter| waiter.until > now)
     }
 
     /// Removes a token. Returns until when it counted as alive, if it waited.
-    pub(crate) fn leave(&mut self, token: &str) -> Option<i64> {
+    pub(crate) fn leave(&mut self, token: &Token) -> Option<i64> {
         self.remove(token, None)
     }
 
     /// Removes a token that is granted a lease.
-    pub(crate) fn serve(&mut self, token: &str, now: i64) {
+    pub(crate) fn serve(&mut self, token: &Token, now: i64) {
         self.remove(token, Some(now));
     }
 
-    fn remove(&mut self, token: &str, served: Option<i64>) -> Option<i64> {
+    fn remove(&mut self, token: &Token, served: Option<i64>) -> Option<i64> {
         let Waiter { until, place, order } = self.waiters.remove(token)?;
         // Another waiter may have its place after an eviction.
-        if self.places.get(&place).is_none_or(|other| **other != *token) {
+        if self.places.get(&place).is_none_or(|other| *other != *token) {
             return Some(until);
         }
         self.places.remove(&place);
@@ -234,12 +234,12 @@ impl Queue {
             self.flows().aged(rank, true, now);
         }
         if let Some(flow) = order.flow {
-            let next = self.line(rank, line).next().map(|(next, token)| (*next > place, Arc::clone(token)));
+            let next = self.line(rank, line).next().map(|(next, token)| (*next > place, token.clone()));
             if served.is_some() {
                 self.flows().serve(rank, flow, next.map(|(_, next)| next));
                 return Some(until);
             }
-            let cost = |token: &str| Some(self.waiters.get(token)?.order.flow?.cost);
+            let cost = |token: &Token| Some(self.waiters.get(token)?.order.flow?.cost);
             let next = next.map(|(was_first, next)| {
                 let cost = cost(&next).filter(|_| was_first);
                 (next, cost)
@@ -251,7 +251,7 @@ impl Queue {
 
     /// Removes the waiters that stopped sending heartbeats.
     pub(crate) fn drop_dead(&mut self, now: i64) {
-        let dead = |(token, waiter): (&Arc<str>, &Waiter)| (waiter.until <= now).then(|| Arc::clone(token));
+        let dead = |(token, waiter): (&Token, &Waiter)| (waiter.until <= now).then(|| token.clone());
         for token in self.waiters.iter().filter_map(dead).collect::<Vec<_>>() {
             self.leave(&token);
         }
@@ -260,8 +260,8 @@ impl Queue {
     /// Empties the queue. Returns the messages to the waiters' processes.
     pub(crate) fn dismiss(&mut self, told: Option<Arc<[u8]>>) -> Vec<Push> {
         let news = told.map_or(News::Gone, News::Told);
-        let (places, mut heard) = (std::mem::take(self).places, Vec::<(&str, Push)>::new());
-        for Token { process, id, .. } in places.values().filter_map(|token| Token::parse(token)) {
+        let (places, mut heard) = (std::mem::take(self).places, Vec::<(u64, Push)>::new());
+        for (process, id) in places.values().filter_map(Token::waiter) {
             match heard.iter_mut().find(|(other, _)| *other == process) {
                 Some((_, push)) => push.ids.push(id),
                 None => heard.push((process, Push { ids: vec![id], news: news.clone() })),
@@ -275,11 +275,11 @@ impl Queue {
     }
 
     /// Returns the waiters of a line.
-    fn line(&self, rank: i64, line: i64) -> std::collections::btree_map::Range<'_, Place, Arc<str>> {
+    fn line(&self, rank: i64, line: i64) -> std::collections::btree_map::Range<'_, Place, Token> {
         self.range((rank, line, 0), (rank, line + 1, 0))
     }
 
-    fn range(&self, from: Place, to: Place) -> std::collections::btree_map::Range<'_, Place, Arc<str>> {
+    fn range(&self, from: Place, to: Place) -> std::collections::btree_map::Range<'_, Place, Token> {
         self.places.range(from..to)
     }
 }

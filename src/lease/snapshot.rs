@@ -76,13 +76,13 @@ impl Snapshot {
 }
 
 impl Holder {
-    fn new<K: Kind>(token: Arc<str>, ends: i64, fence: i64, now: i64) -> Self {
+    fn new<K: Kind>(token: Token, ends: i64, fence: i64, now: i64) -> Self {
         Self {
             fence: u64::try_from(fence).ok().filter(|fence| K::FENCED && *fence > 0),
             weight: unsigned(K::weight(&token)),
             is_exclusive: K::is_exclusive(&token),
             time_left: Duration::from_micros(unsigned(ends.saturating_sub(now))),
-            token,
+            token: token.text(),
             bytes: None,
         }
     }
@@ -169,7 +169,8 @@ impl<K: Kind> Operation for Look<K> {
             let Field::Text(token) = token else { return Err(Garbled("a token is not a text")) };
             let (ends, fence) = (list.integer()?, list.integer()?);
             let bytes = std::str::from_utf8(token).is_err().then(|| token.into());
-            let holder = Holder::new::<K>(String::from_utf8_lossy(token).into(), ends, fence, now);
+            let holder =
+                Holder::new::<K>(String::from_utf8_lossy(token).into_owned().into(), ends, fence, now);
             holders.push(Holder { bytes, ..holder });
         }
         Ok(Snapshot { holders, in_use: unsigned(in_use), waiting: unsigned(waiting) })
@@ -215,8 +216,9 @@ impl<K: Kind> Operation for Revoke<K> {
     fn apply(self, state: &mut StateOf<K>, now: i64) -> Was {
         // In memory all tokens are texts.
         let Ok(token) = std::str::from_utf8(&self.token) else { return Was::Neither };
-        let was = state.release(&token.into(), false, now, self.spans);
-        if let (Was::Held, Some(Token { id, .. })) = (was, Token::parse(token)) {
+        let token = Token::from(token);
+        let was = state.release(&token, false, now, self.spans);
+        if let (Was::Held, Some((_, id))) = (was, token.waiter()) {
             state.pushes.push(Push { ids: vec![id], news: News::Gone });
         }
         was

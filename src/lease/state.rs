@@ -2,7 +2,7 @@
 //! process.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -50,7 +50,14 @@ impl LeaseHandle {
     pub(crate) fn new(grant: Grant, holding: &Arc<Holding>) -> Self {
         let (counts, holding) = (holding.leases.lease(), Arc::clone(holding));
         let state = Mutex::new((grant.validity.clone(), Phase::Held));
-        let state = Arc::new(LeaseState { grant, holding, counts, state, changed: Notify::new() });
+        let state = Arc::new(LeaseState {
+            grant,
+            holding,
+            counts,
+            text: OnceLock::new(),
+            state,
+            changed: Notify::new(),
+        });
         Self { state, slot: Weak::new() }
     }
 
@@ -67,7 +74,7 @@ impl LeaseHandle {
     /// returns the value that the user's function made.
     #[must_use]
     pub fn token(&self) -> &str {
-        token::name(&self.state.grant.token)
+        token::name(self.state.text.get_or_init(|| self.state.grant.token.text()))
     }
 
     /// Returns the fencing token of a mutex or a writer. For a reader, it is that of the last writer before it.
@@ -217,6 +224,8 @@ pub(crate) struct LeaseState {
     pub(crate) grant: Grant,
     pub(crate) holding: Arc<Holding>,
     pub(crate) counts: LeaseCounts,
+    /// The text of its token, once somebody has asked for it.
+    text: OnceLock<Arc<str>>,
     state: Mutex<(Validity, Phase)>,
     changed: Notify,
 }

@@ -24,6 +24,7 @@ use self::values::{InUse, Values};
 use crate::error::{Busy, Subject, Why};
 use crate::lease::all::AcquireAll;
 use crate::lease::holder::Exclusive;
+use crate::lease::token::Suffix;
 use crate::lease::{Admission, Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
 use crate::store::timer::sleep;
 use crate::store::{Client, Namespace, check_exact};
@@ -260,7 +261,7 @@ impl Mutex {
             #[cfg(feature = "quorum")]
             Some(quorum) => quorum.acquire(key, &suffix).await?,
             _ => {
-                let ask = Ask::new((), Subject::Lock, suffix.into_bytes().into(), 0, wait);
+                let ask = Ask::new((), Subject::Lock, suffix, 0, wait);
                 self.leases.acquire(key, ask).await?
             }
         };
@@ -268,11 +269,11 @@ impl Mutex {
     }
 
     /// What is added to the token of a lock: the value of the user, which is in use then.
-    fn suffix(&self, key: &Key) -> Result<(String, Option<InUse>), Error> {
+    fn suffix(&self, key: &Key) -> Result<(Suffix, Option<InUse>), Error> {
         match self.settings.value.as_ref().map(|value| value()) {
             Some(value) if value.is_empty() => Err(Error::invalid("the value of a lock must not be empty")),
-            Some(value) => Ok((format!(":{value}"), Some(self.values.take(key, &value)?))),
-            None => Ok((String::new(), None)),
+            Some(value) => Ok((format!(":{value}").into(), Some(self.values.take(key, &value)?))),
+            None => Ok((Suffix::default(), None)),
         }
     }
 

@@ -1,11 +1,9 @@
 //! The readers or the writer of a lock in the in-memory store. It does the same as `lua/lib/rw_lock.lua`.
 
-use std::sync::Arc;
-
 use crate::lease::ends::Ends;
 use crate::lease::kind::{Holders, Kind, Scripts, scripts};
 use crate::lease::queue::Queue;
-use crate::lease::token::{ending, kept_until};
+use crate::lease::token::{Ending, Token};
 
 /// The kind of lease that is held by readers of one group, or by one writer.
 #[derive(Clone, Debug)]
@@ -17,14 +15,18 @@ impl Kind for ReadWrite {
     const PARTS: &'static [&'static str] = &["rw:holders", "rw:fence", "rw:waiters", "rw:beats"];
     const SCRIPTS: Scripts = scripts!("lib/quick_rw_lock"; "lib/rw_lock");
 
-    fn is_exclusive(token: &str) -> bool {
+    fn is_exclusive(token: &Token) -> bool {
         writes(token).is_some()
     }
 }
 
 /// How many writers in a row may pass waiting readers. `None` if the token is not that of a writer.
-fn writes(token: &str) -> Option<i64> {
-    ending(token)?.strip_prefix('w')?.parse().ok()
+fn writes(token: &Token) -> Option<i64> {
+    match token.ending() {
+        Ok(Ending::Writer { row }) => Some(row.into()),
+        Ok(_) => None,
+        Err(ending) => ending.strip_prefix('w')?.parse().ok(),
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -49,24 +51,24 @@ impl Holders for RwHolders {
         self.ends.used()
     }
 
-    fn tokens(&self) -> Vec<Arc<str>> {
+    fn tokens(&self) -> Vec<Token> {
         self.ends.tokens()
     }
 
-    fn held(&self, token: &str, _: i64) -> Option<(i64, i64)> {
+    fn held(&self, token: &Token, _: i64) -> Option<(i64, i64)> {
         Some((self.ends.get(token)?, self.fence))
     }
 
-    fn fits(&self, token: &str) -> bool {
+    fn fits(&self, token: &Token) -> bool {
         let holder = self.ends.any();
-        holder.is_none_or(|holder| writes(token).is_none() && ending(holder) == ending(token))
+        holder.is_none_or(|holder| writes(token).is_none() && holder.ending() == token.ending())
     }
 
-    fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64 {
+    fn hold(&mut self, token: &Token, expiry: i64, now: i64, queue: &Queue) -> i64 {
         self.ends.insert(token, expiry, 1);
         let writes = writes(token).is_some();
         if writes || self.row > 0 {
-            self.fence_until = kept_until(token, expiry, now);
+            self.fence_until = token.kept_until(expiry, now);
         }
         if !writes {
             self.row = 0;
@@ -77,14 +79,14 @@ impl Holders for RwHolders {
         self.fence
     }
 
-    fn extend(&mut self, token: &str, expiry: i64, now: i64) {
+    fn extend(&mut self, token: &Token, expiry: i64, now: i64) {
         if writes(token).is_some() {
-            self.fence_until = kept_until(token, expiry, now);
+            self.fence_until = token.kept_until(expiry, now);
         }
         self.ends.extend(token, expiry);
     }
 
-    fn forget(&mut self, token: &str) -> bool {
+    fn forget(&mut self, token: &Token) -> bool {
         self.ends.remove(token)
     }
 
@@ -92,13 +94,13 @@ impl Holders for RwHolders {
         self.ends.soonest(now)
     }
 
-    fn head(&self, queue: &Queue, turn: &mut bool, now: i64) -> Option<Arc<str>> {
+    fn head(&self, queue: &Queue, turn: &mut bool, now: i64) -> Option<Token> {
         let (Some(first), Some(second)) = (queue.first_of(0), queue.first_of(1)) else {
             return queue.first(now).cloned();
         };
-        let Some(most) = writes(first) else { return Some(Arc::clone(first)) };
+        let Some(most) = writes(first) else { return Some(first.clone()) };
         *turn |= self.row >= most;
-        Some(Arc::clone(if *turn { second } else { first }))
+        Some(if *turn { second } else { first }.clone())
     }
 
     #[cfg(test)]

@@ -11,6 +11,7 @@ use self::builder::Settings;
 use self::holders::ReadWrite;
 pub use self::layer::RwLockLayer;
 use crate::error::Subject;
+use crate::lease::token::Ending;
 use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
 use crate::store::check_name;
 use crate::telemetry::Decisions;
@@ -181,10 +182,11 @@ impl RwLock {
     async fn acquire(&self, key: Key, access: Access, wait: Option<Wait>) -> Result<Lease, Error> {
         let Settings { prefer_readers, most_writers, .. } = self.settings;
         let (suffix, rank) = match access {
-            Access::Read => (format!("/r{}", self.group), (!prefer_readers).into()),
-            Access::Write => (format!("/w{most_writers}"), prefer_readers.into()),
+            Access::Read if self.group.is_empty() => (Ending::Reader.into(), (!prefer_readers).into()),
+            Access::Read => (format!("/r{}", self.group).into(), (!prefer_readers).into()),
+            Access::Write => (Ending::Writer { row: most_writers }.into(), prefer_readers.into()),
         };
-        let ask = Ask::new((), Subject::Lock, suffix.into_bytes().into(), rank, wait);
+        let ask = Ask::new((), Subject::Lock, suffix, rank, wait);
         let locked = self.leases.acquire(key, ask).await;
         self.decisions.admitted(locked)
     }

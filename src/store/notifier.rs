@@ -70,6 +70,7 @@ pub(crate) trait Listener: Send + Sync {
 
 /// Distributes the pushes to one process.
 pub(crate) struct Notifier {
+    number: u64,
     process: String,
     next: Arc<AtomicU64>,
     recipients: Mutex<HashMap<u64, Weak<dyn Recipient>>>,
@@ -115,9 +116,10 @@ pub(crate) const ALL: &str = "all";
 
 impl Notifier {
     pub(crate) fn new(link: Link) -> Self {
-        let process = format!("{:016x}", random::bits());
+        let number = random::bits();
         Self {
-            process,
+            number,
+            process: format!("{number:016x}"),
             next: Arc::default(),
             recipients: Mutex::default(),
             listeners: Mutex::default(),
@@ -131,6 +133,11 @@ impl Notifier {
 
     pub(crate) fn process(&self) -> &str {
         &self.process
+    }
+
+    /// The name of the process as a number.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     /// Creates a recipient and registers it until it is dropped.

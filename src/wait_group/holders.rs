@@ -1,12 +1,10 @@
 //! The holders of permits in the in-memory store. It does the same as `lua/lib/permits.lua`.
 
-use std::sync::Arc;
-
 use crate::lease::ends::Ends;
 use crate::lease::flows::{Flow, Order};
 use crate::lease::kind::{Holders, Kind, Scripts, scripts};
 use crate::lease::queue::Queue;
-use crate::lease::token::{Suffix, ending};
+use crate::lease::token::{Ending, Token};
 
 /// The number of flows that are told apart.
 pub(super) const MOST_FLOWS: i64 = 1 << 22;
@@ -33,19 +31,24 @@ impl Kind for Permits {
         0
     }
 
-    fn weight(token: &str) -> i64 {
+    fn weight(token: &Token) -> i64 {
         size(token).map_or(1, |(weight, _)| weight)
     }
 
-    fn is_exclusive(_: &str) -> bool {
+    fn is_exclusive(_: &Token) -> bool {
         false
     }
 }
 
 /// The weight and the limit in a token. `None` for a token that waits until no permit is held.
-pub(super) fn size(token: &str) -> Option<(i64, i64)> {
+pub(super) fn size(token: &Token) -> Option<(i64, i64)> {
     let (mut numbers, mut nth, mut digits) = ([0_i64; 2], 0, 0);
-    for byte in ending(token)?.bytes() {
+    let text = match token.ending() {
+        Ok(Ending::Permit { weight, limit }) => return Some((weight.into(), limit.into())),
+        Ok(_) => return None,
+        Err(text) => text,
+    };
+    for byte in text.bytes() {
         match byte {
             b'/' if nth == 1 && digits > 0 => break, // then comes its order
             b'0'..=b'9' => {
@@ -60,9 +63,9 @@ pub(super) fn size(token: &str) -> Option<(i64, i64)> {
 }
 
 /// The place in the queue that a token asks for: what is behind its limit.
-fn order(token: &str) -> Order {
-    let mut parts = ending(token).into_iter().flat_map(|ending| ending.splitn(3, '/'));
-    let Some(text) = parts.nth(2) else { return Order::default() };
+fn order(token: &Token) -> Order {
+    let ending = token.ending().err();
+    let Some(text) = ending.and_then(|ending| ending.splitn(3, '/').nth(2)) else { return Order::default() };
     let mut parts = text.split('.');
     let (Some(number), Some(cost), Some(aging), newest, None) =
         (parts.next(), parts.next(), parts.next(), parts.next().unwrap_or_default(), parts.next())
@@ -83,23 +86,6 @@ fn order(token: &str) -> Order {
     Order { flow, aging: read(aging, MOST), newest }
 }
 
-/// Returns the suffix of a token that weighs `n`, of a limit.
-pub(super) fn suffix(n: u32, limit: u32) -> Suffix {
-    let mut text = [b'/'; 24];
-    let mut first = text.len();
-    // From the right.
-    for mut number in [limit, n] {
-        let end = first;
-        while number > 0 || first == end {
-            first -= 1;
-            text[first] = b'0' + (number % 10) as u8;
-            number /= 10;
-        }
-        first -= 1;
-    }
-    Suffix::from_slice(&text[first..])
-}
-
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PermitHolders(Ends);
 
@@ -118,15 +104,15 @@ impl Holders for PermitHolders {
         self.0.used()
     }
 
-    fn tokens(&self) -> Vec<Arc<str>> {
+    fn tokens(&self) -> Vec<Token> {
         self.0.tokens()
     }
 
-    fn held(&self, token: &str, _: i64) -> Option<(i64, i64)> {
+    fn held(&self, token: &Token, _: i64) -> Option<(i64, i64)> {
         self.0.get(token).map(|expiry| (expiry, 0))
     }
 
-    fn fits(&self, token: &str) -> bool {
+    fn fits(&self, token: &Token) -> bool {
         size(token).map_or(self.used() == 0, |(weight, limit)| self.used() + weight <= limit)
     }
 
@@ -135,28 +121,28 @@ impl Holders for PermitHolders {
         queue.ahead(rank.min(IDLE - 1))
     }
 
-    fn order(token: &str) -> Order {
+    fn order(token: &Token) -> Order {
         order(token)
     }
 
-    fn hold(&mut self, token: &Arc<str>, expiry: i64, _: i64, _: &Queue) -> i64 {
+    fn hold(&mut self, token: &Token, expiry: i64, _: i64, _: &Queue) -> i64 {
         if let Some((weight, _)) = size(token) {
             self.0.insert(token, expiry, weight);
         }
         0
     }
 
-    fn hold_if_it_fits(&mut self, token: &Arc<str>, expiry: i64, _: i64, _: &Queue) -> Option<i64> {
+    fn hold_if_it_fits(&mut self, token: &Token, expiry: i64, _: i64, _: &Queue) -> Option<i64> {
         // Reads the token once.
         let Some((weight, limit)) = size(token) else { return (self.used() == 0).then_some(0) };
         (self.used() + weight <= limit).then(|| self.0.insert(token, expiry, weight)).map(|()| 0)
     }
 
-    fn extend(&mut self, token: &str, expiry: i64, _: i64) {
+    fn extend(&mut self, token: &Token, expiry: i64, _: i64) {
         self.0.extend(token, expiry);
     }
 
-    fn forget(&mut self, token: &str) -> bool {
+    fn forget(&mut self, token: &Token) -> bool {
         self.0.remove(token)
     }
 
@@ -164,7 +150,7 @@ impl Holders for PermitHolders {
         self.0.soonest(now)
     }
 
-    fn head(&self, queue: &Queue, _: &mut bool, now: i64) -> Option<Arc<str>> {
+    fn head(&self, queue: &Queue, _: &mut bool, now: i64) -> Option<Token> {
         queue.first(now).cloned()
     }
 
@@ -187,7 +173,7 @@ mod tests {
             ("2", None),
             ("idle", None),
         ] {
-            assert_eq!(size(&format!("0123456789abcdef-1/{ending}")), read, "{ending}");
+            assert_eq!(size(&format!("0123456789abcdef-1/{ending}").into()), read, "{ending}");
         }
     }
 }

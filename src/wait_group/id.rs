@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::lease::percent;
-use crate::lease::token::ttl_of;
+use crate::lease::token::Token;
 use crate::{Error, Key};
 
 /// The id of a permit that is no longer renewed.
@@ -30,7 +30,7 @@ use crate::{Error, Key};
 pub struct PermitId {
     pub(super) name: Arc<str>,
     pub(super) key: Key,
-    pub(super) token: Arc<str>,
+    pub(super) token: Token,
 }
 
 impl PermitId {
@@ -55,13 +55,10 @@ impl FromStr for PermitId {
         let parsed = || {
             let mut parts = text.split(':');
             let (name, key, token) = (parts.next()?, percent::decode(parts.next()?)?, parts.next()?);
-            let is_permit = ttl_of(token).is_some() && super::holders::size(token).is_some();
             let is_whole = parts.next().is_none() && !name.is_empty() && token.len() <= 128;
-            (is_permit && is_whole).then(|| Self {
-                name: name.into(),
-                key: Key::from(key),
-                token: token.into(),
-            })
+            let token = Token::from(token);
+            let is_permit = token.ttl().is_some() && super::holders::size(&token).is_some();
+            (is_permit && is_whole).then(|| Self { name: name.into(), key: Key::from(key), token })
         };
         parsed().ok_or_else(|| {
             Error::invalid(format!("a permit id must have the format of Permit::into_id, is {text:?}"))

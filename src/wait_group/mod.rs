@@ -22,6 +22,7 @@ use self::turn::Queueing;
 pub use self::turn::Turn;
 use crate::error::Subject;
 use crate::fleet::Replicas;
+use crate::lease::token::Suffix;
 use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
 use crate::setters::in_range;
 use crate::store::Namespace;
@@ -166,7 +167,7 @@ impl WaitGroup {
     pub async fn wait(&self, key: impl Into<Key>) -> Result<(), Error> {
         let wait = Wait { max_waiters: u32::MAX, ..self.wait };
         // A token that waits until no permit is held, and then holds nothing.
-        let ask = Ask::new((), Subject::Permit, b"/idle".as_slice().into(), holders::IDLE, Some(wait));
+        let ask = Ask::new((), Subject::Permit, Suffix::Text("/idle".into()), holders::IDLE, Some(wait));
         let lease = self.leases.acquire(key.into(), ask).await?;
         // This lease holds nothing, so its duration must not count as a hold time.
         lease.state.give_up();
@@ -278,7 +279,7 @@ impl WaitGroup {
             )));
         }
         // The permit may be of another process, as may be the next waiter.
-        self.leases.admission.revoke(id.key.clone(), id.token.as_bytes()).await
+        self.leases.admission.revoke(id.key.clone(), id.token.text().as_bytes()).await
     }
 
     /// Returns the name of the namespace.

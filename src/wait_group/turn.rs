@@ -1,11 +1,11 @@
 //! The order in which waiters are served: flows with fair shares, and classes.
 
-use std::io::Write as _;
+use std::fmt::Write as _;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::holders::{self, MOST_FLOWS};
-use crate::lease::token::Suffix;
+use crate::lease::token::{Ending, Suffix};
 use crate::setters::in_range;
 use crate::{Error, Key};
 
@@ -149,18 +149,18 @@ impl Queueing {
 
     /// Returns the suffix of a token: its weight, its limit, and its place among the waiters.
     pub(super) fn suffix(&self, key: &Key, turn: Turn, n: u32, limit: u32) -> Suffix {
-        let mut suffix = holders::suffix(n, limit);
+        let plain = Ending::Permit { weight: n, limit }.into();
         if !self.fair && self.classes == 1 && turn.flow.is_none() && self.newest.is_none() {
-            return suffix;
+            return plain;
         }
-        suffix.push(b'/');
+        let mut suffix = format!("{plain}/");
         let mut written = Ok(());
         if self.fair || turn.flow.is_some() {
             let flow = mix(hash(turn.flow.unwrap_or(0), key.as_bytes())) % MOST_FLOWS as u64;
             let cost = (u64::from(n) * COST / u64::from(turn.share.unwrap_or(1))).max(1);
             written = write!(suffix, "{flow:x}.{cost:x}.");
         } else {
-            suffix.extend_from_slice(b"..");
+            suffix.push_str("..");
         }
         if self.classes > 1 {
             written = written.and_then(|()| write!(suffix, "{:x}", self.aging.as_micros()));
@@ -169,7 +169,7 @@ impl Queueing {
             written = written.and_then(|()| write!(suffix, ".{:x}", after.as_micros()));
         }
         debug_assert!(written.is_ok(), "memory takes any text");
-        suffix
+        suffix.into()
     }
 }
 
@@ -195,9 +195,7 @@ mod tests {
     #[test]
     fn a_suffix_says_flow_cost_and_aging() {
         let (key, plain) = (Key::from("k"), Queueing::default());
-        let suffix = |queueing: &Queueing, key: &Key, turn, n| {
-            String::from_utf8(queueing.suffix(key, turn, n, 16).into_vec()).unwrap()
-        };
+        let suffix = |queueing: &Queueing, key: &Key, turn, n| queueing.suffix(key, turn, n, 16).to_string();
         assert_eq!(suffix(&plain, &key, Turn::new(), 2), "/2/16");
         let classes = Queueing { classes: 3, aging: Duration::from_secs(1), ..Queueing::default() };
         assert_eq!(suffix(&classes, &key, Turn::new(), 1), "/1/16/..f4240");

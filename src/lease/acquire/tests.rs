@@ -23,7 +23,7 @@ fn leases() -> Leases<Exclusive> {
 }
 
 fn ask(wait: Option<Wait>, early: Option<u32>) -> Ask {
-    Ask { early, ..Ask::new((), Subject::Lock, Suffix::new(), 0, wait) }
+    Ask { early, ..Ask::new((), Subject::Lock, Suffix::default(), 0, wait) }
 }
 
 /// Acquires at once.
@@ -252,7 +252,8 @@ async fn a_waiter_that_goes_away_leaves_the_others_in_line() {
 async fn several_leases_are_refused_until_the_first_one_ends() {
     let leases = leases();
     let [one, both] = [vec![Key::from("k")], vec!["other".into(), "k".into()]];
-    let acquire = async |keys: &[Key]| leases.acquire_all(None, keys, &vec![String::new(); keys.len()]).await;
+    let acquire =
+        async |keys: &[Key]| leases.acquire_all(None, keys, &vec![Suffix::default(); keys.len()]).await;
     let held = acquire(&one).await.unwrap();
     let refused = acquire(&both).await.unwrap_err();
     let retry_after = refused.retry_after().unwrap();

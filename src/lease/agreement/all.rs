@@ -13,6 +13,7 @@ use super::{LATE_IDS, SPANS, Side, States, TTLS, Tried as _, random_step, tokens
 use crate::lease::all::{self, AcquireAll, All};
 use crate::lease::holder::Exclusive;
 use crate::lease::key_state::Terms;
+use crate::lease::token::Token;
 use crate::store::{Cell as _, Client, Clock, Namespace};
 use crate::sync::lock;
 use crate::{Key, Store};
@@ -114,7 +115,7 @@ async fn a_key_of_another_type_takes_nothing() {
         let bad = format!("bad {part} {command}");
         let name = format!("td:{{agreement:{bad}}}:{part}");
         time.query::<()>(redis::cmd(command).arg(&name).arg("x")).unwrap();
-        let tokens = ["aaaaaaaaaaaaaaaa-1.2710", "aaaaaaaaaaaaaaaa-2.2710"].map(Arc::from);
+        let tokens = ["aaaaaaaaaaaaaaaa-1.2710", "aaaaaaaaaaaaaaaa-2.2710"].map(Token::from);
         let channels = SPANS.with(&store.channels());
         let acquire = AcquireAll { channels, spans: SPANS, ttl: 10_000, tokens: tokens.into() };
         let error = all.run(Key::of(["good", &bad]), acquire).await.unwrap_err();

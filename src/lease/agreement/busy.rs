@@ -59,7 +59,7 @@ impl<K: Tried> Pair<K> {
         }
     }
 
-    pub(super) fn token(&mut self, suffix: &str) -> Arc<str> {
+    pub(super) fn token(&mut self, suffix: &str) -> Token {
         self.tokens += 1;
         format!("aaaaaaaaaaaaaaaa-{:x}.{:x}{suffix}", self.tokens, self.ttl).into()
     }
@@ -73,22 +73,22 @@ impl<K: Tried> Pair<K> {
         lua
     }
 
-    pub(super) async fn call(&mut self, token: &Arc<str>, verb: VerbOf<K>, rank: i64) -> String {
+    pub(super) async fn call(&mut self, token: &Token, verb: VerbOf<K>, rank: i64) -> String {
         let terms = Terms { ttl: self.ttl, max_waiters: 1000, rank, placed: true };
-        self.take(Step::Calls(terms, vec![(Arc::clone(token), verb)])).await
+        self.take(Step::Calls(terms, vec![(token.clone(), verb)])).await
     }
 
-    pub(super) async fn acquire(&mut self, token: &Arc<str>, rank: i64) -> String {
+    pub(super) async fn acquire(&mut self, token: &Token, rank: i64) -> String {
         let query = Some(K::query(0, self.time.now));
         self.call(token, Verb::Acquire { query, bypass: false }, rank).await
     }
 
-    pub(super) async fn release(&mut self, token: &Arc<str>, rank: i64) {
+    pub(super) async fn release(&mut self, token: &Token, rank: i64) {
         let answer = self.call(token, Verb::Release { withdraws: false }, rank).await;
         assert!(answer.contains(&format!("{:?}", What::Released(Was::Held))), "{answer}");
     }
 
-    pub(super) async fn holds(&mut self, token: &Arc<str>, rank: i64) {
+    pub(super) async fn holds(&mut self, token: &Token, rank: i64) {
         let answer = self.acquire(token, rank).await;
         assert!(answer.contains("Acquired(Held {"), "{answer}");
     }
@@ -125,7 +125,7 @@ async fn line<K: Tried>(places: usize, rank: i64, suffix: impl Fn(u64) -> String
             pair.release(&held.pop_front().unwrap(), rank).await;
             let next = waits.pop_front().unwrap();
             let told = pair.told();
-            let id = format!("ids: [{}]", Token::parse(&next).unwrap().id);
+            let id = format!("ids: [{}]", next.waiter().unwrap().1);
             assert!(told.len() == 1 && told[0].contains(&id), "{n}: {told:?}, not {next}");
             held.push_back(next);
         }
@@ -167,7 +167,7 @@ async fn a_line_that_is_served_newest_first_is_kept() {
             assert!(answer.contains("before: 0") || n > 155, "{n}: {answer}");
             pair.release(&held, 0).await;
             let told = pair.told();
-            let id = format!("ids: [{}]", Token::parse(&newest).unwrap().id);
+            let id = format!("ids: [{}]", newest.waiter().unwrap().1);
             assert!(told.len() == 1 && told[0].contains(&id), "{n}: {told:?}, not {newest}");
             held = newest;
             let waiters = if n < 155 { 3 } else { 0 };
@@ -208,7 +208,7 @@ async fn renewed<K: Tried>(rank: i64, suffix: &str) {
         pair.holds(&token, rank).await;
         for _ in 0..20 {
             pair.pass(11 * HOUR);
-            let answer = pair.take(Step::Renew(Arc::clone(&token), DAY, 0)).await;
+            let answer = pair.take(Step::Renew(token.clone(), DAY, 0)).await;
             assert!(answer.contains("Some"), "{answer}");
         }
         pair.release(&token, rank).await;

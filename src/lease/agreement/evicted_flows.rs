@@ -1,8 +1,6 @@
 //! Flows whose tags were evicted alone, or whose first waiters were written by a version that gives these no scores of their
 //! own, and tickets at their end. The order is that of the step, which loses nothing.
 
-use std::sync::Arc;
-
 use super::busy::{Pair, SECOND};
 use super::{Step, Tried as _};
 use crate::lease::key_state::{Terms, Was};
@@ -19,8 +17,8 @@ const LINES: i64 = 1 << 48;
 /// The only permit is held, and two flows wait: of each the first one, and some behind it.
 struct Crowd {
     pair: Pair<Permits>,
-    held: Arc<str>,
-    waiters: Vec<Arc<str>>,
+    held: Token,
+    waiters: Vec<Token>,
     rank: i64,
 }
 
@@ -46,10 +44,10 @@ impl Crowd {
     }
 
     /// Adds a waiter.
-    async fn comes(&mut self, suffix: &str) -> Arc<str> {
+    async fn comes(&mut self, suffix: &str) -> Token {
         let token = self.pair.token(suffix);
         assert!(self.pair.acquire(&token, self.rank).await.contains("Queued"));
-        self.waiters.push(Arc::clone(&token));
+        self.waiters.push(token.clone());
         token
     }
 
@@ -58,18 +56,18 @@ impl Crowd {
     }
 
     /// Moves the first waiter of a flow to the front of its line, where older versions have it.
-    fn lose_head(&mut self, flow: i64, token: &Arc<str>) {
+    fn lose_head(&mut self, flow: i64, token: &Token) {
         let score = (self.rank << 49) + LINES + (flow << 26);
-        self.run(&["ZADD", QUEUE, &score.to_string(), token]);
+        self.run(&["ZADD", QUEUE, &score.to_string(), &token.text()]);
     }
 
     /// Releases, and returns the position of the waiter that holds then.
     async fn next(&mut self) -> usize {
         self.pair.release(&self.held.clone(), 0).await;
         let told = self.pair.told();
-        let id = |token: &str| format!("ids: [{}]", Token::parse(token).unwrap().id);
+        let id = |token: &Token| format!("ids: [{}]", token.waiter().unwrap().1);
         let next = self.waiters.iter().position(|token| told[0].contains(&id(token))).unwrap();
-        self.held = Arc::clone(&self.waiters[next]);
+        self.held = self.waiters[next].clone();
         next
     }
 
@@ -106,7 +104,7 @@ async fn tags_come_back_where_a_waiter_goes_away() {
     for leaves in [0, 3] {
         let mut crowd = Crowd::new(&[1, 1, 1, 2]).await;
         crowd.run(&["DEL", FLOWS]);
-        let waiter = Arc::clone(&crowd.waiters[leaves]);
+        let waiter = crowd.waiters[leaves].clone();
         let answer = crowd.pair.call(&waiter, Verb::Release { withdraws: false }, 0).await;
         assert!(answer.contains(&format!("{:?}", What::Released(Was::Waiting))), "{answer}");
         // The one behind it has its turn, which is before that of the other flow by their tokens.
@@ -143,10 +141,10 @@ async fn new_flows_come_after_those_whose_tags_are_gone() {
             1 => drop(crowd.pair.take(Step::Heartbeat(waiters[4..].to_vec())).await),
             _ => drop(crowd.pair.call(&waiters[9], Verb::Release { withdraws: false }, 0).await),
         }
-        let token: Arc<str> = "bbbbbbbbbbbbbbbb-77.1c9c380/1/1/3.400.".into();
+        let token: Token = "bbbbbbbbbbbbbbbb-77.1c9c380/1/1/3.400.".into();
         crowd.pair.acquire(&token, 0).await;
-        let first = waiters.iter().filter_map(|token| crowd.score(QUEUE, token)).min();
-        let mine = crowd.score(QUEUE, &token);
+        let first = waiters.iter().filter_map(|token| crowd.score(QUEUE, &token.text())).min();
+        let mine = crowd.score(QUEUE, &token.text());
         assert!(first.is_some() && mine > first && mine < Some(LINES), "{between}: {mine:?}, {first:?}");
     }
 }
@@ -170,11 +168,11 @@ async fn a_flow_whose_tag_is_gone_has_one_turn() {
 #[tokio::test]
 async fn tickets_begin_again() {
     let mut crowd = Crowd::new(&[1, 1, 1]).await;
-    let (line, last) = (LINES + (1 << 26), Arc::clone(&crowd.waiters[2]));
+    let (line, last) = (LINES + (1 << 26), crowd.waiters[2].clone());
     for ticket in [(1 << 26) - 2, (1 << 26) - 1] {
-        crowd.run(&["ZADD", QUEUE, &(line + ticket).to_string(), &last]);
+        crowd.run(&["ZADD", QUEUE, &(line + ticket).to_string(), &last.text()]);
         let token = crowd.comes("/1/1/1.400.").await;
-        let score = crowd.score(QUEUE, &token);
+        let score = crowd.score(QUEUE, &token.text());
         let expected = if ticket == (1 << 26) - 2 { ticket + 1 } else { 3 };
         assert_eq!(score, Some(line + expected));
     }
@@ -192,8 +190,8 @@ async fn tags_begin_again() {
             crowd.run(&["ZINCRBY", FLOWS, &more.to_string(), &member]);
         }
         for head in [0, 4, 9] {
-            let token = Arc::clone(&crowd.waiters[head]);
-            crowd.run(&["ZINCRBY", QUEUE, &more.to_string(), &token]);
+            let token = crowd.waiters[head].clone();
+            crowd.run(&["ZINCRBY", QUEUE, &more.to_string(), &token.text()]);
         }
         // The first one lowers the tags, the second one is before others.
         for suffix in ["/1/1/7.1000.", "/1/1/8.40."].iter().filter(|_| what == 1) {
@@ -220,7 +218,7 @@ async fn waiters_of_older_versions_are_served_in_turn() {
     for rank in [0, 2] {
         let mut crowd = Crowd::of_rank(rank, &[1, 1, 2, 2]).await;
         for (flow, at) in [(1, 0), (2, 2)] {
-            let token = Arc::clone(&crowd.waiters[at]);
+            let token = crowd.waiters[at].clone();
             crowd.lose_head(flow, &token);
         }
         let mut served = crowd.all(4).await;
@@ -235,16 +233,16 @@ async fn waiters_of_older_versions_are_served_in_turn() {
 async fn a_heartbeat_finds_the_first_waiter_of_a_flow() {
     for evicts in [false, true] {
         let mut crowd = Crowd::new(&[1, 1, 1, 2]).await;
-        let lost = Arc::clone(&crowd.waiters[3]);
+        let lost = crowd.waiters[3].clone();
         crowd.lose_head(2, &lost);
-        assert!(crowd.score(QUEUE, &lost) >= Some(LINES));
+        assert!(crowd.score(QUEUE, &lost.text()) >= Some(LINES));
         if evicts {
             crowd.run(&["DEL", FLOWS]);
         }
-        crowd.pair.take(Step::Heartbeat(vec![Arc::clone(&lost)])).await;
+        crowd.pair.take(Step::Heartbeat(vec![lost.clone()])).await;
         crowd.pair.release(&crowd.held.clone(), 0).await;
-        crowd.pair.take(Step::Heartbeat(vec![Arc::clone(&lost)])).await;
-        let score = crowd.score(QUEUE, &lost);
+        crowd.pair.take(Step::Heartbeat(vec![lost.clone()])).await;
+        let score = crowd.score(QUEUE, &lost.text());
         assert!(score >= Some(HEADS) && score < Some(LINES), "{evicts}: {score:?}");
     }
 }
@@ -255,15 +253,15 @@ async fn grants_find_the_first_waiter_of_a_flow() {
     let mut flows = [1; 100];
     flows[0] = 2;
     let mut crowd = Crowd::new(&flows).await;
-    let lost = Arc::clone(&crowd.waiters[0]);
+    let lost = crowd.waiters[0].clone();
     crowd.lose_head(2, &lost);
-    let mut held = Arc::clone(&crowd.held);
+    let mut held = crowd.held.clone();
     for next in crowd.waiters.clone().into_iter().skip(1).take(90) {
         let release = (std::mem::replace(&mut held, next), Verb::Release { withdraws: false });
         let release = Step::Calls(Terms::usual(SECOND), vec![release]);
         // The step, which loses nothing, would go another way.
         crowd.pair.lua.take(Permits::key(0), release, 0).await;
-        if crowd.score(QUEUE, &lost) < Some(LINES) {
+        if crowd.score(QUEUE, &lost.text()) < Some(LINES) {
             return;
         }
     }
@@ -280,7 +278,7 @@ async fn flows_without_first_waiters_and_tags_come_anew() {
     }
     crowd.run(&["DEL", FLOWS]);
     assert_eq!(crowd.next().await, 1);
-    assert_eq!(crowd.score(QUEUE, &waiters[0]), Some(HEADS + 2 * 0x400 - 1));
+    assert_eq!(crowd.score(QUEUE, &waiters[0].text()), Some(HEADS + 2 * 0x400 - 1));
     assert_eq!(crowd.score(FLOWS, &line(1)), Some(2 * 0x400 - 1));
 }
 
@@ -288,9 +286,9 @@ async fn flows_without_first_waiters_and_tags_come_anew() {
 #[tokio::test]
 async fn the_tags_of_thousands_of_flows_come_back() {
     let mut crowd = Crowd::new(&[1]).await;
-    let first = Arc::clone(&crowd.waiters[0]);
+    let first = crowd.waiters[0].clone();
     let flows: Vec<i64> = (16..2116).collect();
-    let beat = crowd.score(BEATS, &first).unwrap();
+    let beat = crowd.score(BEATS, &first.text()).unwrap();
     for (key, score, more) in [(QUEUE, HEADS, 2), (BEATS, beat, 0)] {
         let more = flows.iter().flat_map(|flow| {
             let score = score + more * flow;

@@ -10,11 +10,11 @@ const NOW: i64 = 1_000_000_000_000;
 const TTL: i64 = 30_000_000;
 const SPANS: Spans = Spans { grant: 1_500_000, alive: 7_000_000, tombstone: 60_000_000 };
 
-fn tokens(ids: [u64; 2]) -> [Arc<str>; 2] {
+fn tokens(ids: [u64; 2]) -> [Token; 2] {
     ids.map(|id| format!("aaaaaaaaaaaaaaaa-{id:x}.{TTL:x}").into())
 }
 
-fn acquire(tokens: &[Arc<str>]) -> AcquireAll {
+fn acquire(tokens: &[Token]) -> AcquireAll {
     AcquireAll { channels: "channels".into(), spans: SPANS, ttl: TTL, tokens: tokens.into() }
 }
 

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Arc;
-
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
@@ -20,35 +18,35 @@ const COST: i64 = 1024;
 struct Line {
     queue: Queue,
     next: u64,
-    orders: HashMap<Arc<str>, Flow>,
+    orders: HashMap<Token, Flow>,
 }
 
 impl Line {
-    fn comes(&mut self, number: i64, cost: i64) -> Arc<str> {
-        let token: Arc<str> = self.next.to_string().into();
+    fn comes(&mut self, number: i64, cost: i64) -> Token {
+        let token = Token::from(self.next.to_string());
         self.next += 1;
         let flow = Flow { number, cost };
-        self.orders.insert(Arc::clone(&token), flow);
+        self.orders.insert(token.clone(), flow);
         let order = Order { flow: Some(flow), ..Order::default() };
-        self.queue.line_up(Arc::clone(&token), (0, order), LATER, 0);
+        self.queue.line_up(token.clone(), (0, order), LATER, 0);
         token
     }
 
-    fn leaves(&mut self, token: &str) {
+    fn leaves(&mut self, token: &Token) {
         self.orders.remove(token);
         self.queue.leave(token);
     }
 
-    fn serves(&mut self) -> Option<(Arc<str>, Flow)> {
-        let token = Arc::clone(self.queue.first(0)?);
+    fn serves(&mut self) -> Option<(Token, Flow)> {
+        let token = self.queue.first(0)?.clone();
         self.queue.serve(&token, 0);
         let flow = self.orders.remove(&token).unwrap();
         Some((token, flow))
     }
 
     /// How many are served before a token.
-    fn turns_until(&mut self, token: &str) -> usize {
-        (0..).take_while(|_| *self.serves().unwrap().0 != *token).count()
+    fn turns_until(&mut self, token: &Token) -> usize {
+        (0..).take_while(|_| self.serves().unwrap().0 != *token).count()
     }
 
     fn waiters(&self, number: i64) -> usize {
@@ -201,8 +199,8 @@ fn each_flow_passes_a_waiter_twice_at_most() {
     let mut rng = StdRng::seed_from_u64(seed);
     for _ in 0..3000 {
         let mut line = Line::default();
-        let mut tokens: [Vec<Arc<str>>; 4] = Default::default();
-        let mut passed: HashMap<(Arc<str>, i64), u32> = HashMap::new();
+        let mut tokens: [Vec<Token>; 4] = Default::default();
+        let mut passed: HashMap<(Token, i64), u32> = HashMap::new();
         for _ in 0..60 {
             let number = rng.random_range(0..4);
             match rng.random_range(0..5) {
@@ -218,7 +216,7 @@ fn each_flow_passes_a_waiter_twice_at_most() {
                         let Some(first) = waiting.first().filter(|_| other as i64 != flow.number) else {
                             continue;
                         };
-                        let times = passed.entry((Arc::clone(first), flow.number)).or_default();
+                        let times = passed.entry((first.clone(), flow.number)).or_default();
                         *times += 1;
                         assert!(*times <= 2, "SEED={seed}: {first} of {other} by {}", flow.number);
                     }

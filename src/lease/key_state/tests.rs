@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+
 use super::*;
 use crate::lease::holder::{FENCES, Holder};
 use crate::wait_group::holders::PermitHolders;
@@ -14,32 +16,32 @@ const SPANS: Spans = Spans { grant: 1_500_000, alive: 7 * SECOND, tombstone: 60 
 type Locked = KeyState<Holder>;
 
 /// The token of a lock, with this ttl.
-fn token_of(id: u64, ttl: i64) -> Arc<str> {
+fn token_of(id: u64, ttl: i64) -> Token {
     format!("aaaaaaaaaaaaaaaa-{id:x}.{ttl:x}").into()
 }
 
-fn token(id: u64) -> Arc<str> {
+fn token(id: u64) -> Token {
     token_of(id, TTL)
 }
 
-fn permit(id: u64, suffix: &str) -> Arc<str> {
+fn permit(id: u64, suffix: &str) -> Token {
     format!("{}/{suffix}", token(id)).into()
 }
 
-fn ask_of<H: Holders>(state: &mut KeyState<H>, token: &Arc<str>, terms: Terms, now: i64) -> Standing {
+fn ask_of<H: Holders>(state: &mut KeyState<H>, token: &Token, terms: Terms, now: i64) -> Standing {
     state.acquire(token, terms, None, now, SPANS)
 }
 
-fn ask<H: Holders>(state: &mut KeyState<H>, token: &Arc<str>, max_waiters: i64, now: i64) -> Standing {
+fn ask<H: Holders>(state: &mut KeyState<H>, token: &Token, max_waiters: i64, now: i64) -> Standing {
     ask_of(state, token, Terms { max_waiters, ..Terms::usual(TTL) }, now)
 }
 
-fn release<H: Holders>(state: &mut KeyState<H>, token: &Arc<str>, now: i64) -> Was {
+fn release<H: Holders>(state: &mut KeyState<H>, token: &Token, now: i64) -> Was {
     state.release(token, false, now, SPANS)
 }
 
 /// A lock that the first token holds, and for which the others wait.
-fn crowd() -> (Locked, [Arc<str>; 4]) {
+fn crowd() -> (Locked, [Token; 4]) {
     let (mut state, tokens) = (Locked::default(), [1, 2, 3, 4].map(token));
     let standing = |state: &mut Locked, nth: usize| ask(state, &tokens[nth], 9, START);
     assert_eq!(standing(&mut state, 0), Standing::Held { expiry: START + TTL, fence: START });
@@ -176,7 +178,7 @@ fn a_release_grants_the_lock_to_the_next_waiter() {
 #[test]
 fn an_acquire_that_was_withdrawn_is_refused_for_a_while() {
     let (mut state, [a, b, c, _]) = (Locked::default(), [1, 2, 3, 4].map(token));
-    let withdraw = |state: &mut Locked, token: &Arc<str>, now| state.release(token, true, now, SPANS);
+    let withdraw = |state: &mut Locked, token: &Token, now| state.release(token, true, now, SPANS);
     assert_eq!(withdraw(&mut state, &a, START), Was::Neither);
     assert_eq!(withdraw(&mut state, &b, START + 30 * SECOND), Was::Neither);
     let end = START + SPANS.tombstone;
@@ -199,7 +201,7 @@ fn a_queue_is_kept_while_waiters_are_alive() {
     let (mut state, [a, b, c, d]) = crowd();
     state.renew(&a, 50 * SECOND, 0, START);
     let end = START + SPANS.tombstone;
-    let stands = |state: &Locked, token: &Arc<str>, now| {
+    let stands = |state: &Locked, token: &Token, now| {
         let mut state = state.clone();
         state.sweep(now);
         (state.queue.contains(token), state.is_in_use(now))
@@ -311,7 +313,7 @@ fn a_look_shows_who_holds_by_the_end() {
         (used, waiting, holders.into_iter().map(|(token, expiry, _)| (token, expiry)).collect::<Vec<_>>())
     };
     let (soon, later) = (START + TTL, START + 2 * TTL);
-    let all = vec![(b, soon), (a, soon), (Arc::clone(&c), later)];
+    let all = vec![(b, soon), (a, soon), (c.clone(), later)];
     assert_eq!(shown(&state, START), (4, 1, all));
     assert_eq!(shown(&state, soon), (1, 1, vec![(c, later)]));
     assert_eq!(shown(&state, later), (0, 0, vec![]));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::super::key_state::Standing;
 use super::super::operations::{self, Answer};
 use super::super::options::{Holding, micros};
+use super::super::token::Token;
 use super::super::tokens::{
     Effect, Effects, Entry, Event, Grant, Notice, Now, Party, Release, Renewed, Stage, Tokens, Told,
 };
@@ -79,13 +80,13 @@ impl Party for Names {
         &waiter.holding
     }
 
-    fn token(&mut self, waiter: &Seated) -> (u64, Arc<str>) {
+    fn token(&mut self, waiter: &Seated) -> (u64, Token) {
         if self.asks == self.rules.asks {
             return (NONE_LEFT, "".into());
         }
         let token = self.rules.token(waiter.seat, self.asks);
         self.asks += 1;
-        (token as u64, Arc::clone(self.rules.name(token)))
+        (token as u64, self.rules.name(token).clone())
     }
 
     fn lease(&mut self, waiter: &Seated, grant: Grant) -> Held {
@@ -465,7 +466,7 @@ impl<H: Modelled> World<H> {
         let is_over = !held.validity.holds(at);
         let release = Release {
             key: Self::key(),
-            token: Arc::clone(self.rules.name(held.token)),
+            token: self.rules.name(held.token).clone(),
             withdrawn: held.twice,
             renews: false,
             ttl: micros(ticks(self.rules.of(held.token).ttl)),

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::super::key_state::{Spans, Terms};
 use super::super::options::{Holding, LeaseOptions};
+use super::super::token::Token;
 use super::super::tokens;
 use super::client::DRIFT;
 use crate::telemetry::Leases;
@@ -66,7 +67,7 @@ pub(super) struct Rules {
     pub(super) unless: &'static [&'static str],
     /// The start of time.
     pub(super) epoch: Instant,
-    pub(super) names: Vec<Arc<str>>,
+    pub(super) names: Vec<Token>,
     /// The options of each seat.
     pub(super) holdings: Vec<Arc<Holding>>,
 }
@@ -292,7 +293,7 @@ impl Rules {
         self.seats[self.seat_of(token)]
     }
 
-    pub(super) fn name(&self, token: usize) -> &Arc<str> {
+    pub(super) fn name(&self, token: usize) -> &Token {
         &self.names[token]
     }
 

@@ -1,12 +1,13 @@
 //! The key on the server: the crate's own [`KeyState`] and operations, except for the flaws.
 
-use std::sync::Arc;
+use std::slice;
 
 use super::super::flows::Order;
 use super::super::key_state::{KeyState, Standing};
 use super::super::kind::Holders;
 use super::super::outcome::{Completing, Entered};
 use super::super::queue::Queue;
+use super::super::token::Token;
 use super::rules::{Flaw, Rules, TICK};
 use super::turns::Turns;
 use crate::store::{Cell as _, Push};
@@ -35,16 +36,16 @@ impl<H: Holders> Holders for Flawed<H> {
         self.holders.used()
     }
 
-    fn tokens(&self) -> Vec<Arc<str>> {
+    fn tokens(&self) -> Vec<Token> {
         self.holders.tokens()
     }
 
-    fn held(&self, token: &str, now: i64) -> Option<(i64, i64)> {
+    fn held(&self, token: &Token, now: i64) -> Option<(i64, i64)> {
         let (expiry, fence) = self.holders.held(token, now)?;
         Some((expiry, if self.has(Flaw::FenceIsTheClock) { now } else { fence }))
     }
 
-    fn fits(&self, token: &str) -> bool {
+    fn fits(&self, token: &Token) -> bool {
         self.holders.fits(token)
     }
 
@@ -56,12 +57,12 @@ impl<H: Holders> Holders for Flawed<H> {
         H::counted(queue, rank)
     }
 
-    fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64 {
+    fn hold(&mut self, token: &Token, expiry: i64, now: i64, queue: &Queue) -> i64 {
         let fence = self.holders.hold(token, expiry, now, queue);
         if self.has(Flaw::FenceIsTheClock) { now } else { fence }
     }
 
-    fn extend(&mut self, token: &str, expiry: i64, now: i64) {
+    fn extend(&mut self, token: &Token, expiry: i64, now: i64) {
         self.holders.extend(token, expiry, now);
     }
 
@@ -69,7 +70,7 @@ impl<H: Holders> Holders for Flawed<H> {
         self.holders.raise(fence, now);
     }
 
-    fn forget(&mut self, token: &str) -> bool {
+    fn forget(&mut self, token: &Token) -> bool {
         self.holders.forget(token)
     }
 
@@ -81,11 +82,11 @@ impl<H: Holders> Holders for Flawed<H> {
         }
     }
 
-    fn order(token: &str) -> Order {
+    fn order(token: &Token) -> Order {
         H::order(token)
     }
 
-    fn head(&self, queue: &Queue, turn: &mut bool, now: i64) -> Option<Arc<str>> {
+    fn head(&self, queue: &Queue, turn: &mut bool, now: i64) -> Option<Token> {
         let head = self.holders.head(queue, turn, now);
         if !self.has(Flaw::SmallGoesFirst) {
             return head;
@@ -167,7 +168,7 @@ impl<H: Holders> Server<H> {
         self.now += ticks * TICK;
         let places = self.places(rules);
         // Renews nothing, and sweeps.
-        self.state.renew("", 0, 0, self.now);
+        self.state.renew(&"".into(), 0, 0, self.now);
         self.state.tombstones.retain(|_, until| *until > self.now);
         let (now, after) = (self.now, self.places(rules));
         self.seen.keep(rules, &after, now);
@@ -273,7 +274,7 @@ impl<H: Holders> Server<H> {
             state.queue.heartbeat(name, now + spans.alive);
             if rules.has(Flaw::EvictionUnnoticed) {
                 // Releases nothing, and grants.
-                state.release(&Arc::from(""), false, now, spans);
+                state.release(&"".into(), false, now, spans);
             }
             return match state.holders.held(name, now) {
                 Some((expiry, fence)) => Standing::Held { expiry, fence },
@@ -281,7 +282,7 @@ impl<H: Holders> Server<H> {
                 None => Standing::Refused { soonest: 0, before: 0 },
             };
         }
-        let (_, standings) = state.heartbeat(&[Arc::clone(name)], now, spans);
+        let (_, standings) = state.heartbeat(slice::from_ref(name), now, spans);
         standings[0]
     }
 }

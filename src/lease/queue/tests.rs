@@ -10,6 +10,10 @@ const ALIVE: i64 = 100;
 
 const PLAIN: Order = Order { flow: None, aging: None, newest: None };
 
+fn token(text: &str) -> Token {
+    text.into()
+}
+
 fn of_flow(number: i64) -> Order {
     Order { flow: Some(Flow { number, cost: 4 }), ..PLAIN }
 }
@@ -23,18 +27,18 @@ fn newest(after: i64) -> Order {
 }
 
 /// A waiter comes. Returns what [`Queue::line_up`] does.
-fn comes(queue: &mut Queue, token: &str, rank: i64, order: Order, now: i64) -> (bool, Option<i64>) {
-    queue.line_up(token.into(), (rank, order), ALIVE, now)
+fn comes(queue: &mut Queue, text: &str, rank: i64, order: Order, now: i64) -> (bool, Option<i64>) {
+    queue.line_up(text.into(), (rank, order), ALIVE, now)
 }
 
-fn first(queue: &Queue, now: i64) -> &str {
-    queue.first(now).unwrap()
+fn first(queue: &Queue, now: i64) -> String {
+    queue.first(now).unwrap().to_string()
 }
 
 /// Serves one after the other, all at the same time.
 fn served(queue: &mut Queue, now: i64) -> String {
     let next = || {
-        let token = Arc::clone(queue.first(now)?);
+        let token = queue.first(now)?.clone();
         queue.serve(&token, now);
         Some(token.to_string())
     };
@@ -59,22 +63,22 @@ fn a_position_counts_the_waiters_with_a_lower_score() {
     ] {
         comes(&mut queue, token, rank, order, 0);
     }
-    let position = |token: char| queue.position(&token.to_string());
+    let position = |token: char| queue.position(&token.to_string().into());
     assert_eq!("abcdefghij".chars().map(position).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
     assert_eq!(position('z'), 0);
     assert_eq!([-1, 0, 1, 8].map(|rank| queue.ahead(rank)), [0, 7, 10, 10]);
     assert_eq!(
-        [0, 1, 2].map(|rank| queue.first_of(rank).map(|token| &**token)),
-        [Some("a"), Some("h"), None]
+        [0, 1, 2].map(|rank| queue.first_of(rank).map(Token::to_string)),
+        [Some("a".into()), Some("h".into()), None]
     );
     // Flows take turns.
     assert_eq!(served(&mut queue.clone(), 0), "abcdegfhij");
     // Who goes away is before nobody.
     for token in ["a", "c", "h"] {
-        assert_eq!(queue.leave(token), Some(ALIVE));
+        assert_eq!(queue.leave(&token.into()), Some(ALIVE));
     }
-    assert_eq!(queue.leave("a"), None);
-    let position = |token: char| queue.position(&token.to_string());
+    assert_eq!(queue.leave(&token("a")), None);
+    let position = |token: char| queue.position(&token.to_string().into());
     assert_eq!("bdefgij".chars().map(position).collect::<Vec<_>>(), (0..7).collect::<Vec<_>>());
     assert_eq!([0, 1].map(|rank| queue.ahead(rank)), [5, 7]);
     assert_eq!(served(&mut queue, 0), "bdefgij");
@@ -98,11 +102,11 @@ fn a_rank_that_waits_for_too_long_is_served_first() {
     assert_eq!(queue.due(0, || aging(100), 50), None);
     assert_eq!(queue.due(0, || PLAIN, 50), None, "a waiter of this rank would wait for any time");
     // After one was served its rank waits anew. The time of a rank without waiters says nothing.
-    queue.serve("c", 17);
-    assert_eq!((first(&queue, 17), queue.due(0, || aging(10), 17)), ("b", Some(1)));
-    queue.serve("b", 17);
+    queue.serve(&token("c"), 17);
+    assert_eq!((first(&queue, 17), queue.due(0, || aging(10), 17)), ("b".into(), Some(1)));
+    queue.serve(&token("b"), 17);
     assert_eq!([17, 26, 27].map(|now| first(&queue, now)), ["a", "a", "d"]);
-    queue.leave("d");
+    queue.leave(&token("d"));
     assert_eq!(served(&mut queue, 90), "az");
     // Of the first class and of the last rank nothing is recorded. Of the others it is with the first that needs it.
     let mut queue = Queue::default();
@@ -133,17 +137,17 @@ fn the_newest_is_served_first_once_there_have_been_waiters_for_a_while() {
     assert_eq!(comes(&mut queue, "d", 1, newest(10), 30), (false, Some(1)));
     assert_eq!(comes(&mut queue, "e", 1, PLAIN, 30), (false, None));
     assert_eq!(first(&queue, 30), "x");
-    queue.leave("x");
+    queue.leave(&token("x"));
     assert_eq!([29, 30].map(|now| first(&queue, now)), ["a", "e"]);
     // Who does not send heartbeats any more loses its place, so that others are not judged by its setting for ever.
     assert_eq!(first(&queue, ALIVE), "a");
-    assert!(queue.heartbeat("a", ALIVE + 1) && !queue.heartbeat("q", ALIVE + 1));
+    assert!(queue.heartbeat(&token("a"), ALIVE + 1) && !queue.heartbeat(&token("q"), ALIVE + 1));
     assert_eq!(first(&queue, ALIVE), "e");
     assert_eq!(served(&mut queue, 30), "edcba");
     // The setting of the first waiter counts. The time counts from the first one that has it.
     comes(&mut queue, "p", 1, PLAIN, 40);
     assert_eq!(comes(&mut queue, "n", 1, newest(10), 60), (true, None));
-    queue.leave("p");
+    queue.leave(&token("p"));
     comes(&mut queue, "m", 1, newest(10), 61);
     assert_eq!([69, 70].map(|now| first(&queue, now)), ["n", "m"]);
     // A time ahead of the clock is from before the clock was set back.
@@ -171,15 +175,15 @@ fn the_place_in_a_flow_is_told() {
 
 #[test]
 fn a_place_that_was_evicted_is_taken_by_another() {
-    let mut queue = Queue::default();
+    let (mut queue, [a, b]) = (Queue::default(), ["a", "b"].map(token));
     comes(&mut queue, "a", 0, PLAIN, 0);
-    assert!(queue.has_place("a") && queue.has_places() && !queue.is_evicted());
+    assert!(queue.has_place(&a) && queue.has_places() && !queue.is_evicted());
     queue.evict();
-    assert!(!queue.has_place("a") && !queue.has_places() && queue.is_evicted() && queue.contains("a"));
+    assert!(!queue.has_place(&a) && !queue.has_places() && queue.is_evicted() && queue.contains(&a));
     assert_eq!(comes(&mut queue, "b", 0, PLAIN, 0), (true, None));
-    assert!(queue.has_place("b") && !queue.has_place("a") && queue.is_evicted());
-    assert_eq!((queue.leave("a"), queue.ahead(0)), (Some(ALIVE), 1));
-    assert!(queue.has_place("b") && !queue.is_evicted() && !queue.contains("a"));
+    assert!(queue.has_place(&b) && !queue.has_place(&a) && queue.is_evicted());
+    assert_eq!((queue.leave(&a), queue.ahead(0)), (Some(ALIVE), 1));
+    assert!(queue.has_place(&b) && !queue.is_evicted() && !queue.contains(&a));
 }
 
 #[test]
@@ -188,10 +192,10 @@ fn who_sends_no_heartbeats_is_dropped() {
     for token in ["a", "b", "c"] {
         comes(&mut queue, token, 0, PLAIN, 0);
     }
-    queue.heartbeat("b", ALIVE + 1);
+    queue.heartbeat(&token("b"), ALIVE + 1);
     queue.drop_dead(ALIVE - 1);
     assert_eq!(queue.ahead(0), 3);
-    assert_eq!([ALIVE - 1, ALIVE].map(|now| queue.is_alive("a", now)), [true, false]);
+    assert_eq!([ALIVE - 1, ALIVE].map(|now| queue.is_alive(&token("a"), now)), [true, false]);
     queue.drop_dead(ALIVE);
     assert_eq!(served(&mut queue, ALIVE), "b");
 }

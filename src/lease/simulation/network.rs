@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::super::key_state::{KeyState, Spans, Standing, Terms};
 use super::super::operations;
 use super::super::options::{Holding, micros};
+use super::super::token::{Ending, Suffix, Token};
 use super::super::tokens::{Effect, Effects, Event, Notice, Now, Release, Renewed, Rules, Told};
 use super::super::validity::Anchor;
 use super::process::{Actor, Doing, Lease, Names, Process, Received, holding, process_of, waiter};
@@ -53,7 +54,7 @@ pub(super) struct Simulation<H> {
     is_traced: bool,
     waiters: u64,
     /// The tokens of all acquires, and since when each is in use on the server while its process does not know it.
-    acquired: Vec<(u64, Arc<str>, Option<Instant>)>,
+    acquired: Vec<(u64, Token, Option<Instant>)>,
     referee: Referee,
 }
 
@@ -105,12 +106,12 @@ enum Op {
     /// `actor`: whose own future awaits the answer.
     Acquire {
         id: u64,
-        token: Arc<str>,
+        token: Token,
         rank: i64,
         actor: Option<usize>,
     },
     Release {
-        token: Arc<str>,
+        token: Token,
         withdrawn: bool,
         owed: Option<u64>,
     },
@@ -118,7 +119,7 @@ enum Op {
         lease: Lease,
     },
     Heartbeat {
-        waiters: Vec<(u64, Arc<str>)>,
+        waiters: Vec<(u64, Token)>,
     },
 }
 
@@ -417,8 +418,8 @@ impl<H: Simulated> Simulation<H> {
         for effect in effects {
             match effect {
                 Effect::Acquire { id, token, .. } => {
-                    let rank = i64::from(token.ends_with("/r"));
-                    self.acquired.push((id, Arc::clone(&token), None));
+                    let rank = i64::from(token.ending() == Ok(Ending::Reader));
+                    self.acquired.push((id, token.clone(), None));
                     if let Some(actor) = own
                         && let Doing::Waits { own, .. } = &mut self.actors[actor].doing
                     {
@@ -517,7 +518,7 @@ impl<H: Simulated> Simulation<H> {
             }
             Op::Renew { lease } => Answer::Renewed(self.server.renew(&lease.token, ttl, 0, now)),
             Op::Heartbeat { waiters } => {
-                let tokens: Vec<_> = waiters.iter().map(|(_, token)| Arc::clone(token)).collect();
+                let tokens: Vec<_> = waiters.iter().map(|(_, token)| token.clone()).collect();
                 let (soonest, each) = self.server.heartbeat(&tokens, now, spans);
                 Answer::Stands { soonest, each }
             }
@@ -649,10 +650,10 @@ impl<H: Simulated> Simulation<H> {
     fn arrives(&mut self, actor: usize) {
         let (process, weight) = (self.actors[actor].process, self.actors[actor].weight);
         let suffix = match self.leases {
-            Leases::Mutex => String::new(),
-            Leases::Permits => format!("/{weight}/{}", self.capacity),
-            Leases::ReadWrite if weight == 1 => "/r".to_owned(),
-            Leases::ReadWrite => "/w2".to_owned(),
+            Leases::Mutex => Suffix::default(),
+            Leases::Permits => format!("/{weight}/{}", self.capacity).into(),
+            Leases::ReadWrite if weight == 1 => Ending::Reader.into(),
+            Leases::ReadWrite => Ending::Writer { row: 2 }.into(),
         };
         self.waiters += 1;
         let waiter = waiter(actor, self.waiters, Arc::clone(&self.holding), suffix);
@@ -698,7 +699,7 @@ impl<H: Simulated> Simulation<H> {
                 }
                 let mut seen = lease.clone();
                 if self.flaw == Flaw::OneFence {
-                    seen.fence = seen.token.len() as i64;
+                    seen.fence = seen.token.text().len() as i64;
                 }
                 self.referee.holds(&seen, self.actors[actor].weight, self.leases, self.capacity);
                 self.actors[actor].doing = Doing::Holds(lease);
@@ -721,7 +722,7 @@ impl<H: Simulated> Simulation<H> {
         let (ttl, left) = (micros(options.ttl), options.ttl + 7000 * MS);
         let release = Release {
             key: "k".into(),
-            token: Arc::clone(&lease.token),
+            token: lease.token.clone(),
             withdrawn: lease.twice,
             renews: false,
             ttl,

@@ -10,6 +10,7 @@ use crate::error::Cause;
 use crate::lease::key_state::Standing;
 use crate::lease::operations::Answer;
 use crate::lease::options::{Holding, LeaseOptions};
+use crate::lease::token::Suffix;
 use crate::lease::tokens::{Effect, Effects, Event, Notice, Now, Release, Rules, Told};
 use crate::store::{Link, Signal};
 use crate::{Error, Key, telemetry};
@@ -67,17 +68,17 @@ impl Steps {
 
 pub(super) fn of(number: u64, options: LeaseOptions) -> Waiter {
     let holding = Holding::new(options, telemetry::Leases::new("permit", "simulation"));
-    waiter(0, number, Arc::new(holding), String::new())
+    waiter(0, number, Arc::new(holding), Suffix::default())
 }
 
 /// A waiter whose permit lasts for 30 s.
 pub(super) fn single(number: u64) -> Waiter {
-    waiter(0, number, holding(ms(30_000), Leases::Permits), String::new())
+    waiter(0, number, holding(ms(30_000), Leases::Permits), Suffix::default())
 }
 
 /// A waiter in the line of its process.
 pub(super) fn in_line(number: u64, ttl: u64) -> Waiter {
-    waiter(0, number, holding(ms(ttl), Leases::Mutex), String::new())
+    waiter(0, number, holding(ms(ttl), Leases::Mutex), Suffix::default())
 }
 
 /// What is sent or told, in short.

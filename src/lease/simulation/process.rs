@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use tokio::time::Instant;
 
 use super::super::options::{Holding, LeaseOptions};
-use super::super::token;
+use super::super::token::{Suffix, Token};
 use super::super::tokens::{Grant, Party, Rules, Tokens};
 use super::super::validity::{Drift, Validity};
 use super::Leases;
@@ -63,7 +63,7 @@ pub(crate) struct Waiter {
     /// A number of its own.
     number: u64,
     pub(super) holding: Arc<Holding>,
-    pub(super) suffix: String,
+    pub(super) suffix: Suffix,
 }
 
 impl PartialEq for Waiter {
@@ -77,7 +77,7 @@ pub(crate) struct Lease {
     pub(super) actor: usize,
     pub(super) id: u64,
     pub(super) fence: i64,
-    pub(super) token: Arc<str>,
+    pub(super) token: Token,
     pub(super) twice: bool,
     pub(super) offered: bool,
     state: Arc<Mutex<(Validity, bool)>>,
@@ -126,10 +126,10 @@ impl Party for Names {
         !waiter.holding.options.cohorts && waiter.number % 8 == 7
     }
 
-    fn token(&mut self, waiter: &Waiter) -> (u64, Arc<str>) {
+    fn token(&mut self, waiter: &Waiter) -> (u64, Token) {
         self.next += 1;
         let id = (self.process as u64) << 32 | self.next;
-        (id, token::write(&format!("{:016x}", self.process), id, &waiter.holding.marks, &waiter.suffix))
+        (id, Token::new(self.process as u64, id, &waiter.holding.marks, &waiter.suffix))
     }
 
     fn lease(&mut self, waiter: &Waiter, grant: Grant) -> Lease {
@@ -159,6 +159,6 @@ pub(super) fn holding(ttl: std::time::Duration, leases: Leases) -> Arc<Holding> 
     Arc::new(Holding::new(options, leases))
 }
 
-pub(super) fn waiter(actor: usize, number: u64, holding: Arc<Holding>, suffix: String) -> Waiter {
+pub(super) fn waiter(actor: usize, number: u64, holding: Arc<Holding>, suffix: Suffix) -> Waiter {
     Waiter { actor, number, holding, suffix }
 }

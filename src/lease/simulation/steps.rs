@@ -13,6 +13,7 @@ use crate::lease::Validity;
 use crate::lease::key_state::Standing;
 use crate::lease::operations::Answer;
 use crate::lease::options::{Holding, LeaseOptions};
+use crate::lease::token::Suffix;
 use crate::lease::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party as _, Renewed};
 use crate::store::{Link, Signal};
 use crate::telemetry;
@@ -42,7 +43,7 @@ impl Steps {
 
     /// A waiter comes. Returns the id of its acquire.
     fn arrives(&mut self, number: u64) -> (Waiter, u64) {
-        let waiter = waiter(0, number, holding(Duration::from_secs(30), self.leases), String::new());
+        let waiter = waiter(0, number, holding(Duration::from_secs(30), self.leases), Suffix::default());
         let effects = self.step(0, Event::Arrives { key: "k".into(), waiter: waiter.clone() });
         let [Effect::Acquire { id, .. }] = effects[..] else { panic!("{effects:?}") };
         (waiter, id)
@@ -128,7 +129,7 @@ fn a_crowd_is_withdrawn_in_turns() {
 #[test]
 fn a_lease_whose_acquire_was_sent_twice_is_withdrawn() {
     let mut steps = Steps::of(Leases::Permits);
-    let waiter = waiter(0, 0, holding(Duration::from_secs(30), Leases::Permits), String::new());
+    let waiter = waiter(0, 0, holding(Duration::from_secs(30), Leases::Permits), Suffix::default());
     let party = &mut steps.process.tokens.party;
     let (id, token) = party.token(&waiter);
     let (at, ends) = (steps.began, steps.began + Duration::from_secs(20));
@@ -146,7 +147,7 @@ fn a_lease_whose_acquire_was_sent_twice_is_withdrawn() {
 fn holds(steps: &mut Steps, renew: Option<u64>) -> (u64, Instant) {
     let options = LeaseOptions { watchdog: renew.is_some(), ..LeaseOptions::default() };
     let holding = Arc::new(Holding::new(options, telemetry::Leases::new("permit", "simulation")));
-    let waiter = waiter(0, 0, holding, String::new());
+    let waiter = waiter(0, 0, holding, Suffix::default());
     let party = &mut steps.process.tokens.party;
     let (id, token) = party.token(&waiter);
     let (at, ends) = (steps.began, steps.began + Duration::from_secs(29));

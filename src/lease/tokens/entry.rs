@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::super::options::{Holding, LeaseOptions};
+use super::super::token::Token;
 use super::super::validity::{Anchor, Validity};
 use super::{Grant, Line, Party, Release};
 use crate::Key;
@@ -18,7 +19,7 @@ const ACCEPT: Duration = Duration::from_secs(1);
 pub(crate) struct Entry<P: Party> {
     id: u64,
     pub(super) key: Key,
-    pub(crate) token: Arc<str>,
+    pub(crate) token: Token,
     /// The options that it acquires with.
     pub(super) holding: Arc<Holding>,
     pub(crate) stage: Stage<P>,
@@ -80,7 +81,7 @@ pub(super) enum Doubt {
 }
 
 impl<P: Party> Entry<P> {
-    pub(super) fn new(id: u64, key: Key, token: Arc<str>, holding: Arc<Holding>, stage: Stage<P>) -> Self {
+    pub(super) fn new(id: u64, key: Key, token: Token, holding: Arc<Holding>, stage: Stage<P>) -> Self {
         let (line, cohort, twice, due) = (Line::default(), false, false, None);
         Self { id, key, token, holding, stage, line, cohort, twice, due }
     }
@@ -124,7 +125,7 @@ impl<P: Party> Entry<P> {
 
     /// Returns what a waiter gets. `offered`: it has to accept it first.
     pub(super) fn grant(&self, fence: i64, validity: &Validity, at: Instant, offered: bool) -> Grant {
-        let (key, token, validity) = (self.key.clone(), Arc::clone(&self.token), validity.clone());
+        let (key, token, validity) = (self.key.clone(), self.token.clone(), validity.clone());
         Grant { key, token, id: self.id, fence, twice: self.twice, validity, at, offered }
     }
 

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::super::key_state::Standing;
 use super::super::operations::Answer;
 use super::super::options::{Holding, micros};
+use super::super::token::Token;
 use super::super::validity::{Anchor, Validity};
 use crate::store::{Link, Signal};
 use crate::{Error, Key};
@@ -38,7 +39,7 @@ pub(crate) trait Party {
     }
 
     /// Returns a new id, and the token that contains it.
-    fn token(&mut self, waiter: &Self::Waiter) -> (u64, Arc<str>);
+    fn token(&mut self, waiter: &Self::Waiter) -> (u64, Token);
 
     /// Makes the lease for a waiter.
     fn lease(&mut self, waiter: &Self::Waiter, grant: Grant) -> Self::Lease;
@@ -48,7 +49,7 @@ pub(crate) trait Party {
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
     pub(crate) key: Key,
-    pub(crate) token: Arc<str>,
+    pub(crate) token: Token,
     pub(crate) id: u64,
     pub(crate) fence: i64,
     /// Whether the acquire may run again, after the release.
@@ -135,7 +136,7 @@ pub(crate) enum Notice<F> {
 #[derive(Clone, Debug)]
 pub(crate) struct Release {
     pub(crate) key: Key,
-    pub(crate) token: Arc<str>,
+    pub(crate) token: Token,
     /// Whether the acquire may run after the release.
     pub(crate) withdrawn: bool,
     /// Whether the lease is renewed instead.
@@ -147,8 +148,8 @@ pub(crate) struct Release {
 }
 
 impl Release {
-    pub(crate) fn new(key: &Key, token: &Arc<str>, withdrawn: bool, ttl: Duration, left: Duration) -> Self {
-        let (key, token, ttl) = (key.clone(), Arc::clone(token), micros(ttl));
+    pub(crate) fn new(key: &Key, token: &Token, withdrawn: bool, ttl: Duration, left: Duration) -> Self {
+        let (key, token, ttl) = (key.clone(), token.clone(), micros(ttl));
         Self { key, token, withdrawn, renews: false, ttl, left }
     }
 }
@@ -157,11 +158,11 @@ impl Release {
 #[derive(Clone, Debug)]
 pub(crate) enum Effect<P: Party> {
     /// Send an acquire. Its waiter does so, if it has just arrived; otherwise it is sent in the background.
-    Acquire { id: u64, key: Key, token: Arc<str>, options: Arc<Holding> },
+    Acquire { id: u64, key: Key, token: Token, options: Arc<Holding> },
     /// Send a release. `owed`: the number under which it must be answered, if it can fail.
     Release { release: Release, owed: Option<u64> },
     /// Send a heartbeat for waiters of a key.
-    Heartbeat { key: Key, waiters: Vec<(u64, Arc<str>)> },
+    Heartbeat { key: Key, waiters: Vec<(u64, Token)> },
     /// Renew a lease. `extends`: for its full ttl; otherwise only ask whether it is held.
     Renew { lease: P::Lease, extends: bool },
     /// A renewal that was sent at `sent` made a lease valid until then.

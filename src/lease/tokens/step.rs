@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::super::key_state::Standing;
 use super::super::operations::{Answer, What};
 use super::super::options::LeaseOptions;
+use super::super::token::Token;
 use super::super::validity::Anchor;
 use super::entry::Doubt;
 use super::event::By;
@@ -107,7 +108,7 @@ impl<P: Party> Tokens<P> {
         let options = Arc::clone(P::options(first));
         let (id, token) = self.party.token(first);
         let stage = Stage::Acquiring { in_background, failed: false, early: false };
-        let mut entry = Entry::new(id, key.clone(), Arc::clone(&token), Arc::clone(&options), stage);
+        let mut entry = Entry::new(id, key.clone(), token.clone(), Arc::clone(&options), stage);
         (entry.line, entry.cohort) = (line, cohort);
         self.insert(id, entry);
         self.effects.push(Effect::Acquire { id, key, token, options });
@@ -314,7 +315,7 @@ impl<P: Party> Tokens<P> {
     }
 
     fn run_due(&mut self) {
-        let mut heartbeats = HashMap::<Key, Vec<(u64, Arc<str>)>>::new();
+        let mut heartbeats = HashMap::<Key, Vec<(u64, Token)>>::new();
         while let Some((due, slot)) = self.due.first().copied().filter(|(due, _)| *due <= self.now.at) {
             self.due.remove(&(due, slot));
             let id = match slot {
@@ -330,7 +331,7 @@ impl<P: Party> Tokens<P> {
                 Stage::Acquiring { .. } => self.acquire_is_due(id),
                 Stage::Queued { gone: true, .. } => self.place_lost(id),
                 Stage::Queued { .. } => {
-                    heartbeats.entry(entry.key.clone()).or_default().push((id, Arc::clone(&entry.token)));
+                    heartbeats.entry(entry.key.clone()).or_default().push((id, entry.token.clone()));
                 }
                 Stage::Held(_) => self.lease_is_due(id),
             }
@@ -358,7 +359,7 @@ impl<P: Party> Tokens<P> {
         } else if !std::mem::take(failed) {
             return;
         }
-        let (key, token, options) = (entry.key.clone(), Arc::clone(&entry.token), Arc::clone(&entry.holding));
+        let (key, token, options) = (entry.key.clone(), entry.token.clone(), Arc::clone(&entry.holding));
         self.effects.push(Effect::Acquire { id, key, token, options });
     }
 

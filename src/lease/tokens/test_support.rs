@@ -4,6 +4,7 @@ use tokio::time::Instant;
 
 use super::super::admission::Leases;
 use super::super::kind::Kind;
+use super::super::token::Token;
 use super::{Party, Slot, Stage, Tokens};
 use crate::sync::lock;
 use crate::{Error, Key};
@@ -57,12 +58,12 @@ impl<P: Party> Tokens<P> {
     }
 
     /// Returns whether the release of a token is not confirmed.
-    pub(in super::super) fn owes(&self, token: &str) -> bool {
+    pub(in super::super) fn owes(&self, token: &Token) -> bool {
         self.owed
             .values()
             .map(|owed| &owed.release)
             .chain(&self.unsent)
-            .any(|release| *release.token == *token)
+            .any(|release| release.token == *token)
     }
 
     /// Removes all entries. Returns their waiters.

@@ -12,6 +12,7 @@ use super::votes::Votes;
 use crate::error::Subject;
 use crate::lease::key_state::{Standing, Was};
 use crate::lease::operations::What;
+use crate::lease::token::Token;
 use crate::lease::tokens::Event;
 use crate::lease::{Ask, Keeper, LeaseHandle, Leases};
 use crate::store::background::Background;
@@ -21,14 +22,14 @@ use crate::{Error, Key, random};
 pub(super) struct Attempt {
     quorum: Arc<Quorum>,
     pub(super) key: Key,
-    pub(super) token: Arc<str>,
+    pub(super) token: Token,
     /// The nodes to which no acquire can still be on its way.
     answered: HashSet<usize>,
     pub(super) is_won: bool,
 }
 
 impl Attempt {
-    pub(super) fn new(quorum: Arc<Quorum>, key: Key, token: Arc<str>) -> Self {
+    pub(super) fn new(quorum: Arc<Quorum>, key: Key, token: Token) -> Self {
         Self { quorum, key, token, answered: HashSet::new(), is_won: false }
     }
 
@@ -45,7 +46,7 @@ impl Attempt {
             .into_iter()
             .map(|index| {
                 let Leases { admission, holding } = &quorum.nodes[index];
-                let call = admission.ask(key.clone(), Arc::clone(token), holding, &ask);
+                let call = admission.ask(key.clone(), token.clone(), holding, &ask);
                 let call = quorum.within(call);
                 async move { (index, call.await) }
             })

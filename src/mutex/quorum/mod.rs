@@ -19,6 +19,7 @@ use self::votes::Votes;
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::lease::holder::Exclusive;
 use crate::lease::perform::Local;
+use crate::lease::token::{Suffix, Token};
 use crate::lease::tokens::{Effect, Event, Grant, Now, Release, Renewed, Rules, Tokens};
 use crate::lease::{Anchor, Lease, LeaseHandle, Leases, Validity, micros, rules};
 use crate::store::background::Background;
@@ -70,12 +71,12 @@ impl Quorum {
         Anchor { sent, now: 0 }.until(micros(self.ttl()), self.ttl(), self.nodes[0].options().drift)
     }
 
-    fn release_of(&self, key: &Key, token: &Arc<str>, withdrawn: bool) -> Release {
+    fn release_of(&self, key: &Key, token: &Token, withdrawn: bool) -> Release {
         Release::new(key, token, withdrawn, self.ttl(), self.ttl() + self.timeout)
     }
 
     /// Releases on all nodes, in the background. An acquire may still run on the nodes that have not `answered`.
-    fn release_all(&self, key: &Key, token: &Arc<str>, answered: &HashSet<usize>) {
+    fn release_all(&self, key: &Key, token: &Token, answered: &HashSet<usize>) {
         for (index, node) in self.nodes.iter().enumerate() {
             node.admission.release_later(self.release_of(key, token, !answered.contains(&index)));
         }
@@ -148,7 +149,7 @@ impl Quorum {
     }
 
     /// Makes one attempt on all nodes.
-    pub(super) async fn acquire(self: &Arc<Self>, key: Key, suffix: &str) -> Result<Lease, Error> {
+    pub(super) async fn acquire(self: &Arc<Self>, key: Key, suffix: &Suffix) -> Result<Lease, Error> {
         let first = &self.nodes[0];
         if first.options().foreign {
             self.nodes.iter().try_for_each(|node| check_exact(&key, node.admission.store.prefix()))?;
@@ -172,7 +173,7 @@ impl Quorum {
             return Err(Error::unavailable(Cause::TimedOut, "a majority of the quorum answered too late"));
         };
         attempt.is_won = true;
-        let (key, token) = (attempt.key.clone(), Arc::clone(&attempt.token));
+        let (key, token) = (attempt.key.clone(), attempt.token.clone());
         let options = Arc::clone(&first.holding);
         let grant = Grant { key, token, id, fence, twice: false, validity, at, offered: false };
         let lease = LeaseHandle::new(grant.clone(), &options);
@@ -189,7 +190,7 @@ impl Quorum {
     }
 
     /// Renews the lease on all nodes, and raises their fences to `fence`. Returns whether a majority held it.
-    async fn renew_all(&self, key: &Key, token: &Arc<str>, fence: i64) -> Result<bool, Error> {
+    async fn renew_all(&self, key: &Key, token: &Token, fence: i64) -> Result<bool, Error> {
         let renewals = self.nodes.iter().map(|node| {
             let renewal = node.admission.renewal(token, micros(self.ttl()), fence);
             let renewal = node.admission.renew.run(key.clone(), renewal);
