@@ -5,8 +5,11 @@
 
 #[cfg(interleavings)]
 mod modelled;
+mod stripes;
 
 use std::sync::{PoisonError, TryLockError};
+
+pub(crate) use self::stripes::{Stripes, my_stripe};
 
 #[cfg(interleavings)]
 pub(crate) use self::modelled::{Notify, block_on, check, lock, spawn, thread_local};

@@ -160,7 +160,7 @@ impl Confirming {
         match confirmed {
             Ok(true) => {}
             Ok(false) => {
-                self.handle.state.counts.lost();
+                self.handle.state.count_loss();
                 let text = "a claim was lost while its item was handled: the item may be handled twice";
                 tell(name, Event::ClaimLost, text);
             }

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::admission::{ALIVE, Admission, Leases};
-use super::handle::{Keeper, Lease};
+use super::handle::Lease;
 use super::key_state::{Standing, Terms};
 use super::kind::{Found, Kind, Query};
 use super::operations::{Answer, Verb, What};
@@ -95,12 +95,12 @@ impl<K: Kind> Leases<K> {
         ask: &mut Ask<Query<K>>,
         deadline: Option<Instant>,
     ) -> Received<Found<K>> {
-        let mut closed = self.holding.closed.subscribe();
+        let mut closed = self.holding().closed.subscribe();
         if *closed.borrow_and_update() {
             return Err(Error::interrupted());
         }
         let admission = &self.admission;
-        let (waiter, received) = Waiter::new(&self.holding, ask.clone());
+        let (waiter, received) = Waiter::new(self.holding(), ask.clone());
         // It joins the line of its process, or sends an acquire of its own.
         let mut sent = None;
         let mut effects = admission.step(|now| {
@@ -116,7 +116,7 @@ impl<K: Kind> Leases<K> {
             Leaver { admission, key, waiter: &waiter, received, id, is_unanswered, is_over: false };
         let call = async {
             let (Some(token), Some(sent)) = (token, sent) else { return pending().await };
-            (sent, admission.ask(key.clone(), token, &self.holding, &waiter.ask).await)
+            (sent, admission.ask(key.clone(), token, self.holding(), &waiter.ask).await)
         };
         tokio::pin!(call);
         let late = until(deadline);
@@ -169,13 +169,13 @@ impl<K: Kind> Leases<K> {
     /// Such a call has no place in a queue: nothing but its answer concerns it. So it is not among the
     /// [tokens](super::tokens) of this process before it holds a lease, and needs no waiter.
     async fn ask_at_once(&self, key: Key, ask: &Ask<Query<K>>) -> Result<Got<Found<K>>, Error> {
-        if self.holding.is_closed() {
+        if self.holding().is_closed() {
             return Err(Error::interrupted());
         }
         let (admission, options) = (&self.admission, self.options());
-        let (id, token) = admission.token(&self.holding, &ask.suffix);
+        let (id, token) = admission.token(self.holding(), &ask.suffix);
         if let Some(cells) = admission.namespace.cells() {
-            let (scene, terms) = (&admission.scene, ask.terms(&self.holding));
+            let (scene, terms) = (&admission.scene, ask.terms(self.holding()));
             let step =
                 |state: &mut _, now| scene.acquire(state, &token, Some(&ask.query), ask.bypass, terms, now);
             let answer = cells.step(key.as_bytes(), step)?;
@@ -184,10 +184,10 @@ impl<K: Kind> Leases<K> {
         }
         let mut undo = Undo { admission, options, key: &key, token: &token, is_armed: true };
         let sent = clock::recent();
-        let answer = admission.ask(key.clone(), token.clone(), &self.holding, ask).await;
+        let answer = admission.ask(key.clone(), token.clone(), self.holding(), ask).await;
         // Without an answer, the acquire may still run. With one, a copy may, if there was one.
         let answer = answer.inspect_err(|error| undo.is_armed = !error.is_not_sent())?;
-        let is_closed = self.holding.is_closed();
+        let is_closed = self.holding().is_closed();
         undo.is_armed = match answer.what {
             _ if is_closed => true,
             What::Acquired(Standing::Held { .. }) => false,
@@ -222,9 +222,8 @@ impl<K: Kind> Leases<K> {
                     return Err(Error::unavailable(Cause::TimedOut, text));
                 };
                 let grant = Grant { key, token, id, fence, twice, validity, at, offered: false };
-                let lease = admission.hold(grant, &self.holding);
-                let keeper = Arc::clone(admission) as Arc<dyn Keeper>;
-                Ok(Got::Lease(Lease::new(lease, keeper), found))
+                let lease = admission.hold(grant, self.holding());
+                Ok(Got::Lease(Lease::new(lease), found))
             }
             What::Acquired(Standing::Done) => found.map(Got::Done).ok_or_else(unexpected),
             What::Acquired(Standing::Refused { soonest, before }) => {

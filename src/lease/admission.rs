@@ -7,16 +7,18 @@
 //! finds grants whose pushes were lost. It is also sent when the next lease ends, in case its holder has crashed.
 
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
+use super::handle::Keeper;
 use super::key_state::{KeyState, Spans, Terms, Was};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::operations::{AcquireRelease, Answer, Heartbeat, Renew, Scene, Verb, VerbOf, What};
-use super::options::{Holding, LeaseOptions, Watched, micros};
+use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::{self, Outcome as _};
 use super::perform::Local;
 use super::snapshot::Look;
@@ -25,6 +27,7 @@ use super::token::{Suffix, Token};
 use super::tokens::{Event, Release, Rules, Tokens, unexpected};
 use super::young::Young;
 use crate::store::{Client, Namespace};
+use crate::sync::{Stripes, my_stripe};
 use crate::{Error, Key, Store, clock};
 
 /// How long a grant to a waiter lasts until it is confirmed.
@@ -74,6 +77,12 @@ pub(crate) struct Admission<K: Kind> {
     pub(super) look: Client<Look<K>>,
     pub(super) scene: Arc<Scene<K>>,
     pub(super) tokens: Mutex<State<K>>,
+    /// Locked with `tokens`, or alone.
+    pub(super) young: Stripes<Mutex<Young>>,
+    /// Whether the tokens know of an outage.
+    pub(super) has_outages: AtomicBool,
+    /// Renewal times are rounded to whole spans since this time.
+    pub(crate) began: Instant,
     pub(crate) local: Local<K>,
     /// The average of recent hold times, ns.
     hold_time: AtomicU64,
@@ -81,7 +90,6 @@ pub(crate) struct Admission<K: Kind> {
 
 pub(super) struct State<K: Kind> {
     pub(super) tokens: Tokens<Local<K>>,
-    pub(super) young: Young,
     /// The namespace, while the store owes it releases.
     pub(super) keep: Option<Arc<Admission<K>>>,
 }
@@ -93,6 +101,7 @@ impl<K: Kind> Admission<K> {
         scope: Scope<K>,
     ) -> Arc<Self> {
         let admission = store.notifier().join(|ids| {
+            let began = clock::now();
             let local = Local { process: store.notifier().number(), ids, kind: PhantomData };
             Arc::new(Self {
                 store: store.clone(),
@@ -107,10 +116,12 @@ impl<K: Kind> Admission<K> {
                     scope,
                 }),
                 tokens: Mutex::new(State {
-                    tokens: Tokens::new(local.clone(), rules(store, K::Outcome::KEPT), clock::now()),
-                    young: Young::default(),
+                    tokens: Tokens::new(local.clone(), rules(store, K::Outcome::KEPT), began),
                     keep: None,
                 }),
+                young: Stripes::new(Mutex::default),
+                has_outages: AtomicBool::new(false),
+                began,
                 local,
                 hold_time: AtomicU64::new(0),
             })
@@ -233,7 +244,8 @@ fn completed<K: Kind>(answer: Result<Answer<Found<K>>, Error>) -> Completed<K> {
 #[derive(Clone)]
 pub(crate) struct Leases<K: Kind> {
     pub(crate) admission: Arc<Admission<K>>,
-    pub(crate) holding: Arc<Holding>,
+    /// Equal ones: each lease holds one of them.
+    holdings: Arc<Stripes<Arc<Holding>>>,
 }
 
 impl<K: Kind> Leases<K> {
@@ -242,18 +254,27 @@ impl<K: Kind> Leases<K> {
         options: LeaseOptions,
         leases: crate::telemetry::Leases,
     ) -> Self {
-        let watched: Weak<dyn Watched> = Arc::<Admission<K>>::downgrade(&admission);
-        let holding = Holding { watched: Some(watched), ..Holding::new(options, leases) };
-        Self { admission, holding: Arc::new(holding) }
+        Self::of(admission, &Holding::new(options, leases))
+    }
+
+    fn of(admission: Arc<Admission<K>>, holding: &Holding) -> Self {
+        let keeper = Arc::clone(&admission) as Arc<dyn Keeper>;
+        let holding = || Arc::new(Holding { keeper: Some(Arc::clone(&keeper)), ..holding.clone() });
+        let holdings = Arc::new(Stripes::new(holding));
+        Self { admission, holdings }
+    }
+
+    pub(crate) fn holding(&self) -> &Arc<Holding> {
+        &self.holdings[my_stripe()]
     }
 
     /// Sends away the waiters of this value, now and later.
     pub(crate) fn close(&self) {
-        self.holding.closed.send_replace(true);
+        self.holding().closed.send_replace(true);
     }
 
     pub(crate) fn options(&self) -> &LeaseOptions {
-        &self.holding.options
+        &self.holding().options
     }
 }
 
@@ -279,11 +300,11 @@ impl<K: Kind<Outcome = ()>> Leases<K> {
     ) -> Self {
         let store = self.admission.store.local_share();
         let admission = store.shared(name, || Admission::new(store, &open(store), ()));
-        Self { admission, holding: Arc::clone(&self.holding) }
+        Self::of(admission, self.holding())
     }
 }
 
-debug!(Leases<K: Kind>, holding.options);
+debug!(Leases<K: Kind>, admission);
 
 debug!(Admission<K: Kind>);
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::acquire::Undo;
 use super::admission::Leases;
-use super::handle::{Keeper, Lease};
+use super::handle::Lease;
 use super::holder::{Exclusive, Holder};
 use super::key_state::{KeyState, Spans};
 use super::kind::{Holders as _, Kind as _};
@@ -158,12 +158,12 @@ impl Leases<Exclusive> {
         keys: &[Key],
         suffixes: &[Suffix],
     ) -> Result<Vec<Lease>, Error> {
-        if self.holding.is_closed() {
+        if self.holding().is_closed() {
             return Err(Error::interrupted());
         }
         let (admission, options) = (&self.admission, self.options());
         let (ids, tokens): (Vec<_>, Vec<_>) =
-            suffixes.iter().map(|suffix| admission.token(&self.holding, suffix)).unzip();
+            suffixes.iter().map(|suffix| admission.token(self.holding(), suffix)).unzip();
         let undo = |key, token| Undo { admission, options, key, token, is_armed: true };
         let mut undos: Vec<_> = keys.iter().zip(&tokens).map(|(key, token)| undo(key, token)).collect();
         let acquire = AcquireAll {
@@ -198,7 +198,7 @@ impl Leases<Exclusive> {
             All::Withdrawn => return Err(unexpected()),
         };
         arm(&mut undos, true);
-        if self.holding.is_closed() {
+        if self.holding().is_closed() {
             return Err(Error::interrupted());
         }
         let (at, anchor) = (clock::now(), Anchor { sent, now });
@@ -213,8 +213,8 @@ impl Leases<Exclusive> {
         let lease = grants.map(|((key, (token, id)), ((_, fence), validity))| {
             let (key, token) = (key.clone(), token.clone());
             let grant = Grant { key, token, id, fence: *fence, twice, validity, at, offered: false };
-            let lease = admission.hold(grant, &self.holding);
-            Lease::new(lease, Arc::clone(admission) as Arc<dyn Keeper>)
+            let lease = admission.hold(grant, self.holding());
+            Lease::new(lease)
         });
         Ok(lease.collect())
     }

@@ -46,12 +46,20 @@ use crate::{Error, Key, clock};
 #[must_use = "a lease that is dropped is released"]
 pub struct Lease {
     handle: LeaseHandle,
-    /// `None` once the lease was released.
-    keeper: Option<Arc<dyn Keeper>>,
+    kept: Kept,
     /// How long it is held at least, even if it is released earlier.
     at_least_for: Duration,
     /// Dropped after the lease is released.
     beside: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// Who keeps a lease.
+enum Kept {
+    /// Its namespace.
+    Usual,
+    By(Arc<dyn Keeper>),
+    /// Nobody: it was released.
+    Released,
 }
 
 /// The side that granted a lease: it renews the lease and takes it back.
@@ -68,6 +76,11 @@ pub(crate) trait Keeper: Send + Sync {
         self.release(lease)
     }
 
+    /// Releases the lease if that can be done at once, without any work that is left. Returns whether it was released.
+    fn release_at_once(&self, _lease: &LeaseHandle) -> bool {
+        false
+    }
+
     /// Releases the lease in the background, with retries while the store may still hold it.
     fn release_detached(self: Arc<Self>, lease: &LeaseHandle);
 
@@ -76,6 +89,10 @@ pub(crate) trait Keeper: Send + Sync {
 
     /// Where work runs that must not depend on the caller.
     fn background(&self) -> Background;
+
+    /// Sees to it that messages about the loss of a lease arrive, for which somebody waits. `since`: when this was done last,
+    /// or the lease was granted. If messages may have been missed since, the store is asked.
+    fn watched(self: Arc<Self>, _id: u64, _since: Instant) {}
 
     /// Stops tracking the lease, and leaves it in the store for others to release.
     fn let_go(self: Arc<Self>, lease: LeaseHandle) {
@@ -87,10 +104,34 @@ pub(crate) trait Keeper: Send + Sync {
 type Releases = fn(Arc<dyn Keeper>, LeaseHandle) -> BoxFuture<'static, Result<bool, Error>>;
 
 impl Lease {
-    pub(crate) fn new(handle: LeaseHandle, keeper: Arc<dyn Keeper>) -> Self {
-        handle.state.counts.began();
+    pub(crate) fn new(handle: LeaseHandle) -> Self {
+        handle.state.counts().began();
         let at_least_for = handle.state.holding.options.at_least_for;
-        Self { handle, keeper: Some(keeper), at_least_for, beside: None }
+        Self { handle, kept: Kept::Usual, at_least_for, beside: None }
+    }
+
+    /// A lease that another one than its namespace keeps.
+    #[cfg(feature = "quorum")]
+    pub(crate) fn kept_by(handle: LeaseHandle, keeper: Arc<dyn Keeper>) -> Self {
+        let mut lease = Self::new(handle);
+        lease.kept = Kept::By(keeper);
+        lease
+    }
+
+    /// Returns the keeper of the lease, unless it was released.
+    fn keeper(&self) -> Option<&Arc<dyn Keeper>> {
+        match &self.kept {
+            Kept::Usual => self.state.holding.keeper.as_ref(),
+            Kept::By(keeper) => Some(keeper),
+            Kept::Released => None,
+        }
+    }
+
+    /// Takes the lease from its keeper.
+    fn take_keeper(&mut self) -> Option<Arc<dyn Keeper>> {
+        let keeper = self.keeper().cloned();
+        self.kept = Kept::Released;
+        keeper
     }
 
     /// Keeps a value until the lease is released.
@@ -113,7 +154,7 @@ impl Lease {
     /// * [`is_lost`](Error::is_lost): the lease is no longer held. It never revives.
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable. The lease is unchanged.
     pub async fn extend(&self) -> Result<(), Error> {
-        match &self.keeper {
+        match self.keeper() {
             Some(keeper) if self.is_held() => Arc::clone(keeper).extend(self.handle()).await,
             _ => Err(Error::lost()),
         }
@@ -148,14 +189,14 @@ impl Lease {
             self.release_at(due);
             return Ok(was_held);
         }
-        let Some(keeper) = &self.keeper else { return Ok(false) };
+        let Some(keeper) = self.keeper() else { return Ok(false) };
         let released = release(Arc::clone(keeper), self.handle()).await;
         if let Ok(was_held) = released {
             if !was_held {
-                self.state.counts.lost();
+                self.state.count_loss();
             }
             // There is nothing left for `drop` to do.
-            self.keeper = None;
+            self.kept = Kept::Released;
         }
         released
     }
@@ -192,7 +233,7 @@ impl Lease {
 
     /// Gives up the lease without releasing it. Returns its key and token.
     pub(crate) fn into_token(mut self) -> (Key, Token) {
-        if let Some(keeper) = self.keeper.take() {
+        if let Some(keeper) = self.take_keeper() {
             keeper.let_go(self.handle());
         }
         (self.state.grant.key.clone(), self.state.grant.token.clone())
@@ -200,7 +241,7 @@ impl Lease {
 
     /// Records that the store has released the lease.
     pub(crate) fn settled(mut self) {
-        if let Some(keeper) = self.keeper.take() {
+        if let Some(keeper) = self.take_keeper() {
             keeper.released(&self.handle);
         }
     }
@@ -231,7 +272,7 @@ impl Lease {
     /// Ends the lease for its holder, and releases it to the store later. It is renewed until then, and expires after
     /// its ttl if this process ends before.
     fn release_at(&mut self, due: Instant) {
-        let Some(keeper) = self.keeper.take() else { return };
+        let Some(keeper) = self.take_keeper() else { return };
         let (lease, background) = (self.handle(), keeper.background());
         lease.state.retain();
         let thread = background.clone();
@@ -245,12 +286,14 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.state.counts.ended();
+        self.state.counts().ended();
         if let Some(due) = self.not_before() {
             return self.release_at(due);
         }
-        if let Some(keeper) = self.keeper.take() {
-            keeper.release_detached(&self.handle);
+        if let Some(keeper) = self.keeper()
+            && !keeper.release_at_once(&self.handle)
+        {
+            Arc::clone(keeper).release_detached(&self.handle);
         }
     }
 }

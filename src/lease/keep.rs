@@ -2,23 +2,26 @@
 
 use std::future::ready;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::admission::{ALIVE, Admission, State};
 use super::handle::Keeper;
-use super::key_state::{KeyState, Was};
+use super::key_state::Was;
 use super::kind::Kind;
-use super::operations::{Answer, What};
+use super::operations::{Answer, StateOf, What};
 use super::options::{Holding, micros};
 use super::perform::Local;
-use super::state::LeaseHandle;
-use super::tokens::{Effect, Event, Grant, Now, Release, Tokens, unexpected};
+use super::state::{LeaseHandle, LeaseState};
+use super::tokens::{Effect, Event, Grant, Now, Release, Tokens, first_renewal, unexpected};
 use super::young::Leased;
 use crate::store::background::Background;
+use crate::store::{Cells, Link, News, Recipient as _};
 use crate::sync::lock;
 use crate::{Error, clock};
 
@@ -26,12 +29,14 @@ impl<K: Kind> Admission<K> {
     /// Takes in a lease that was acquired at once.
     pub(super) fn hold(self: &Arc<Self>, grant: Grant, holding: &Arc<Holding>) -> LeaseHandle {
         let (id, at, lease) = (grant.id, grant.at, LeaseHandle::new(grant, holding));
-        let mut state = lock(&self.tokens);
-        let State { tokens, young, .. } = &mut *state;
-        tokens.is_back(lease.key(), at);
-        let (earlier, renew) = (young.due(), tokens.first_renewal(&lease.state.grant, &holding.options));
+        if self.has_outages.load(Ordering::Relaxed) {
+            lock(&self.tokens).tokens.is_back(lease.key(), at);
+        }
+        let renew = first_renewal(self.began, &lease.state.grant, &holding.options);
+        let mut young = lock(&self.young[lease.state.stripe]);
+        let earlier = young.due();
         young.insert(id, (lease.clone(), renew));
-        drop(state);
+        drop(young);
         if let Some(due) = renew.filter(|due| earlier.is_none_or(|earlier| *due < earlier || earlier <= at)) {
             self.store.scheduler().schedule(clock::without_suspend(due));
         }
@@ -40,32 +45,24 @@ impl<K: Kind> Admission<K> {
 
     /// Lets the tokens have a lease that was acquired at once.
     pub(super) fn grow_up(&self, id: u64) {
-        let State { tokens, young, .. } = &mut *lock(&self.tokens);
-        if let Some(leased) = young.remove(id) {
+        let State { tokens, .. } = &mut *lock(&self.tokens);
+        if let Some(leased) = self.young.iter().find_map(|young| lock(young).remove(id)) {
             holds(tokens, leased, self.now());
         }
     }
 
+    fn remove_young(&self, lease: &LeaseState) -> bool {
+        lock(&self.young[lease.stripe]).remove(lease.grant.id).is_some()
+    }
+
     /// Ends a lease that was acquired at once. Nobody waits for it here, so it is released to the store.
     fn end_young(self: &Arc<Self>, lease: &LeaseHandle, detached: bool) -> (bool, Option<Release>) {
-        let grant = &lease.state.grant;
-        let ended = |held: Option<Duration>| {
-            lease.state.notify(held.is_some());
-            self.note_hold_time(held);
-        };
         if let Some(cells) = self.namespace.cells() {
-            let mut held = None;
-            let step = |state: &mut KeyState<_>, now| {
-                held = lease.state.stop(cells.time_of_leases(now));
-                state.release(&grant.token, false, now, self.scene.spans) == Was::Held
-            };
-            let was_held = cells.step(grant.key.as_bytes(), step).unwrap_or(false);
-            ended(held);
-            return (was_held, None);
+            return (self.end_in_memory(cells, &lease.state), None);
         }
         let now = clock::now();
         let held = lease.state.stop(now);
-        ended(held);
+        self.has_ended(&lease.state, held);
         let release = lease.state.release(ALIVE, now);
         if !detached {
             return (held.is_some(), Some(release));
@@ -74,11 +71,28 @@ impl<K: Kind> Admission<K> {
         (held.is_some(), None)
     }
 
+    /// The same in memory. Returns whether it was still held.
+    fn end_in_memory(&self, cells: &Cells<StateOf<K>>, lease: &LeaseState) -> bool {
+        let mut held = None;
+        let step = |state: &mut StateOf<K>, now| {
+            held = lease.stop(cells.time_of_leases(now));
+            state.release(&lease.grant.token, false, now, self.scene.spans) == Was::Held
+        };
+        let was_held = cells.step(lease.grant.key.as_bytes(), step).unwrap_or(false);
+        self.has_ended(lease, held);
+        was_held
+    }
+
+    fn has_ended(&self, lease: &LeaseState, held: Option<Duration>) {
+        lease.notify(held.is_some());
+        self.note_hold_time(held);
+    }
+
     /// Ends a lease for its holder, and hands it on or releases it. Returns whether it was held until now, and the release
     /// if it is not sent here. No process counts on the lease from then on: others may hold it as soon as the release is
     /// sent.
     fn end(self: &Arc<Self>, lease: &LeaseHandle, detached: bool) -> (bool, Option<Release>) {
-        if lock(&self.tokens).young.remove(lease.state.grant.id).is_some() {
+        if self.remove_young(&lease.state) {
             return self.end_young(lease, detached);
         }
         let mut held = None;
@@ -87,8 +101,7 @@ impl<K: Kind> Admission<K> {
             held = lease.state.stop(now.at);
             Some(Event::Ends { release, id: lease.state.grant.id, fence: lease.state.grant.fence, detached })
         });
-        lease.state.notify(held.is_some());
-        self.note_hold_time(held);
+        self.has_ended(&lease.state, held);
         let release = match effects.pop() {
             Some(Effect::Release { release, owed: None }) if !detached && effects.is_empty() => Some(release),
             last => {
@@ -161,13 +174,22 @@ impl<K: Kind> Keeper for Admission<K> {
         })
     }
 
+    fn release_at_once(&self, lease: &LeaseHandle) -> bool {
+        let Some(cells) = self.namespace.cells() else { return false };
+        let is_young = self.remove_young(&lease.state);
+        if is_young {
+            self.end_in_memory(cells, &lease.state);
+        }
+        is_young
+    }
+
     fn release_detached(self: Arc<Self>, lease: &LeaseHandle) {
         self.end(lease, true);
     }
 
     fn released(self: Arc<Self>, lease: &LeaseHandle) {
         self.note_hold_time(lease.state.give_up());
-        if lock(&self.tokens).young.remove(lease.state.grant.id).is_some() {
+        if self.remove_young(&lease.state) {
             // A copy of its acquire may still run, and would hold for nobody.
             if lease.state.grant.twice {
                 self.handle(Event::Releases(lease.state.release(ALIVE, clock::now())));
@@ -179,6 +201,15 @@ impl<K: Kind> Keeper for Admission<K> {
 
     fn background(&self) -> Background {
         self.store.background_or_thread()
+    }
+
+    fn watched(self: Arc<Self>, id: u64, since: Instant) {
+        let notifier = self.store.notifier();
+        if notifier.current_link() == Link::Down {
+            self.store.subscribe();
+        } else if notifier.may_have_missed(since) {
+            self.hear(id, News::Gone);
+        }
     }
 
     /// Renews the lease once more for its full ttl.

@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use derive_where::derive_where;
 use tokio::runtime::Handle;
@@ -9,19 +10,19 @@ use tokio::time::Instant;
 
 use super::acquire::{Ask, Got, Received, Waiter};
 use super::admission::{Admission, State};
-use super::handle::{Keeper, Lease};
+use super::handle::Lease;
 use super::keep;
 use super::key_state::Terms;
 use super::kind::{Found, Kind, Query};
 use super::operations::{Heartbeat, Standings, Verb};
-use super::options::{Holding, Watched, micros};
+use super::options::{Holding, micros};
 use super::outcome::Outcome;
 use super::state::LeaseHandle;
 use super::token::{Suffix, Token};
 use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
 use super::validity::Anchor;
 use crate::error::{Busy, Why};
-use crate::store::{Ids, Link, News, PeriodicTask, Recipient, Signal};
+use crate::store::{Ids, News, PeriodicTask, Recipient, Signal};
 use crate::sync::lock;
 use crate::{Error, Key, clock};
 
@@ -84,15 +85,18 @@ impl<K: Kind> Admission<K> {
         event: impl FnOnce(Now) -> Option<Event<Local<K>>>,
     ) -> Effects<Local<K>> {
         let mut state = lock(&self.tokens);
-        let State { tokens, young, keep } = &mut *state;
+        let State { tokens, keep } = &mut *state;
         let (now, earlier, owed) = (self.now(), tokens.due(), tokens.owed());
         let event = event(now);
         let grown_up = match &event {
-            Some(Event::Signal(Signal::Due)) => young.grown_up(Some(now.at)),
-            Some(Event::Signal(Signal::ShutDown)) => young.grown_up(None),
-            _ => Vec::new(),
+            Some(Event::Signal(Signal::Due)) => Some(Some(now.at)),
+            Some(Event::Signal(Signal::ShutDown)) => Some(None),
+            _ => None,
         };
-        grown_up.into_iter().for_each(|leased| keep::holds(tokens, leased, now));
+        if let Some(until) = grown_up {
+            let grown_up = self.young.iter().flat_map(|young| lock(young).grown_up(until));
+            grown_up.for_each(|leased| keep::holds(tokens, leased, now));
+        }
         let effects = event.map(|event| tokens.step(event, now)).unwrap_or_default();
         for effect in &effects {
             // A waiter must not accept a lease that its token gives to the next one.
@@ -102,6 +106,7 @@ impl<K: Kind> Admission<K> {
         }
         let due = tokens.due().filter(|due| earlier.is_none_or(|earlier| *due < earlier));
         let more = tokens.owed() as isize - owed as isize;
+        self.has_outages.store(tokens.has_outages(), Ordering::Relaxed);
         // The namespace lives until its releases are done.
         *keep = (tokens.owed() > 0).then(|| Arc::clone(self));
         // Before others can handle the answers.
@@ -130,7 +135,7 @@ impl<K: Kind> Admission<K> {
                 Effect::Renew { lease, extends } => self.send_renewal(lease, extends),
                 Effect::Subscribe => self.store.subscribe(),
                 Effect::Give { waiter, lease, found } => {
-                    let lease = Lease::new(lease, Arc::clone(self) as Arc<dyn Keeper>);
+                    let lease = Lease::new(lease);
                     waiter.offer(Ok(Some(Got::Lease(lease, found))));
                 }
                 Effect::Tell { waiter, outcome } => waiter.offer(self.result(&waiter.ask, outcome)),
@@ -240,8 +245,8 @@ impl<K: Kind> Admission<K> {
 
 impl<K: Kind> PeriodicTask for Admission<K> {
     fn due(&self) -> Option<Instant> {
-        let State { tokens, young, .. } = &*lock(&self.tokens);
-        [tokens.due(), young.due()].into_iter().flatten().min().map(clock::without_suspend)
+        let young = self.young.iter().filter_map(|young| lock(young).due());
+        young.chain(lock(&self.tokens).tokens.due()).min().map(clock::without_suspend)
     }
 
     fn signal(self: Arc<Self>, signal: Signal) {
@@ -262,16 +267,5 @@ impl<K: Kind> Recipient for Admission<K> {
             }
         };
         self.handle(Event::Pushed { id, news });
-    }
-}
-
-impl<K: Kind> Watched for Admission<K> {
-    fn watched(self: Arc<Self>, id: u64, since: Instant) {
-        let notifier = self.store.notifier();
-        if notifier.current_link() == Link::Down {
-            self.store.subscribe();
-        } else if notifier.may_have_missed(since) {
-            self.hear(id, News::Gone);
-        }
     }
 }

@@ -2,7 +2,8 @@
 //! process.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -14,8 +15,8 @@ use super::token;
 use super::tokens::{Grant, Release};
 use super::validity::Validity;
 use crate::store::timer::sleep_until;
-use crate::sync::lock;
-use crate::telemetry::LeaseCounts;
+use crate::sync::{lock, my_stripe};
+use crate::telemetry::Leases;
 use crate::{Key, clock};
 
 /// How often [`LeaseHandle::lost`] checks whether the host was suspended, and whether messages arrive.
@@ -42,23 +43,33 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub struct LeaseHandle {
     pub(crate) state: Arc<LeaseState>,
-    /// Where a layer keeps the lease for its request.
-    pub(super) slot: Weak<Mutex<Option<Lease>>>,
+    pub(super) slot: Slot,
+}
+
+/// Where a layer keeps the lease that a handler can take.
+#[derive(Clone, Debug)]
+pub(super) enum Slot {
+    Nowhere,
+    /// In the state of the lease itself.
+    Here,
+    /// In that of the lease of a layer around.
+    Around(Arc<LeaseState>),
 }
 
 impl LeaseHandle {
     pub(crate) fn new(grant: Grant, holding: &Arc<Holding>) -> Self {
-        let (counts, holding) = (holding.leases.lease(), Arc::clone(holding));
-        let state = Mutex::new((grant.validity.clone(), Phase::Held));
+        let state = State { validity: grant.validity.clone(), phase: Phase::Held, slot: None };
         let state = Arc::new(LeaseState {
             grant,
-            holding,
-            counts,
+            holding: Arc::clone(holding),
+            stripe: my_stripe(),
             text: OnceLock::new(),
-            state,
+            is_lost: AtomicBool::new(false),
+            is_watched: AtomicBool::new(false),
+            state: Mutex::new(state),
             changed: Notify::new(),
         });
-        Self { state, slot: Weak::new() }
+        Self { state, slot: Slot::Nowhere }
     }
 
     /// Returns the key that the lease is for.
@@ -88,7 +99,7 @@ impl LeaseHandle {
     /// Returns until when the lease is valid if it is not renewed. Renewals move this time.
     #[must_use]
     pub fn until(&self) -> Instant {
-        clock::without_suspend(lock(&self.state.state).0.until())
+        clock::without_suspend(lock(&self.state.state).validity.until())
     }
 
     /// Returns how long the lease is valid if it is not renewed; zero once it has ended.
@@ -96,7 +107,7 @@ impl LeaseHandle {
     pub fn time_left(&self) -> Duration {
         let now = clock::now();
         let mut state = lock(&self.state.state);
-        let (validity, Phase::Held) = &mut *state else { return Duration::ZERO };
+        let State { validity, phase: Phase::Held, .. } = &mut *state else { return Duration::ZERO };
         if validity.holds(now) { validity.until() - now } else { Duration::ZERO }
     }
 
@@ -176,14 +187,22 @@ impl LeaseHandle {
     /// ```
     #[must_use = "a lease that is dropped is released"]
     pub fn take(&self) -> Option<Lease> {
-        lock(&*self.slot.upgrade()?).take()
+        match &self.slot {
+            Slot::Nowhere => None,
+            Slot::Here => self.state.take(),
+            Slot::Around(state) => state.take(),
+        }
     }
 
     /// The same handle, by which the lease of a layer around its own can be taken, if its own cannot.
     #[cfg(feature = "http")]
     pub(crate) fn within(&self, around: Option<&Self>) -> Self {
-        let slot = around.filter(|_| self.slot.strong_count() == 0).map_or(&self.slot, |around| &around.slot);
-        Self { state: Arc::clone(&self.state), slot: Weak::clone(slot) }
+        let slot = match (&self.slot, around) {
+            (Slot::Nowhere, Some(Self { slot: Slot::Here, state })) => Slot::Around(Arc::clone(state)),
+            (Slot::Nowhere, Some(Self { slot, .. })) => slot.clone(),
+            (slot, _) => slot.clone(),
+        };
+        Self { state: Arc::clone(&self.state), slot }
     }
 
     /// Completes when the lease ends: when it expires without a renewal, when the store reports that it is lost, or
@@ -199,6 +218,8 @@ impl LeaseHandle {
             let mut since = lease.state.grant.at;
             loop {
                 let changed = lease.state.changed.notified();
+                // Before it is looked at: who ends it later sees this.
+                lease.state.is_watched.store(true, Ordering::Relaxed);
                 if !lease.is_held() {
                     return;
                 }
@@ -223,11 +244,23 @@ impl LeaseHandle {
 pub(crate) struct LeaseState {
     pub(crate) grant: Grant,
     pub(crate) holding: Arc<Holding>,
-    pub(crate) counts: LeaseCounts,
+    /// The [stripe](crate::sync::Stripes) of the thread that acquired it.
+    pub(super) stripe: usize,
     /// The text of its token, once somebody has asked for it.
     text: OnceLock<Arc<str>>,
-    state: Mutex<(Validity, Phase)>,
+    /// Whether its loss was counted.
+    is_lost: AtomicBool,
+    /// Whether anybody waits for a change.
+    is_watched: AtomicBool,
+    state: Mutex<State>,
     changed: Notify,
+}
+
+struct State {
+    validity: Validity,
+    phase: Phase,
+    /// The lease itself, while a layer holds it for a handler that may take it.
+    slot: Option<Lease>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,36 +278,69 @@ impl LeaseState {
         self.holding.options.ttl
     }
 
-    pub(crate) fn is_retained(&self) -> bool {
-        lock(&self.state).1 == Phase::Retained
+    pub(crate) fn counts(&self) -> &Leases {
+        &self.holding.leases
     }
 
-    /// Sees to it that the loss of the lease is learned of soon. See [`Watched`](super::options::Watched).
+    /// Counts the loss once, even if several tasks notice it.
+    pub(crate) fn count_loss(&self) {
+        if !self.is_lost.swap(true, Ordering::Relaxed) {
+            self.counts().lost();
+        }
+    }
+
+    /// Keeps the lease for its handler.
+    pub(super) fn put(&self, lease: Lease) {
+        lock(&self.state).slot = Some(lease);
+    }
+
+    /// Takes the lease that was [kept](Self::put).
+    pub(super) fn take(&self) -> Option<Lease> {
+        lock(&self.state).slot.take()
+    }
+
+    /// Whether a lease is [kept](Self::put).
+    pub(super) fn has_slot(&self) -> bool {
+        lock(&self.state).slot.is_some()
+    }
+
+    /// Wakes who waits for a change.
+    fn wake(&self) {
+        if self.is_watched.load(Ordering::Relaxed) {
+            self.changed.notify_waiters();
+        }
+    }
+
+    pub(crate) fn is_retained(&self) -> bool {
+        lock(&self.state).phase == Phase::Retained
+    }
+
+    /// Sees to it that the loss of the lease is learned of soon. See [`Keeper::watched`].
     fn watched(&self, since: Instant) {
-        if let Some(place) = self.holding.watched.as_ref().and_then(Weak::upgrade) {
-            place.watched(self.grant.id, since);
+        if let Some(keeper) = &self.holding.keeper {
+            Arc::clone(keeper).watched(self.grant.id, since);
         }
     }
 
     /// Records that a call sent at `sent` made the lease valid until then. Returns whether it is still valid.
     pub(crate) fn renewed(&self, sent: Instant, until: Instant, now: Instant) -> bool {
         let mut state = lock(&self.state);
-        let before = state.0.until();
-        let holds = state.0.renewed(sent, until, now);
-        let earlier = state.0.until() < before;
+        let before = state.validity.until();
+        let holds = state.validity.renewed(sent, until, now);
+        let earlier = state.validity.until() < before;
         drop(state);
         if earlier {
-            self.changed.notify_waiters();
+            self.wake();
         }
         if holds {
-            self.counts.renewed();
+            self.counts().renewed();
         }
         holds
     }
 
     /// Ends the lease. Its tasks learn of that by [`notify`](Self::notify).
     pub(super) fn end(&self, taken_back: bool) {
-        let (validity, phase) = &mut *lock(&self.state);
+        let State { validity, phase, .. } = &mut *lock(&self.state);
         validity.end();
         if taken_back {
             *phase = Phase::Ended;
@@ -284,9 +350,9 @@ impl LeaseState {
     /// Notifies all tasks that wait for the end of the lease, and counts its loss, if it is lost. `is_given_up`: its holder
     /// held it until now.
     pub(super) fn notify(&self, is_given_up: bool) {
-        self.changed.notify_waiters();
-        if !is_given_up && lock(&self.state).1 != Phase::Ended {
-            self.counts.lost();
+        self.wake();
+        if !is_given_up && lock(&self.state).phase != Phase::Ended {
+            self.count_loss();
         }
     }
 
@@ -298,8 +364,8 @@ impl LeaseState {
 
     /// Ends the lease for its holder. No other holder gets it yet.
     pub(super) fn retain(&self) {
-        lock(&self.state).1 = Phase::Retained;
-        self.changed.notify_waiters();
+        lock(&self.state).phase = Phase::Retained;
+        self.wake();
     }
 
     /// Ends the lease for this holder. Returns for how long it was held, if that was until now.
@@ -312,7 +378,7 @@ impl LeaseState {
     /// Ends the lease for this holder. Returns for how long it was held, if that was until now. Its tasks learn of that by
     /// [`notify`](Self::notify).
     pub(super) fn stop(&self, now: Instant) -> Option<Duration> {
-        let (validity, phase) = &mut *lock(&self.state);
+        let State { validity, phase, .. } = &mut *lock(&self.state);
         let was_held = validity.holds(now);
         validity.end();
         if was_held {
@@ -323,7 +389,7 @@ impl LeaseState {
 
     /// Returns what to release.
     pub(super) fn release(&self, alive: Duration, now: Instant) -> Release {
-        let lasts = lock(&self.state).0.until().saturating_duration_since(now);
+        let lasts = lock(&self.state).validity.until().saturating_duration_since(now);
         let Grant { key, token, twice, .. } = &self.grant;
         Release::new(key, token, *twice, self.ttl(), lasts + alive)
     }

@@ -281,7 +281,7 @@ impl Mutex {
     async fn try_often(&self, key: Key, max_wait: Option<Duration>, tries: u32) -> Result<MutexGuard, Error> {
         let settings = &self.settings;
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
-        let mut closed = self.leases.holding.closed.subscribe();
+        let mut closed = self.leases.holding().closed.subscribe();
         let mut tried = 0;
         loop {
             if *closed.borrow_and_update() {

@@ -387,7 +387,7 @@ fn was_held(entered: Result<(bool, u64), Found>) -> bool {
 fn end(lease: Lease, was_held: &Result<bool, Error>) {
     match was_held {
         Ok(true) => lease.settled(),
-        Ok(false) => lease.state.counts.lost(),
+        Ok(false) => lease.state.count_loss(),
         Err(_) => {}
     }
 }

@@ -1,7 +1,6 @@
 //! Counters of the leases of a namespace.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::emit::{Fields, emit, series as event_series};
 use super::names::{Event, LEASES_HELD, LEASES_LOST, LEASES_RENEWED};
@@ -14,7 +13,8 @@ use crate::Error;
 
 static LOST: Throttle = Throttle::new();
 
-/// Counts the leases of one kind in a namespace. `None` if nothing is told. Cheap to clone.
+/// Counts the start, the renewals, the loss and the end of the leases of one kind in a namespace. `None` if nothing is
+/// told. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Leases(Option<Arc<Inner>>);
 
@@ -28,13 +28,6 @@ struct Inner {
     /// Likewise: they hold no body.
     #[cfg(feature = "http")]
     outlived: Option<Often>,
-}
-
-/// Counts the start, the renewals, the loss and the end of one lease.
-#[derive(Debug)]
-pub(crate) struct LeaseCounts {
-    leases: Leases,
-    is_lost: AtomicBool,
 }
 
 impl Leases {
@@ -60,12 +53,6 @@ impl Leases {
         })))
     }
 
-    pub(crate) fn lease(&self) -> LeaseCounts {
-        LeaseCounts { leases: self.clone(), is_lost: AtomicBool::new(false) }
-    }
-}
-
-impl LeaseCounts {
     pub(crate) fn began(&self) {
         self.count(|leases| leases.held.add(1.0));
     }
@@ -78,12 +65,8 @@ impl LeaseCounts {
         self.count(|leases| leases.renewed.count(1));
     }
 
-    /// Counts the loss once, even if several tasks notice it.
     pub(crate) fn lost(&self) {
         self.count(|leases| {
-            if self.is_lost.swap(true, Ordering::Relaxed) {
-                return;
-            }
             leases.lost.count(1);
             if let Some(told) = &leases.told {
                 told.count(1);
@@ -108,7 +91,7 @@ impl LeaseCounts {
     }
 
     fn count(&self, count: impl FnOnce(&Inner)) {
-        self.leases.0.as_deref().map(count);
+        self.0.as_deref().map(count);
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) use self::{
     decisions::Decisions,
     emit::tell,
     fill::Fill,
-    leases::{LeaseCounts, Leases},
+    leases::Leases,
     names::{Event, Outcome},
     often::Often,
     server::Server,

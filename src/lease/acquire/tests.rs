@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use futures::FutureExt as _;
+
 use super::*;
 use crate::lease::holder::Exclusive;
 use crate::lease::key_state::Was;
@@ -78,7 +80,7 @@ fn waiters_know_of_an_outage() {
         let (tokens, now) = (&leases.admission.tokens, Now { at: clock::now(), link: Link::Down });
         lock(tokens).tokens.step(event, now)
     };
-    let (waiter, _received) = Waiter::new(&leases.holding, ask(Some(Wait::FOR_EVER), None));
+    let (waiter, _received) = Waiter::new(leases.holding(), ask(Some(Wait::FOR_EVER), None));
     let effects = step(Event::Arrives { key: key.clone(), waiter });
     let [Effect::Acquire { id, .. }] = effects[..] else { panic!("it acquires") };
     assert!(leases.outage(&key).is_none());
@@ -93,6 +95,28 @@ async fn both() -> [(Leases<Exclusive>, Lease); 2] {
     old.admission.grow_up(other.state.grant.id);
     assert!(young.admission.due().is_some() && old.admission.due().is_some(), "it is to be renewed");
     [(young, lease), (old, other)]
+}
+
+/// It is kept in the stripe of the thread that acquired it.
+#[tokio::test]
+async fn a_lease_of_another_thread_is_renewed_and_released_here() {
+    let leases = leases();
+    let (now, known) = (clock::now(), |leases: &Leases<Exclusive>| leases.admission.due().is_some());
+    let mut acquired = Vec::new();
+    for _ in 0..20 {
+        let there = leases.clone();
+        let lease = std::thread::spawn(move || acquire(&there).now_or_never().unwrap().unwrap());
+        let lease = lease.join().unwrap();
+        assert!(known(&leases));
+        if acquired.len() % 2 == 1 {
+            leases.admission.grow_up(lease.state.grant.id);
+        }
+        acquired.push(lease.handle());
+        assert!(lease.is_held() && lease.release().await.unwrap());
+    }
+    assert!(acquired.iter().all(|lease| !lease.is_held() && lease.until() > now));
+    assert_eq!(lock(&leases.admission.tokens).tokens.due(), None, "none is renewed");
+    assert!(leases.admission.young.iter().all(|young| lock(young).grown_up(None).is_empty()));
 }
 
 #[tokio::test]

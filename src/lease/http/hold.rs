@@ -11,6 +11,7 @@ use super::timed_lease::{Limits, TimedLease};
 use super::timers::Timers;
 use crate::lease::layer::Hold;
 use crate::setters::in_range;
+use crate::sync::{Stripes, my_stripe};
 use crate::{Error, Lease};
 
 /// Holds the lease of a request until the body of its response has ended, failed, or been dropped, but not beyond
@@ -52,7 +53,7 @@ use crate::{Error, Lease};
 #[derive(Clone, Debug)]
 pub struct UntilBodyEnd {
     limits: Limits,
-    timers: Arc<Timers>,
+    timers: Arc<Stripes<Arc<Timers>>>,
 }
 
 /// What happens to a body whose lease ends first. Set it with [`UntilBodyEnd::on_lease_end`].
@@ -152,7 +153,7 @@ impl UntilBodyEnd {
 
 impl Default for UntilBodyEnd {
     fn default() -> Self {
-        Self { limits: Limits::default(), timers: Timers::new() }
+        Self { limits: Limits::default(), timers: Timers::stripes() }
     }
 }
 
@@ -163,7 +164,7 @@ impl<B: Body> Hold<Response<B>> for UntilBodyEnd {
         let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         response.map(|body| {
             let lease = lease.filter(|_| !is_upgrade && !body.is_end_stream());
-            let lease = lease.map(|lease| TimedLease::new(lease, self.limits, &self.timers));
+            let lease = lease.map(|lease| TimedLease::new(lease, self.limits, &self.timers[my_stripe()]));
             LeasedBody::new(body, lease)
         })
     }

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::LeaseEnd;
 use super::timers::Timers;
+use crate::store::in_memory::callers_clock;
 use crate::sync::lock;
 use crate::{Error, Lease};
 
@@ -52,12 +53,39 @@ struct State {
     waker: Option<Waker>,
 }
 
+impl Limits {
+    fn aborts(&self) -> bool {
+        self.on_lease_end == LeaseEnd::Abort
+    }
+
+    fn idle_until(&self, progressed: Instant) -> Option<Instant> {
+        progressed.checked_add(self.idle_timeout?)
+    }
+
+    fn max_until(&self, began: Instant) -> Option<Instant> {
+        began.checked_add(self.max_hold?)
+    }
+
+    fn lost_until(&self, lease: &Lease) -> Option<Instant> {
+        self.aborts().then(|| lease.until())
+    }
+
+    /// When the lease of a body is checked next.
+    fn first(&self, began: Instant, progressed: Instant, lost: Option<Instant>) -> Option<Instant> {
+        [self.idle_until(progressed), self.max_until(began), lost].into_iter().flatten().min()
+    }
+}
+
 impl TimedLease {
     pub(super) fn new(lease: Lease, limits: Limits, timers: &Arc<Timers>) -> Self {
-        let began = Instant::now();
-        let state = State { lease: Some(lease), progressed: began, due: None, exceeded: None, waker: None };
+        let now = callers_clock();
+        let (began, lost) = (now.0, limits.lost_until(&lease));
+        let due = limits.first(began, began, lost);
+        let state = State { lease: Some(lease), progressed: began, due, exceeded: None, waker: None };
         let shared = Arc::new(Shared { limits, began, state: Mutex::new(state) });
-        shared.schedule(&mut lock(&shared.state), timers);
+        if let Some(due) = due {
+            timers.insert(due, Arc::clone(&shared), now);
+        }
         Self { shared, timers: Arc::clone(timers) }
     }
 
@@ -68,7 +96,7 @@ impl TimedLease {
 
     /// Returns the error when the body must be aborted.
     pub(super) fn poll_abort(&self, context: &Context<'_>) -> Poll<Error> {
-        if !self.shared.aborts() {
+        if !self.shared.limits.aborts() {
             return Poll::Pending;
         }
         let mut state = lock(&self.shared.state);
@@ -93,23 +121,23 @@ impl Shared {
         state.exceeded = Some(error.clone());
         let (lease, waker) = (state.lease.take(), state.waker.take());
         drop(state);
-        let told = lease.as_deref().filter(|_| !self.aborts()).cloned();
+        let told = lease.as_deref().filter(|_| !self.limits.aborts()).cloned();
         drop(lease);
         if let Some(waker) = waker {
             waker.wake();
         }
         if let Some(lease) = told {
-            lease.state.counts.outlived(&error);
+            lease.state.counts().outlived(&error);
         }
     }
 
     /// Schedules the next check. The caller holds the lock of the state, so that a lease that is dropped meanwhile
     /// does not stay with the timers.
     fn schedule(self: &Arc<Self>, state: &mut State, timers: &Arc<Timers>) {
-        let lost = state.lease.as_ref().filter(|_| self.aborts()).map(|lease| lease.until());
-        state.due = [self.idle_until(state), self.max_until(), lost].into_iter().flatten().min();
+        let lost = state.lease.as_ref().and_then(|lease| self.limits.lost_until(lease));
+        state.due = self.limits.first(self.began, state.progressed, lost);
         if let Some(due) = state.due {
-            timers.insert(due, Arc::clone(self));
+            timers.insert(due, Arc::clone(self), callers_clock());
         }
     }
 
@@ -119,26 +147,14 @@ impl Shared {
             return state.exceeded.clone();
         }
         let is_over = |until: Option<Instant>| until.is_some_and(|until| until <= now);
-        if is_over(self.max_until()) {
+        if is_over(self.limits.max_until(self.began)) {
             return Some(Error::body_timeout("held for longer than max_hold"));
         }
-        if is_over(self.idle_until(state)) {
+        if is_over(self.limits.idle_until(state.progressed)) {
             return Some(Error::body_timeout("no progress within idle_timeout"));
         }
-        let is_lost = self.aborts() && !state.lease.as_ref().is_some_and(|lease| lease.is_held());
+        let is_lost = self.limits.aborts() && !state.lease.as_ref().is_some_and(|lease| lease.is_held());
         is_lost.then(Error::lost)
-    }
-
-    fn aborts(&self) -> bool {
-        self.limits.on_lease_end == LeaseEnd::Abort
-    }
-
-    fn idle_until(&self, state: &State) -> Option<Instant> {
-        state.progressed.checked_add(self.limits.idle_timeout?)
-    }
-
-    fn max_until(&self) -> Option<Instant> {
-        self.began.checked_add(self.limits.max_hold?)
     }
 }
 
@@ -178,7 +194,7 @@ mod tests {
 
     async fn body(locks: &Locks, idle: Option<u64>, max: Option<u64>, on_lease_end: LeaseEnd) -> TimedLease {
         let limits = Limits { idle_timeout: idle.map(s), max_hold: max.map(s), on_lease_end };
-        TimedLease::new(locks.try_lock("k").await.unwrap().into(), limits, &Timers::new())
+        TimedLease::new(locks.try_lock("k").await.unwrap().into(), limits, &Timers::stripes()[0])
     }
 
     #[tokio::test]
@@ -222,7 +238,7 @@ mod tests {
     #[tokio::test]
     async fn timers_end_what_is_due() {
         let (locks, limits) = (locks(), Limits { idle_timeout: None, ..Limits::default() });
-        let timers = Timers::new();
+        let timers = Arc::clone(&Timers::stripes()[0]);
         let mut bodies = Vec::new();
         for key in ["a", "b", "c"] {
             let lease = locks.try_lock(key).await.unwrap().into();
@@ -230,7 +246,7 @@ mod tests {
         }
         let due = Instant::now() + s(60);
         for body in &bodies {
-            timers.insert(due, Arc::clone(&body.shared));
+            timers.insert(due, Arc::clone(&body.shared), callers_clock());
         }
         timers.remove(due, &bodies[0].shared);
         timers.remove(due, &bodies[1].shared);
@@ -254,7 +270,7 @@ mod tests {
             };
             let late = body(&locks, Some(60), None, on_lease_end).await;
             assert_eq!((is_aborted(&late), lock(&late.shared.state).waker.is_some()), (None, aborts));
-            late.shared.check(late.shared.began + s(60), &Timers::new());
+            late.shared.check(late.shared.began + s(60), &Timers::stripes()[0]);
             assert_eq!(is_aborted(&late), aborts.then_some(false), "at the limit");
 
             let lost = body(&locks, None, None, on_lease_end).await;

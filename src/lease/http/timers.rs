@@ -9,39 +9,61 @@ use tokio::time::Instant;
 use super::timed_lease::Shared;
 use crate::store::background::Background;
 use crate::store::{Link, PeriodicTask, Scheduler, Signal};
-use crate::sync::lock;
+use crate::sync::{Stripes, lock};
 
-/// The leases, sorted by the time of their next check. A frame does not reschedule a lease; the check takes the
-/// progress into account when it is due.
+/// A part of the timers of a layer. A frame does not reschedule a lease; the check takes the progress into account when it is
+/// due.
 pub(super) struct Timers {
     scheduler: Arc<Scheduler>,
-    due: Mutex<BTreeMap<(Instant, Address), Arc<Shared>>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The leases, sorted by the time of their next check.
+    leases: BTreeMap<(Instant, Address), Arc<Shared>>,
+    /// When the scheduler looks at them again, at the latest; `None`: it does not.
+    planned: Option<Instant>,
+    /// Whether the clock of a caller was not the system's. Then the scheduler is told of each lease, since it runs in several
+    /// places.
+    strayed: bool,
 }
 
 /// Distinguishes leases that are due at the same time.
 type Address = usize;
 
 impl Timers {
-    pub(super) fn new() -> Arc<Self> {
+    /// Creates the timers of a layer.
+    pub(super) fn stripes() -> Arc<Stripes<Arc<Self>>> {
         let no_pushes = watch::channel(Link::Down).1;
         let scheduler = Scheduler::new(no_pushes, Background::thread(), true);
-        let timers = Arc::new(Self { scheduler, due: Mutex::default() });
-        timers.scheduler.join(&timers);
-        timers
+        let timers = || Arc::new(Self { scheduler: Arc::clone(&scheduler), state: Mutex::default() });
+        let stripes = Stripes::new(timers);
+        stripes.iter().for_each(|timers| scheduler.join(timers));
+        Arc::new(stripes)
     }
 
-    pub(super) fn insert(&self, due: Instant, lease: Arc<Shared>) {
-        lock(&self.due).insert((due, address(&lease)), lease);
+    /// `now`: by the clock of the caller, and whether that is the system's.
+    pub(super) fn insert(&self, due: Instant, lease: Arc<Shared>, (now, is_the_systems): (Instant, bool)) {
+        let mut state = lock(&self.state);
+        state.leases.insert((due, address(&lease)), lease);
+        state.strayed |= !is_the_systems;
+        let is_planned = state.planned.is_some_and(|planned| now < planned && planned <= due);
+        if is_planned && !state.strayed {
+            return;
+        }
+        state.planned = Some(due);
+        drop(state);
         self.scheduler.schedule(due);
     }
 
     pub(super) fn remove(&self, due: Instant, lease: &Arc<Shared>) {
-        lock(&self.due).remove(&(due, address(lease)));
+        lock(&self.state).leases.remove(&(due, address(lease)));
     }
 
     fn pop(&self, now: Instant) -> Option<Arc<Shared>> {
-        let mut due = lock(&self.due);
-        due.first_entry().filter(|first| first.key().0 <= now).map(|first| first.remove())
+        let mut state = lock(&self.state);
+        state.leases.first_entry().filter(|first| first.key().0 <= now).map(|first| first.remove())
     }
 }
 
@@ -51,7 +73,9 @@ fn address(lease: &Arc<Shared>) -> Address {
 
 impl PeriodicTask for Timers {
     fn due(&self) -> Option<Instant> {
-        lock(&self.due).first_key_value().map(|((due, _), _)| *due)
+        let mut state = lock(&self.state);
+        state.planned = state.leases.first_key_value().map(|((due, _), _)| *due);
+        state.planned
     }
 
     fn signal(self: Arc<Self>, _: Signal) {
@@ -73,20 +97,103 @@ debug!(Timers);
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use support::eventually;
+
     use super::super::timed_lease::{Limits, TimedLease};
     use super::*;
     use crate::{Lease, Mutex, Store};
 
+    fn timers() -> Arc<Timers> {
+        Arc::clone(&Timers::stripes()[0])
+    }
+
+    /// A body that makes no progress for this long loses its lease.
+    async fn body(mutex: &Mutex, key: &str, idle: Duration, timers: &Arc<Timers>) -> TimedLease {
+        let lease = mutex.try_lock(key).await.unwrap().into();
+        TimedLease::new(lease, Limits { idle_timeout: Some(idle), ..Limits::default() }, timers)
+    }
+
+    async fn is_released(mutex: &Mutex, key: &str) {
+        let is_free = async || mutex.try_lock(key).await.is_ok();
+        eventually("the end of the lease", Duration::from_secs(20), is_free).await;
+    }
+
+    /// The scheduler is not told of a lease if it looks before. It must be told again once it has looked, and found none.
+    #[tokio::test]
+    async fn leases_end_that_come_while_the_scheduler_sleeps_and_after() {
+        let (mutex, timers) = (Mutex::new(&Store::in_memory(), "m").unwrap(), timers());
+        let ms = Duration::from_millis;
+        for round in 0..4 {
+            let first = body(&mutex, "first", ms(20), &timers).await;
+            let planned = || lock(&timers.state).planned;
+            let before = planned();
+            let next = body(&mutex, "next", ms(40), &timers).await;
+            let is_told = planned() != before && before.is_some_and(|before| Instant::now() < before);
+            assert!(!is_told, "{round}: the scheduler looks before");
+            drop(first);
+            is_released(&mutex, "next").await;
+            drop(next);
+            eventually("the scheduler", Duration::from_secs(20), async || {
+                planned().is_none_or(|planned| planned < Instant::now())
+            })
+            .await;
+        }
+    }
+
+    /// Although the scheduler would look before, by the system's clock.
+    #[tokio::test]
+    async fn a_clock_that_is_paused_after_some_bodies_is_followed() {
+        let (mutex, timers) = (Mutex::new(&Store::in_memory(), "m").unwrap(), timers());
+        let minute = Duration::from_secs(60);
+        let mut bodies = Vec::new();
+        for key in ["a", "b", "c"] {
+            if key == "c" {
+                tokio::time::pause();
+            }
+            bodies.push(body(&mutex, key, minute, &timers).await);
+        }
+        assert!(mutex.try_lock("c").await.is_err());
+        tokio::time::advance(minute).await;
+        is_released(&mutex, "c").await;
+    }
+
+    /// The task of the scheduler ends then. The next body starts another one.
+    #[tokio::test]
+    async fn timers_go_on_after_a_panic() {
+        struct Panics;
+        impl Drop for Panics {
+            fn drop(&mut self) {
+                panic!("this panic is part of the test");
+            }
+        }
+        let (mutex, timers) = (Mutex::new(&Store::in_memory(), "m").unwrap(), timers());
+        let limits = Limits { idle_timeout: Some(Duration::from_millis(1)), ..Limits::default() };
+        let lease = Lease::from(mutex.try_lock("a").await.unwrap()).beside(Panics);
+        let panics = TimedLease::new(lease, limits, &timers);
+        is_released(&mutex, "a").await;
+        let (bodies, idle) = (std::cell::RefCell::new(Vec::new()), limits.idle_timeout.unwrap());
+        eventually("the timers", Duration::from_secs(20), async || {
+            let key = bodies.borrow().len().to_string();
+            let body = body(&mutex, &key, idle, &timers).await;
+            bodies.borrow_mut().push(body);
+            mutex.try_lock("0").await.is_ok()
+        })
+        .await;
+        drop(panics);
+    }
+
     #[tokio::test]
     async fn the_timer_of_a_body_ends_with_it() {
         let mutex = Mutex::new(&Store::in_memory(), "m").unwrap();
-        let (timers, mut leases) = (Timers::new(), Vec::new());
+        let (timers, mut leases) = (timers(), Vec::new());
         for key in ["a", "b"] {
             let lease = Lease::from(mutex.try_lock(key).await.unwrap());
             leases.push(TimedLease::new(lease, Limits::default(), &timers));
         }
         while let Some(lease) = leases.pop() {
-            assert_eq!(lock(&timers.due).len(), leases.len() + 1);
+            assert_eq!(lock(&timers.state).leases.len(), leases.len() + 1);
             drop(lease);
         }
         assert_eq!(timers.due(), None);

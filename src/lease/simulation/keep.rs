@@ -10,7 +10,7 @@ use crate::lease::Validity;
 use crate::lease::key_state::Standing;
 use crate::lease::operations::Answer;
 use crate::lease::options::LeaseOptions;
-use crate::lease::tokens::{Effect, Event, Grant, Notice, Release, Renewed};
+use crate::lease::tokens::{Effect, Event, Grant, Notice, Release, Renewed, first_renewal};
 
 /// A lease of `left` ms with the fence 7, and the id of its token. Its holder receives it at 1 ms. The others stand in the
 /// line behind it, and want leases of these ttls.
@@ -55,7 +55,7 @@ fn leases_are_renewed_after_a_third_of_their_time() {
         let (key, token) = (Key::from("k"), "token".into());
         let grant = Grant { key, token, id: 1, fence: 1, twice: false, validity, at, offered: false };
         let options = LeaseOptions { watchdog, ..LeaseOptions::default() };
-        let due = steps.process.tokens.first_renewal(&grant, &options)?;
+        let due = first_renewal(steps.began, &grant, &options)?;
         Some((due - steps.began).as_millis())
     };
     for (at, left, renewed) in [

@@ -218,20 +218,24 @@ impl<P: Party> Tokens<P> {
         }
     }
 
-    /// Returns when a lease is renewed that was acquired at once, if it is.
-    pub(crate) fn first_renewal(&self, grant: &Grant, options: &LeaseOptions) -> Option<Instant> {
-        let left = grant.validity.until().saturating_duration_since(grant.at);
-        options.watchdog.then(|| self.renewal(grant.at, left, options.ttl))
-    }
-
-    /// Returns when a lease is renewed that lasts for `left` from `at` on: after a third of that, and a little earlier, so that
-    /// renewals that are due at about the same time run together.
     fn renewal(&self, at: Instant, left: Duration, ttl: Duration) -> Instant {
-        // In numbers, since each lease comes through here.
-        let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX / 2);
-        let after = nanos(left) / 3;
-        let grain = (nanos(ttl) / 24).min(after / 2).max(1);
-        let early = (nanos(at.saturating_duration_since(self.began)) + after) % grain;
-        at + Duration::from_nanos(after - early)
+        renewal(self.began, at, left, ttl)
     }
+}
+
+/// Returns when a lease is renewed that was acquired at once, if it is. `began`: when its tokens were made.
+pub(crate) fn first_renewal(began: Instant, grant: &Grant, options: &LeaseOptions) -> Option<Instant> {
+    let left = grant.validity.until().saturating_duration_since(grant.at);
+    options.watchdog.then(|| renewal(began, grant.at, left, options.ttl))
+}
+
+/// Returns when a lease is renewed that lasts for `left` from `at` on: after a third of that, and a little earlier, so that
+/// renewals that are due at about the same time run together.
+fn renewal(began: Instant, at: Instant, left: Duration, ttl: Duration) -> Instant {
+    // In numbers, since each lease comes through here.
+    let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX / 2);
+    let after = nanos(left) / 3;
+    let grain = (nanos(ttl) / 24).min(after / 2).max(1);
+    let early = (nanos(at.saturating_duration_since(began)) + after) % grain;
+    at + Duration::from_nanos(after - early)
 }

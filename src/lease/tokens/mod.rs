@@ -31,6 +31,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::entry::{Entry, Held, Stage};
 pub(crate) use self::event::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
+pub(crate) use self::held::first_renewal;
 #[cfg(test)]
 pub(crate) use self::line::LONGEST_TURN;
 pub(crate) use self::line::Line;
@@ -168,6 +169,10 @@ impl<P: Party> Tokens<P> {
         let Some(error) = error else { return self.is_back(&key, self.now.at) };
         self.outages.insert(key, (error.clone(), self.now.at));
         self.forget_outages(self.now.at);
+    }
+
+    pub(crate) fn has_outages(&self) -> bool {
+        !self.outages.is_empty()
     }
 
     /// Records that a call for a key was answered.

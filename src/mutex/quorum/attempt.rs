@@ -14,7 +14,7 @@ use crate::lease::key_state::{Standing, Was};
 use crate::lease::operations::What;
 use crate::lease::token::Token;
 use crate::lease::tokens::Event;
-use crate::lease::{Ask, Keeper, LeaseHandle, Leases};
+use crate::lease::{Ask, Keeper, LeaseHandle};
 use crate::store::background::Background;
 use crate::{Error, Key, random};
 
@@ -45,8 +45,8 @@ impl Attempt {
         let mut calls: FuturesUnordered<_> = order
             .into_iter()
             .map(|index| {
-                let Leases { admission, holding } = &quorum.nodes[index];
-                let call = admission.ask(key.clone(), token.clone(), holding, &ask);
+                let node = &quorum.nodes[index];
+                let call = node.admission.ask(key.clone(), token.clone(), node.holding(), &ask);
                 let call = quorum.within(call);
                 async move { (index, call.await) }
             })

@@ -20,7 +20,7 @@ use crate::error::{Busy, Cause, Subject, Why};
 use crate::lease::holder::Exclusive;
 use crate::lease::perform::Local;
 use crate::lease::token::{Suffix, Token};
-use crate::lease::tokens::{Effect, Event, Grant, Now, Release, Renewed, Rules, Tokens};
+use crate::lease::tokens::{Effect, Event, Grant, Now, Release, Renewed, Rules, Tokens, first_renewal};
 use crate::lease::{Anchor, Lease, LeaseHandle, Leases, Validity, micros, rules};
 use crate::store::background::Background;
 use crate::store::timer::within;
@@ -55,7 +55,7 @@ impl Quorum {
         let timeout = first.options().ttl.mul_f64(settings.timeout_factor).max(Duration::from_millis(1));
         // The nodes see to it that releases arrive.
         let rules = Rules { is_remote: false, ..rules(store, false) };
-        let tokens = Mutex::new(Tokens::new(first.admission.local.clone(), rules, clock::now()));
+        let tokens = Mutex::new(Tokens::new(first.admission.local.clone(), rules, first.admission.began));
         let scheduler = Arc::clone(store.scheduler());
         let quorum = Arc::new(Self { nodes, timeout, settings, scheduler, tokens });
         quorum.scheduler.join(&quorum);
@@ -154,10 +154,10 @@ impl Quorum {
         if first.options().foreign {
             self.nodes.iter().try_for_each(|node| check_exact(&key, node.admission.store.prefix()))?;
         }
-        if first.holding.is_closed() {
+        if first.holding().is_closed() {
             return Err(Error::interrupted());
         }
-        let (id, token) = first.admission.token(&first.holding, suffix);
+        let (id, token) = first.admission.token(first.holding(), suffix);
         let sent = clock::now();
         let mut attempt = Attempt::new(Arc::clone(self), key, token);
         let (votes, fence) = attempt.vote().await;
@@ -174,12 +174,12 @@ impl Quorum {
         };
         attempt.is_won = true;
         let (key, token) = (attempt.key.clone(), attempt.token.clone());
-        let options = Arc::clone(&first.holding);
+        let options = Arc::clone(first.holding());
         let grant = Grant { key, token, id, fence, twice: false, validity, at, offered: false };
         let lease = LeaseHandle::new(grant.clone(), &options);
-        let renew = lock(&self.tokens).first_renewal(&grant, &options.options);
+        let renew = first_renewal(first.admission.began, &grant, &options.options);
         self.handle(Event::Holds { grant, lease: lease.clone(), options, renew });
-        Ok(Lease::new(lease, Arc::new(attempt)))
+        Ok(Lease::kept_by(lease, Arc::new(attempt)))
     }
 
     async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {

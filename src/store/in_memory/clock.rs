@@ -104,9 +104,15 @@ impl Clock {
 
 /// Whether the clock of the caller's runtime is the system's clock, so that no test has paused it.
 pub(crate) fn callers_clock_is_the_systems() -> bool {
+    callers_clock().1
+}
+
+/// The time by the clock of the caller's runtime, and whether that is the system's clock, so that no test has paused it.
+pub(crate) fn callers_clock() -> (Instant, bool) {
     let before = std::time::Instant::now();
-    let callers = Instant::now().into_std();
-    before <= callers && callers <= std::time::Instant::now()
+    let callers = Instant::now();
+    let now = callers.into_std();
+    (callers, before <= now && now <= std::time::Instant::now())
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use self::bound::Bound;
 pub(crate) use self::cells::Cells;
-pub(crate) use self::clock::{Clock, callers_clock_is_the_systems};
+pub(crate) use self::clock::{Clock, callers_clock, callers_clock_is_the_systems};
 #[cfg(test)]
 pub(crate) use self::manual_clock::ManualClock;
 use self::sweeper::Sweeper;
