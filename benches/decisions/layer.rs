@@ -1,5 +1,6 @@
 //! What layers add to a request, over the in-memory store, beside tower_governor's and tower's own.
 
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use http::{Request, StatusCode};
@@ -17,6 +18,8 @@ const RATIO: &str = "layer-vs-tower-governor";
 const REFUSED: &str = "layer-refused-vs-tower-governor";
 const GOVERNOR: &str = "tower_governor";
 const PERMIT: &str = "permit-vs-tower-concurrency-limit";
+const THREADS: &str = "permit-two-threads-vs-tower-concurrency-limit";
+const TOWER: &str = "tower's ConcurrencyLimit";
 /// Requests to one, then to the next: short enough that all see the same weather.
 const SLICE: u32 = 2048;
 
@@ -41,7 +44,10 @@ pub fn run(bench: &Bench) {
     if bench.settings.wants(PERMIT) {
         let (of, request) = ("a permit of a limit that is not reached", stacks::request_with_header);
         let (ours, peer) = (stacks::our_permit(), stacks::towers_permit());
-        compare(bench, of, request, ours, peer, StatusCode::OK).tell(PERMIT, "tower's ConcurrencyLimit");
+        compare(bench, of, request, ours, peer, StatusCode::OK).tell(PERMIT, TOWER);
+    }
+    if bench.settings.wants(THREADS) {
+        tell_threads(bench);
     }
     if !bench.settings.wants(ADDED) && !bench.settings.wants(RATIO) {
         return;
@@ -67,6 +73,45 @@ pub fn run(bench: &Bench) {
     figure(ADDED, measures, by_header.added.max(by_peer.added));
     let worse = if by_header.ratio > by_peer.ratio { by_header } else { by_peer };
     worse.tell(RATIO, GOVERNOR);
+}
+
+/// A permit, where two threads at once handle requests under one limit.
+fn tell_threads(bench: &Bench) {
+    let (ours, peer) = (stacks::our_permit(), stacks::towers_permit());
+    let length = bench.settings.length / 2;
+    let rounds: Vec<_> = (0..bench.settings.rounds)
+        .map(|_| (on_two_threads(&ours, length), on_two_threads(&peer, length)))
+        .collect();
+    Versus {
+        name: THREADS,
+        measures: "ns per request of each of two threads, in memory: a permit of one limit",
+        ours: median(rounds.iter().map(|(ours, _)| *ours)),
+        peer: TOWER,
+        theirs: median(rounds.iter().map(|(_, peer)| *peer)),
+        ratio: median(rounds.iter().map(|(ours, peer)| ours / peer)),
+        better: Better::Lower,
+    }
+    .tell();
+}
+
+/// Nanoseconds per request of each thread.
+fn on_two_threads<S: Service + Clone + Send>(service: &S, length: Duration) -> f64 {
+    let begin = Barrier::new(2);
+    let alone = |mut service: S| {
+        let runtime = stacks::runtime();
+        begin.wait();
+        let (end, mut took, mut slices) = (Instant::now() + length, Duration::ZERO, 0);
+        while Instant::now() < end {
+            took += time(&runtime, &mut service, stacks::request_with_header, SLICE.into(), StatusCode::OK);
+            slices += 1;
+        }
+        took.as_nanos() as f64 / f64::from(slices * SLICE)
+    };
+    std::thread::scope(|scope| {
+        let other = service.clone();
+        let other = scope.spawn(|| alone(other));
+        (alone(service.clone()) + other.join().unwrap()) / 2.0
+    })
 }
 
 /// Nanoseconds per request.

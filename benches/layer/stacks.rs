@@ -82,13 +82,13 @@ pub fn bucket() -> TokenBucket {
 }
 
 /// A permit of a limit that is never reached.
-pub fn our_permit() -> impl Service {
+pub fn our_permit() -> impl Service + Clone + Send {
     let group = WaitGroup::new(&Store::in_memory(), "bench", MOST).unwrap();
     let key = |_: &Request<()>| KEY;
     ConcurrencyLimitLayer::new(group, key).reject_with(response::refuse()).layer(Inner)
 }
 
-pub fn towers_permit() -> impl Service {
+pub fn towers_permit() -> impl Service + Clone + Send {
     ConcurrencyLimit::new(Inner, MOST as usize)
 }
 
