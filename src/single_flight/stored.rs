@@ -2,7 +2,7 @@
 //! the server.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::hash::BuildHasher as _;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -27,6 +27,9 @@ struct Answers {
     bytes: u64,
     /// When the answer to a key expires, and how many bytes it counts.
     by_key: HashMap<u64, (Instant, u64)>,
+    /// The ends that came in order, as they do where all answers are kept for as long.
+    in_order: VecDeque<(Instant, u64)>,
+    /// All others.
     ends: BinaryHeap<Reverse<(Instant, u64)>>,
 }
 
@@ -50,7 +53,11 @@ impl Stored {
         let Some(until) = now.checked_add(kept).filter(|_| sum <= self.most) else { return false };
         answers.bytes = sum;
         answers.by_key.insert(key, (until, bytes));
-        answers.ends.push(Reverse((until, key)));
+        if answers.in_order.back().is_none_or(|(last, _)| *last <= until) {
+            answers.in_order.push_back((until, key));
+        } else {
+            answers.ends.push(Reverse((until, key)));
+        }
         true
     }
 
@@ -65,11 +72,18 @@ impl Stored {
 }
 
 impl Answers {
+    /// Removes the first end until `now`.
+    fn next_end(&mut self, now: Instant) -> Option<(Instant, u64)> {
+        let is_over = |(until, _): &(Instant, u64)| *until <= now;
+        let other = self.ends.peek().map(|Reverse(end)| *end).filter(is_over);
+        match self.in_order.front().copied().filter(is_over) {
+            Some(end) if other.is_none_or(|other| end <= other) => self.in_order.pop_front(),
+            _ => other.and_then(|_| self.ends.pop()).map(|Reverse(end)| end),
+        }
+    }
+
     fn forget_ended(&mut self, now: Instant) {
-        while let Some(Reverse((until, key))) = self.ends.peek().copied()
-            && until <= now
-        {
-            self.ends.pop();
+        while let Some((until, key)) = self.next_end(now) {
             // If the answer was replaced, its entry in `by_key` has another end.
             if let Some((end, bytes)) = self.by_key.get(&key).copied()
                 && end == until
