@@ -7,10 +7,67 @@ use super::token::Token;
 /// When the lease of each holder ends (µs), and its weight.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ends {
-    until: HashMap<Token, (i64, i64)>,
+    until: Holders,
     /// No lease ends before.
     first: i64,
     used: i64,
+}
+
+/// When a lease ends, and its weight.
+type End = (i64, i64);
+
+/// A map of which one entry needs no allocation: most keys have one holder at a time.
+#[derive(Clone, Debug, Default)]
+struct Holders {
+    one: Option<(Token, End)>,
+    others: HashMap<Token, End>,
+}
+
+impl Holders {
+    fn is_empty(&self) -> bool {
+        self.one.is_none() && self.others.is_empty()
+    }
+
+    fn clear(&mut self) {
+        self.one = None;
+        self.others.clear();
+    }
+
+    /// The token is not in the map.
+    fn insert(&mut self, token: Token, end: End) {
+        match self.one {
+            None => self.one = Some((token, end)),
+            Some(_) => drop(self.others.insert(token, end)),
+        }
+    }
+
+    fn get(&self, token: &Token) -> Option<&End> {
+        let one = self.one.as_ref().filter(|(one, _)| one == token);
+        one.map(|(_, end)| end).or_else(|| self.others.get(token))
+    }
+
+    fn get_mut(&mut self, token: &Token) -> Option<&mut End> {
+        let one = self.one.as_mut().filter(|(one, _)| one == token);
+        one.map(|(_, end)| end).or_else(|| self.others.get_mut(token))
+    }
+
+    fn remove(&mut self, token: &Token) -> Option<End> {
+        let one = self.one.take_if(|(one, _)| one == token);
+        one.map(|(_, end)| end).or_else(|| self.others.remove(token))
+    }
+
+    fn retain(&mut self, mut keeps: impl FnMut(&End) -> bool) {
+        self.one.take_if(|(_, end)| !keeps(end));
+        self.others.retain(|_, end| keeps(end));
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&Token, &End)> {
+        self.one.iter().map(|(token, end)| (token, end)).chain(&self.others)
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = (&Token, &mut End)> {
+        self.one.iter_mut().map(|(token, end)| (&*token, end)).chain(&mut self.others)
+    }
 }
 
 impl Ends {
@@ -46,14 +103,14 @@ impl Ends {
 
     /// Returns all tokens, in order.
     pub(crate) fn tokens(&self) -> Vec<Token> {
-        let mut tokens: Vec<_> = self.until.keys().cloned().collect();
+        let mut tokens: Vec<_> = self.until.iter().map(|(token, _)| token.clone()).collect();
         tokens.sort_unstable();
         tokens
     }
 
     /// Returns one of the tokens.
     pub(crate) fn any(&self) -> Option<&Token> {
-        self.until.keys().next()
+        self.until.iter().next().map(|(token, _)| token)
     }
 
     /// Returns the sum of the weights.
@@ -64,14 +121,14 @@ impl Ends {
     /// Removes the leases that have ended.
     pub(crate) fn sweep(&mut self, now: i64) {
         if now >= self.first {
-            self.until.retain(|_, (expiry, _)| *expiry > now);
-            self.used = self.until.values().map(|(_, weight)| weight).sum();
+            self.until.retain(|(expiry, _)| *expiry > now);
+            self.used = self.until.iter().map(|(_, (_, weight))| weight).sum();
             self.find_first();
         }
     }
 
     fn find_first(&mut self) {
-        self.first = self.until.values().map(|(expiry, _)| *expiry).min().unwrap_or(0);
+        self.first = self.until.iter().map(|(_, (expiry, _))| *expiry).min().unwrap_or(0);
     }
 
     /// Implements [`Holders::soonest`](super::kind::Holders::soonest).
@@ -87,7 +144,7 @@ impl Ends {
     }
 
     pub(crate) fn have_ended(&self, now: i64) -> bool {
-        now >= self.first && self.until.values().all(|(expiry, _)| *expiry <= now) || self.until.is_empty()
+        now >= self.first && self.until.iter().all(|(_, (expiry, _))| *expiry <= now) || self.until.is_empty()
     }
 }
 
