@@ -105,15 +105,7 @@ impl KeySpace {
 }
 
 pub(super) fn push_part(bytes: &mut SmallVec<[u8; 24]>, part: &[u8]) {
-    match u8::try_from(part.len()) {
-        Ok(digit @ 0..10) => bytes.push(b'0' + digit),
-        Ok(digits @ 10..100) => bytes.extend_from_slice(&[b'0' + digits / 10, b'0' + digits % 10]),
-        _ => {
-            use std::io::Write as _;
-            // Writing to memory does not fail.
-            let _ = write!(bytes, "{}", part.len());
-        }
-    }
+    bytes.extend_from_slice(itoa::Buffer::new().format(part.len()).as_bytes());
     bytes.push(b':');
     bytes.extend_from_slice(part);
 }
