@@ -280,6 +280,30 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
 mod tests {
     use super::*;
 
+    /// A large one, they ask for.
+    #[test]
+    fn those_who_wait_are_told_a_small_answer() {
+        let second = Duration::from_secs(1);
+        for (length, has_waiters, is_told) in
+            [(TOLD, true, true), (TOLD + 1, true, false), (1, false, false), (TOLD + 1, false, false)]
+        {
+            let (mut holders, codec) = (Holder::default(), "codec".into());
+            let entry = Entry::of(vec![7; length].into(), second, second);
+            let of = Completing { is_held: true, has_waiters };
+            let entered = <Answers as Outcome<_>>::enter(&mut holders, &codec, &entry, of, 1).unwrap();
+            assert!(holders.outcome.look(1).is_some(), "{length}");
+            match entered {
+                Entered::Told(told) => {
+                    assert!(is_told, "{length}");
+                    assert!(
+                        matches!(<Answers as Outcome<_>>::hear(&codec, &told), Some(Found::Answer { bytes, .. }) if bytes == entry.bytes)
+                    );
+                }
+                _ => assert!(!is_told, "{length}"),
+            }
+        }
+    }
+
     #[test]
     fn an_answer_that_is_fresher_than_before_is_another() {
         let found = |fresh| Found::Answer { fresh, stale: fresh, bytes: b"7"[..].into() };
