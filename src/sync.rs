@@ -9,7 +9,7 @@ mod stripes;
 
 use std::sync::{PoisonError, TryLockError};
 
-pub(crate) use self::stripes::{Stripes, my_stripe};
+pub(crate) use self::stripes::{Padded, Stripes, my_stripe};
 
 #[cfg(interleavings)]
 pub(crate) use self::modelled::{Notify, block_on, check, lock, spawn, thread_local};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -15,7 +16,7 @@ use super::claims::{Claims, Common};
 use super::exact::{Digest, ExactClaims};
 use super::filtered::FilterClaims;
 use crate::bloom_filter::Probe;
-use crate::lease::LeaseHandle;
+use crate::lease::{LeaseHandle, LeaseState};
 #[cfg(feature = "http")]
 use crate::single_flight::answer::{Entry, Flight};
 use crate::store::background::Background;
@@ -40,6 +41,15 @@ impl Place {
             Self::Exact(claims, _) => &claims.common,
             #[cfg(feature = "http")]
             Self::Replay(claims, _) => &claims.common,
+        }
+    }
+
+    async fn confirm(&self, state: &LeaseState, again: bool) -> Result<bool, Error> {
+        match self {
+            Self::Filter(claims, probe) => claims.confirm(state, probe, again).await,
+            Self::Exact(claims, digest) => claims.confirm(state, digest, again).await,
+            #[cfg(feature = "http")]
+            Self::Replay(claims, entry) => claims.confirm(state, entry, again).await,
         }
     }
 }
@@ -88,16 +98,17 @@ impl Claim {
         self,
         hear: impl FnOnce(&Result<bool, Error>) + Send + 'static,
     ) -> Result<bool, Error> {
-        let (confirming, runtime) = (Confirming::new(self), Handle::try_current().ok());
+        let confirming = Confirming::new(self);
+        if let Some(confirmed) = confirming.enter_in_memory() {
+            return confirming.answered(confirmed, hear);
+        }
+        let runtime = Handle::try_current().ok();
         let mut run = Run { first: Some(confirming.enter(false)), rest: Some((confirming, hear)), runtime };
         let confirmed = poll_fn(|context| run.poll(context)).await;
-        if let Some((confirming, hear)) = run.rest.take() {
-            if let Some(confirming) = confirming.confirmed(&confirmed) {
-                confirming.go_on(Confirming::retry);
-            }
-            hear(&confirmed);
+        match run.rest.take() {
+            Some((confirming, hear)) => confirming.answered(confirmed, hear),
+            None => confirmed,
         }
-        confirmed
     }
 
     /// Releases the claim, so that the item can be claimed again. Returns whether the claim was still held.
@@ -143,14 +154,26 @@ impl Confirming {
     /// Tries once to record that the item was handled. `again`: after an attempt whose answer is not known.
     fn enter(&self, again: bool) -> Attempt {
         let (place, state) = (self.place.clone(), Arc::clone(&self.handle.state));
-        Box::pin(async move {
-            match place {
-                Place::Filter(claims, probe) => claims.confirm(&state, probe, again).await,
-                Place::Exact(claims, digest) => claims.confirm(&state, digest, again).await,
-                #[cfg(feature = "http")]
-                Place::Replay(claims, entry) => claims.confirm(&state, entry, again).await,
-            }
-        })
+        Box::pin(async move { place.confirm(&state, again).await })
+    }
+
+    /// The same in memory, where it is done at once.
+    fn enter_in_memory(&self) -> Option<Result<bool, Error>> {
+        let is_in_memory = self.place.common().store.is_in_memory();
+        is_in_memory.then(|| self.place.confirm(&self.handle.state, false).now_or_never())?
+    }
+
+    /// Takes in the outcome of the first attempt. `hear` gets it as well.
+    fn answered(
+        self,
+        confirmed: Result<bool, Error>,
+        hear: impl FnOnce(&Result<bool, Error>),
+    ) -> Result<bool, Error> {
+        if let Some(confirming) = self.confirmed(&confirmed) {
+            confirming.go_on(Self::retry);
+        }
+        hear(&confirmed);
+        confirmed
     }
 
     /// Takes in the outcome of the first attempt, and sends an event if the claim was lost or the confirmation failed.

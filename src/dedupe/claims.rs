@@ -146,12 +146,12 @@ impl<M: Memory, K: Kind<Holders = Holder<false>, Outcome = M>> Claims<K> {
     pub(super) async fn confirm(
         &self,
         state: &LeaseState,
-        item: M::Item,
+        item: &M::Item,
         again: bool,
     ) -> Result<bool, Error> {
         let entered = self.leases.admission.complete(state, item.clone(), again).await?;
         let (was_held, level) = entered.map_err(|found| self.error(&found))?;
-        self.memory().note(&item, level);
+        self.memory().note(item, level);
         Ok(was_held)
     }
 

@@ -76,8 +76,13 @@ impl Replays {
 impl Claims<Flight> {
     /// Stores the outcome of a claim. Returns whether the claim was still held. `again`: this
     /// was sent before, and the answer is not known.
-    pub(super) async fn confirm(&self, state: &LeaseState, entry: Entry, again: bool) -> Result<bool, Error> {
-        let entered = self.leases.admission.complete(state, entry, again).await?;
+    pub(super) async fn confirm(
+        &self,
+        state: &LeaseState,
+        entry: &Entry,
+        again: bool,
+    ) -> Result<bool, Error> {
+        let entered = self.leases.admission.complete(state, entry.clone(), again).await?;
         entered.map(|(was_held, _)| was_held).map_err(|_| unasked())
     }
 }

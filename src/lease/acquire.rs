@@ -223,7 +223,7 @@ impl<K: Kind> Leases<K> {
                 };
                 let grant = Grant { key, token, id, fence, twice, validity, at, offered: false };
                 let lease = admission.hold(grant, self.holding());
-                Ok(Got::Lease(Lease::new(lease), found))
+                Ok(Got::Lease(Lease::with(lease, self.keeper()), found))
             }
             What::Acquired(Standing::Done) => found.map(Got::Done).ok_or_else(unexpected),
             What::Acquired(Standing::Refused { soonest, before }) => {

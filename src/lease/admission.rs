@@ -6,9 +6,10 @@
 //! time to time a process sends a *heartbeat* for its waiters, many in one call. A heartbeat keeps their places and
 //! finds grants whose pushes were lost. It is also sent when the next lease ends, in case its holder has crashed.
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -18,16 +19,16 @@ use super::handle::Keeper;
 use super::key_state::{KeyState, Spans, Terms, Was};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::operations::{AcquireRelease, Answer, Heartbeat, Renew, Scene, Verb, VerbOf, What};
-use super::options::{Holding, LeaseOptions, micros};
+use super::options::{Holding, LeaseOptions, Watched, micros};
 use super::outcome::{self, Outcome as _};
 use super::perform::Local;
 use super::snapshot::Look;
 use super::state::LeaseState;
 use super::token::{Suffix, Token};
-use super::tokens::{Event, Release, Rules, Tokens, unexpected};
+use super::tokens::{Event, Grant, Release, Rules, Tokens, unexpected};
 use super::young::Young;
 use crate::store::{Client, Namespace};
-use crate::sync::{Stripes, my_stripe};
+use crate::sync::{Padded, Stripes, my_stripe};
 use crate::{Error, Key, Store, clock};
 
 /// How long a grant to a waiter lasts until it is confirmed.
@@ -85,7 +86,7 @@ pub(crate) struct Admission<K: Kind> {
     pub(crate) began: Instant,
     pub(crate) local: Local<K>,
     /// The average of recent hold times, ns.
-    hold_time: AtomicU64,
+    hold_time: Padded<AtomicU64>,
 }
 
 pub(super) struct State<K: Kind> {
@@ -123,7 +124,7 @@ impl<K: Kind> Admission<K> {
                 has_outages: AtomicBool::new(false),
                 began,
                 local,
-                hold_time: AtomicU64::new(0),
+                hold_time: Padded::default(),
             })
         });
         store.scheduler().join(&admission);
@@ -150,6 +151,9 @@ impl<K: Kind> Admission<K> {
     /// was still held, and how full the filter is, for kinds that have one; or why the outcome was not entered. Then nothing
     /// is changed. `again`: it was sent before, and the answer is not known.
     pub(crate) async fn complete(&self, state: &LeaseState, entry: Entry<K>, again: bool) -> Completed<K> {
+        if let Some(completed) = self.complete_in_memory(state, &entry) {
+            return completed;
+        }
         let operation = self.completion(state, entry, again);
         completed::<K>(self.acquire_release.run(state.grant.key.clone(), operation).await)
     }
@@ -161,9 +165,19 @@ impl<K: Kind> Admission<K> {
         entry: Entry<K>,
         then: impl FnOnce(Completed<K>) + Send + 'static,
     ) {
+        if let Some(completed) = self.complete_in_memory(state, &entry) {
+            return then(completed);
+        }
         let (here, operation) = (Handle::try_current().ok(), self.completion(state, entry, false));
         let key = state.grant.key.clone();
         self.acquire_release.send(here, key, operation, |answer| then(completed::<K>(answer)));
+    }
+
+    /// `None` if the store is not in memory.
+    fn complete_in_memory(&self, state: &LeaseState, entry: &Entry<K>) -> Option<Completed<K>> {
+        let Grant { key, token, .. } = &state.grant;
+        let step = |state: &mut _, now| self.scene.complete(state, token, entry, now);
+        Some(self.namespace.cells()?.step(key.as_bytes(), step))
     }
 
     fn completion(&self, state: &LeaseState, entry: Entry<K>, again: bool) -> AcquireRelease<K> {
@@ -206,10 +220,11 @@ impl<K: Kind> Admission<K> {
     /// Records how long a lease was held.
     pub(super) fn note_hold_time(&self, held: Option<Duration>) {
         let Some(held) = held else { return };
+        let Padded(average) = &self.hold_time;
         let held = u64::try_from(held.as_nanos()).unwrap_or(u64::MAX / 8).max(1);
-        let old = self.hold_time.load(Ordering::Relaxed);
+        let old = average.load(Ordering::Relaxed);
         let new = if old == 0 { held } else { old - old / 8 + held / 8 };
-        self.hold_time.store(new.max(1), Ordering::Relaxed);
+        average.store(new.max(1), Ordering::Relaxed);
     }
 
     /// Estimates the time until a lease is free, from the end of the next lease (in `left` µs) and the recent hold times
@@ -223,7 +238,7 @@ impl<K: Kind> Admission<K> {
 
     /// Returns the average of recent hold times in this process, if there are any.
     pub(crate) fn hold_time(&self) -> Option<Duration> {
-        let nanos = self.hold_time.load(Ordering::Relaxed);
+        let nanos = self.hold_time.0.load(Ordering::Relaxed);
         (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 }
@@ -244,8 +259,9 @@ fn completed<K: Kind>(answer: Result<Answer<Found<K>>, Error>) -> Completed<K> {
 #[derive(Clone)]
 pub(crate) struct Leases<K: Kind> {
     pub(crate) admission: Arc<Admission<K>>,
-    /// Equal ones: each lease holds one of them.
-    holdings: Arc<Stripes<Arc<Holding>>>,
+    /// For each stripe of threads, so that their leases do not share counts of references: what leases have in common, and who
+    /// keeps them.
+    common: Arc<Stripes<(Arc<Holding>, Arc<Arc<dyn Keeper>>)>>,
 }
 
 impl<K: Kind> Leases<K> {
@@ -258,14 +274,21 @@ impl<K: Kind> Leases<K> {
     }
 
     fn of(admission: Arc<Admission<K>>, holding: &Holding) -> Self {
-        let keeper = Arc::clone(&admission) as Arc<dyn Keeper>;
-        let holding = || Arc::new(Holding { keeper: Some(Arc::clone(&keeper)), ..holding.clone() });
-        let holdings = Arc::new(Stripes::new(holding));
-        Self { admission, holdings }
+        let watched: Weak<dyn Watched> = Arc::<Admission<K>>::downgrade(&admission);
+        let holding = Holding { watched: Some(watched), ..holding.clone() };
+        let common = || {
+            let keeper = Arc::clone(&admission) as Arc<dyn Keeper>;
+            (Arc::new(holding.clone()), Arc::new(keeper))
+        };
+        Self { common: Arc::new(Stripes::new(common)), admission }
     }
 
     pub(crate) fn holding(&self) -> &Arc<Holding> {
-        &self.holdings[my_stripe()]
+        &self.common[my_stripe()].0
+    }
+
+    pub(super) fn keeper(&self) -> &Arc<Arc<dyn Keeper>> {
+        &self.common[my_stripe()].1
     }
 
     /// Sends away the waiters of this value, now and later.
@@ -304,7 +327,11 @@ impl<K: Kind<Outcome = ()>> Leases<K> {
     }
 }
 
-debug!(Leases<K: Kind>, admission);
+impl<K: Kind> fmt::Debug for Leases<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leases").field("options", self.options()).finish_non_exhaustive()
+    }
+}
 
 debug!(Admission<K: Kind>);
 

@@ -214,7 +214,7 @@ impl Leases<Exclusive> {
             let (key, token) = (key.clone(), token.clone());
             let grant = Grant { key, token, id, fence: *fence, twice, validity, at, offered: false };
             let lease = admission.hold(grant, self.holding());
-            Lease::new(lease)
+            Lease::with(lease, self.keeper())
         });
         Ok(lease.collect())
     }

@@ -55,8 +55,8 @@ pub struct Lease {
 
 /// Who keeps a lease.
 enum Kept {
-    /// Its namespace.
-    Usual,
+    /// Its namespace. The outer count is that of a [stripe](crate::sync::Stripes).
+    Usual(Arc<Arc<dyn Keeper>>),
     By(Arc<dyn Keeper>),
     /// Nobody: it was released.
     Released,
@@ -90,10 +90,6 @@ pub(crate) trait Keeper: Send + Sync {
     /// Where work runs that must not depend on the caller.
     fn background(&self) -> Background;
 
-    /// Sees to it that messages about the loss of a lease arrive, for which somebody waits. `since`: when this was done last,
-    /// or the lease was granted. If messages may have been missed since, the store is asked.
-    fn watched(self: Arc<Self>, _id: u64, _since: Instant) {}
-
     /// Stops tracking the lease, and leaves it in the store for others to release.
     fn let_go(self: Arc<Self>, lease: LeaseHandle) {
         self.released(&lease);
@@ -104,24 +100,25 @@ pub(crate) trait Keeper: Send + Sync {
 type Releases = fn(Arc<dyn Keeper>, LeaseHandle) -> BoxFuture<'static, Result<bool, Error>>;
 
 impl Lease {
-    pub(crate) fn new(handle: LeaseHandle) -> Self {
-        handle.state.counts().began();
-        let at_least_for = handle.state.holding.options.at_least_for;
-        Self { handle, kept: Kept::Usual, at_least_for, beside: None }
+    pub(crate) fn new(handle: LeaseHandle, keeper: Arc<dyn Keeper>) -> Self {
+        Self::of(handle, Kept::By(keeper))
     }
 
-    /// A lease that another one than its namespace keeps.
-    #[cfg(feature = "quorum")]
-    pub(crate) fn kept_by(handle: LeaseHandle, keeper: Arc<dyn Keeper>) -> Self {
-        let mut lease = Self::new(handle);
-        lease.kept = Kept::By(keeper);
-        lease
+    /// The same, for a keeper that many leases have.
+    pub(crate) fn with(handle: LeaseHandle, keeper: &Arc<Arc<dyn Keeper>>) -> Self {
+        Self::of(handle, Kept::Usual(Arc::clone(keeper)))
+    }
+
+    fn of(handle: LeaseHandle, kept: Kept) -> Self {
+        handle.state.counts().began();
+        let at_least_for = handle.state.holding.options.at_least_for;
+        Self { handle, kept, at_least_for, beside: None }
     }
 
     /// Returns the keeper of the lease, unless it was released.
     fn keeper(&self) -> Option<&Arc<dyn Keeper>> {
         match &self.kept {
-            Kept::Usual => self.state.holding.keeper.as_ref(),
+            Kept::Usual(keeper) => Some(keeper),
             Kept::By(keeper) => Some(keeper),
             Kept::Released => None,
         }

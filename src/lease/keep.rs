@@ -8,7 +8,6 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
 use super::admission::{ALIVE, Admission, State};
 use super::handle::Keeper;
@@ -20,8 +19,8 @@ use super::perform::Local;
 use super::state::{LeaseHandle, LeaseState};
 use super::tokens::{Effect, Event, Grant, Now, Release, Tokens, first_renewal, unexpected};
 use super::young::Leased;
+use crate::store::Cells;
 use crate::store::background::Background;
-use crate::store::{Cells, Link, News, Recipient as _};
 use crate::sync::lock;
 use crate::{Error, clock};
 
@@ -30,7 +29,9 @@ impl<K: Kind> Admission<K> {
     pub(super) fn hold(self: &Arc<Self>, grant: Grant, holding: &Arc<Holding>) -> LeaseHandle {
         let (id, at, lease) = (grant.id, grant.at, LeaseHandle::new(grant, holding));
         if self.has_outages.load(Ordering::Relaxed) {
-            lock(&self.tokens).tokens.is_back(lease.key(), at);
+            let State { tokens, .. } = &mut *lock(&self.tokens);
+            tokens.is_back(lease.key(), at);
+            self.has_outages.store(tokens.has_outages(), Ordering::Relaxed);
         }
         let renew = first_renewal(self.began, &lease.state.grant, &holding.options);
         let mut young = lock(&self.young[lease.state.stripe]);
@@ -201,15 +202,6 @@ impl<K: Kind> Keeper for Admission<K> {
 
     fn background(&self) -> Background {
         self.store.background_or_thread()
-    }
-
-    fn watched(self: Arc<Self>, id: u64, since: Instant) {
-        let notifier = self.store.notifier();
-        if notifier.current_link() == Link::Down {
-            self.store.subscribe();
-        } else if notifier.may_have_missed(since) {
-            self.hear(id, News::Gone);
-        }
     }
 
     /// Renews the lease once more for its full ttl.

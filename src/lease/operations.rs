@@ -41,6 +41,19 @@ impl<K: Kind> Scene<K> {
         // In memory, the cell pushes all messages.
         Answer { now, what, found, heard: Vec::new(), twice: false }
     }
+
+    /// Enters an outcome in memory, and releases the lease. Returns whether it was still held, and how full the filter is now;
+    /// or why the outcome was not entered.
+    pub(super) fn complete(
+        &self,
+        state: &mut StateOf<K>,
+        token: &Token,
+        entry: &Entry<K>,
+        now: i64,
+    ) -> Result<(bool, u64), Found<K>> {
+        let enter = |holders: &mut _, of| K::Outcome::enter(holders, &self.scope, entry, of, now);
+        state.complete(token, now, enter)
+    }
 }
 
 impl Spans {
@@ -262,8 +275,7 @@ impl<K: Kind> Operation for AcquireRelease<K> {
                 return Answer { now: 0, what: What::Released(was), found, heard: Vec::new(), twice: false };
             }
             Verb::Complete { entry, .. } => {
-                let enter = |holders: &mut _, of| K::Outcome::enter(holders, &scene.scope, entry, of, now);
-                let completed = state.complete(token, now, enter);
+                let completed = scene.complete(state, token, entry, now);
                 let (was_held, level) = completed.unwrap_or_else(|obstacle| {
                     found = Some(obstacle);
                     (false, 0)

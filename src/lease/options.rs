@@ -1,11 +1,11 @@
 //! The options of leases.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
-use super::handle::Keeper;
 use super::token::Marks;
 use super::validity::Drift;
 use crate::Error;
@@ -76,7 +76,9 @@ impl LeaseOptions {
     }
 }
 
-/// The state that the leases of one value in a namespace share. Clones of the value share it.
+/// What the leases of one value in a namespace have in common. There are several equal ones: see [`Leases`].
+///
+/// [`Leases`]: super::admission::Leases
 #[derive(Clone)]
 pub(crate) struct Holding {
     pub(crate) options: LeaseOptions,
@@ -87,14 +89,21 @@ pub(crate) struct Holding {
     pub(crate) closed: watch::Sender<bool>,
     /// Has seen nothing of that.
     pub(super) unseen: watch::Receiver<bool>,
-    /// The namespace that keeps its leases; `None` in models. It lives as long as they do.
-    pub(super) keeper: Option<Arc<dyn Keeper>>,
+    /// Where its leases are; `None` in models.
+    pub(super) watched: Option<Weak<dyn Watched>>,
+}
+
+/// The place of leases for whose loss somebody waits.
+pub(crate) trait Watched: Send + Sync {
+    /// Sees to it that messages about the loss of a lease arrive. `since`: when this was done last, or the lease was
+    /// granted. If messages may have been missed since, the store is asked.
+    fn watched(self: Arc<Self>, id: u64, since: Instant);
 }
 
 impl Holding {
     pub(crate) fn new(options: LeaseOptions, leases: Leases) -> Self {
         let (marks, (closed, unseen)) = (Marks::new(&options), watch::channel(false));
-        Self { options, leases, marks, closed, unseen, keeper: None }
+        Self { options, leases, marks, closed, unseen, watched: None }
     }
 
     /// Whether waiters are sent away. Does not lock.

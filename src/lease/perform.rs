@@ -10,19 +10,19 @@ use tokio::time::Instant;
 
 use super::acquire::{Ask, Got, Received, Waiter};
 use super::admission::{Admission, State};
-use super::handle::Lease;
+use super::handle::{Keeper, Lease};
 use super::keep;
 use super::key_state::Terms;
 use super::kind::{Found, Kind, Query};
 use super::operations::{Heartbeat, Standings, Verb};
-use super::options::{Holding, micros};
+use super::options::{Holding, Watched, micros};
 use super::outcome::Outcome;
 use super::state::LeaseHandle;
 use super::token::{Suffix, Token};
 use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
 use super::validity::Anchor;
 use crate::error::{Busy, Why};
-use crate::store::{Ids, News, PeriodicTask, Recipient, Signal};
+use crate::store::{Ids, Link, News, PeriodicTask, Recipient, Signal};
 use crate::sync::lock;
 use crate::{Error, Key, clock};
 
@@ -135,7 +135,7 @@ impl<K: Kind> Admission<K> {
                 Effect::Renew { lease, extends } => self.send_renewal(lease, extends),
                 Effect::Subscribe => self.store.subscribe(),
                 Effect::Give { waiter, lease, found } => {
-                    let lease = Lease::new(lease);
+                    let lease = Lease::new(lease, Arc::clone(self) as Arc<dyn Keeper>);
                     waiter.offer(Ok(Some(Got::Lease(lease, found))));
                 }
                 Effect::Tell { waiter, outcome } => waiter.offer(self.result(&waiter.ask, outcome)),
@@ -267,5 +267,16 @@ impl<K: Kind> Recipient for Admission<K> {
             }
         };
         self.handle(Event::Pushed { id, news });
+    }
+}
+
+impl<K: Kind> Watched for Admission<K> {
+    fn watched(self: Arc<Self>, id: u64, since: Instant) {
+        let notifier = self.store.notifier();
+        if notifier.current_link() == Link::Down {
+            self.store.subscribe();
+        } else if notifier.may_have_missed(since) {
+            self.hear(id, News::Gone);
+        }
     }
 }

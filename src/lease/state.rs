@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -218,7 +218,6 @@ impl LeaseHandle {
             let mut since = lease.state.grant.at;
             loop {
                 let changed = lease.state.changed.notified();
-                // Before it is looked at: who ends it later sees this.
                 lease.state.is_watched.store(true, Ordering::Relaxed);
                 if !lease.is_held() {
                     return;
@@ -250,7 +249,8 @@ pub(crate) struct LeaseState {
     text: OnceLock<Arc<str>>,
     /// Whether its loss was counted.
     is_lost: AtomicBool,
-    /// Whether anybody waits for a change.
+    /// Whether anybody waits for a change. Set before `state` is locked to look whether the lease is held, and read after it
+    /// was locked to change that.
     is_watched: AtomicBool,
     state: Mutex<State>,
     changed: Notify,
@@ -289,18 +289,18 @@ impl LeaseState {
         }
     }
 
-    /// Keeps the lease for its handler.
+    /// Lets handles of the lease take it.
     pub(super) fn put(&self, lease: Lease) {
         lock(&self.state).slot = Some(lease);
     }
 
-    /// Takes the lease that was [kept](Self::put).
+    /// Takes the lease that was [put](Self::put) here.
     pub(super) fn take(&self) -> Option<Lease> {
         lock(&self.state).slot.take()
     }
 
-    /// Whether a lease is [kept](Self::put).
-    pub(super) fn has_slot(&self) -> bool {
+    /// Whether a lease is here.
+    pub(super) fn can_be_taken(&self) -> bool {
         lock(&self.state).slot.is_some()
     }
 
@@ -315,10 +315,10 @@ impl LeaseState {
         lock(&self.state).phase == Phase::Retained
     }
 
-    /// Sees to it that the loss of the lease is learned of soon. See [`Keeper::watched`].
+    /// Sees to it that the loss of the lease is learned of soon. See [`Watched`](super::options::Watched).
     fn watched(&self, since: Instant) {
-        if let Some(keeper) = &self.holding.keeper {
-            Arc::clone(keeper).watched(self.grant.id, since);
+        if let Some(place) = self.holding.watched.as_ref().and_then(Weak::upgrade) {
+            place.watched(self.grant.id, since);
         }
     }
 

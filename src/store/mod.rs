@@ -46,7 +46,6 @@ pub(crate) use self::operation::{
     Arguments, Cell, END, Field, Fields, Garbled, Operation, Repeat, Script, lua, script,
 };
 pub(crate) use self::owed::{Owed, OwedOne};
-pub(crate) use self::redis::send_queue::Padded;
 pub(crate) use self::redis_name::Stem;
 pub(crate) use self::scheduler::{PeriodicTask, Scheduler, Signal};
 pub use self::stats::{BreakerState, StoreStats};

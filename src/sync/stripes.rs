@@ -10,10 +10,10 @@ const STRIPES: usize = if cfg!(interleavings) { 1 } else { 8 };
 #[derive(Debug)]
 pub(crate) struct Stripes<T>([Padded<T>; STRIPES]);
 
-/// Two cache lines, since processors fetch them in pairs.
-#[derive(Debug)]
+/// Puts a value into its own cache lines: two, since processors fetch them in pairs.
+#[derive(Debug, Default)]
 #[repr(align(128))]
-struct Padded<T>(T);
+pub(crate) struct Padded<T>(pub(crate) T);
 
 /// The number of the stripe of this thread.
 pub(crate) fn my_stripe() -> usize {

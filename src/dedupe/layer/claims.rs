@@ -172,9 +172,14 @@ impl<Req, Res, E> Lifecycle<Req, Res, E> for RequestClaims<Req, Res, E> {
         outcome: Result<Res, E>,
     ) -> Finish<Self::Finishing, Res, E> {
         let Some((claim, key)) = held else { return Finish::Now(outcome) };
-        let RequestClaims { success, on_unsure, .. } = &layer.provide;
+        let RequestClaims { source, success, on_unsure, .. } = &layer.provide;
         let settling = settle(claim, key, success(&outcome), on_unsure.clone());
-        Finish::Later((settling, Some(outcome)))
+        if source.is_in_memory() {
+            let settled = settling.now_or_never();
+            debug_assert!(settled.is_some(), "in memory it is done at once");
+            return Finish::Now(outcome);
+        }
+        Finish::Later((Box::pin(settling), Some(outcome)))
     }
 
     fn poll_finish(
@@ -187,26 +192,24 @@ impl<Req, Res, E> Lifecycle<Req, Res, E> for RequestClaims<Req, Res, E> {
 }
 
 /// Confirms a claim after a success, else releases it.
-fn settle(claim: Claim, key: Key, success: bool, on_unsure: OnUnsure) -> BoxFuture<'static, ()> {
-    Box::pin(async move {
-        if !success {
-            // If the release fails, it is retried in the background, or the claim expires.
-            let _ = claim.release().await;
-            return;
-        }
-        let hear = move |outcome: &Result<bool, Error>| {
-            let error = match outcome {
-                Ok(true) => return,
-                Ok(false) => None,
-                Err(error) => Some(error.clone()),
-            };
-            if let Some(told) = on_unsure {
-                told(&Unsure { key, error });
-            }
+async fn settle(claim: Claim, key: Key, success: bool, on_unsure: OnUnsure) {
+    if !success {
+        // If the release fails, it is retried in the background, or the claim expires.
+        let _ = claim.release().await;
+        return;
+    }
+    let hear = move |outcome: &Result<bool, Error>| {
+        let error = match outcome {
+            Ok(true) => return,
+            Ok(false) => None,
+            Err(error) => Some(error.clone()),
         };
-        // `hear` has reported the outcome.
-        let _ = claim.confirm_and(hear).await;
-    })
+        if let Some(told) = on_unsure {
+            told(&Unsure { key, error });
+        }
+    };
+    // `hear` has reported the outcome.
+    let _ = claim.confirm_and(hear).await;
 }
 
 debug!(RequestClaims<Req, Res, E>, source.dedupe);

@@ -97,6 +97,16 @@ async fn both() -> [(Leases<Exclusive>, Lease); 2] {
     [(young, lease), (old, other)]
 }
 
+#[tokio::test]
+async fn a_handle_that_is_kept_does_not_keep_its_namespace() {
+    for (leases, lease) in both().await {
+        let (namespace, handle) = (Arc::downgrade(&leases.admission), lease.handle());
+        drop(leases);
+        assert!(namespace.upgrade().is_some() && lease.release().await.unwrap());
+        assert!(namespace.upgrade().is_none() && !handle.is_held());
+    }
+}
+
 /// It is kept in the stripe of the thread that acquired it.
 #[tokio::test]
 async fn a_lease_of_another_thread_is_renewed_and_released_here() {

@@ -179,7 +179,7 @@ impl Quorum {
         let lease = LeaseHandle::new(grant.clone(), &options);
         let renew = first_renewal(first.admission.began, &grant, &options.options);
         self.handle(Event::Holds { grant, lease: lease.clone(), options, renew });
-        Ok(Lease::kept_by(lease, Arc::new(attempt)))
+        Ok(Lease::new(lease, Arc::new(attempt)))
     }
 
     async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {

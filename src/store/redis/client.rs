@@ -14,10 +14,11 @@ use tokio::runtime::Handle;
 use super::batch::{Batch, Item, Phase};
 use super::flusher::{Inline, QueueRef};
 use super::future::{Queued, Sending, Step};
-use super::send_queue::{Padded, RuntimeQueues, SendQueue};
+use super::send_queue::{RuntimeQueues, SendQueue};
 use super::{Loaded, RedisStore, budget, ended};
 use crate::store::key::{Key, KeySpace};
 use crate::store::operation::Operation;
+use crate::sync::Padded;
 use crate::sync::{Mutex, MutexGuard, lock};
 
 type Undo<O> = Box<dyn Fn(Key, <O as Operation>::Undo) + Send + Sync>;

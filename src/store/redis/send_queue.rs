@@ -13,11 +13,6 @@ use crate::store::operation::Operation;
 const MOST_OPERATIONS: usize = 1024;
 const MOST_BYTES: usize = 4 << 20;
 
-/// Puts a value into its own cache line, because all callers write to it.
-#[derive(Default)]
-#[repr(align(128))]
-pub(crate) struct Padded<T>(pub(crate) T);
-
 /// The queues of one runtime, by the numbers of its routes.
 pub(super) struct RuntimeQueues<O: Operation> {
     pub(super) links: Arc<RuntimeLinks>,

@@ -5,9 +5,8 @@ use tokio::sync::Notify;
 use super::last_state::LastState;
 use super::slots::{Slots, Taken};
 use crate::Key;
-use crate::store::Padded;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use crate::sync::{Mutex, Padded};
 use crate::token_bucket::quota::Quotas;
 
 pub(crate) struct Entry {
