@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::handle::Keeper;
+use super::handle::{CommonKeeper, Keeper};
 use super::key_state::{KeyState, Spans, Terms, Was};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::operations::{AcquireRelease, Answer, Heartbeat, Renew, Scene, Verb, VerbOf, What};
@@ -261,7 +261,7 @@ pub(crate) struct Leases<K: Kind> {
     pub(crate) admission: Arc<Admission<K>>,
     /// For each stripe of threads, so that their leases do not share counts of references: what leases have in common, and who
     /// keeps them.
-    common: Arc<Stripes<(Arc<Holding>, Arc<Arc<dyn Keeper>>)>>,
+    common: Arc<Stripes<(Arc<Holding>, CommonKeeper)>>,
 }
 
 impl<K: Kind> Leases<K> {
@@ -287,7 +287,7 @@ impl<K: Kind> Leases<K> {
         &self.common[my_stripe()].0
     }
 
-    pub(super) fn keeper(&self) -> &Arc<Arc<dyn Keeper>> {
+    pub(super) fn keeper(&self) -> &CommonKeeper {
         &self.common[my_stripe()].1
     }
 

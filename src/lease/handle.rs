@@ -53,10 +53,13 @@ pub struct Lease {
     beside: Option<Box<dyn Any + Send + Sync>>,
 }
 
+/// A keeper that many leases have. The outer count is that of a [stripe](crate::sync::Stripes) of threads.
+pub(super) type CommonKeeper = Arc<Arc<dyn Keeper>>;
+
 /// Who keeps a lease.
 enum Kept {
-    /// Its namespace. The outer count is that of a [stripe](crate::sync::Stripes).
-    Usual(Arc<Arc<dyn Keeper>>),
+    /// Its namespace.
+    Usual(CommonKeeper),
     By(Arc<dyn Keeper>),
     /// Nobody: it was released.
     Released,
@@ -105,7 +108,7 @@ impl Lease {
     }
 
     /// The same, for a keeper that many leases have.
-    pub(crate) fn with(handle: LeaseHandle, keeper: &Arc<Arc<dyn Keeper>>) -> Self {
+    pub(super) fn with(handle: LeaseHandle, keeper: &CommonKeeper) -> Self {
         Self::of(handle, Kept::Usual(Arc::clone(keeper)))
     }
 
