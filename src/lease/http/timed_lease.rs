@@ -66,12 +66,9 @@ impl Limits {
         began.checked_add(self.max_hold?)
     }
 
-    fn lost_until(&self, lease: &Lease) -> Option<Instant> {
-        self.aborts().then(|| lease.until())
-    }
-
     /// When the lease of a body is checked next.
-    fn first(&self, began: Instant, progressed: Instant, lost: Option<Instant>) -> Option<Instant> {
+    fn next_check(&self, began: Instant, progressed: Instant, lease: Option<&Lease>) -> Option<Instant> {
+        let lost = lease.filter(|_| self.aborts()).map(|lease| lease.until());
         [self.idle_until(progressed), self.max_until(began), lost].into_iter().flatten().min()
     }
 }
@@ -79,8 +76,8 @@ impl Limits {
 impl TimedLease {
     pub(super) fn new(lease: Lease, limits: Limits, timers: &Arc<Timers>) -> Self {
         let now = callers_clock();
-        let (began, lost) = (now.0, limits.lost_until(&lease));
-        let due = limits.first(began, began, lost);
+        let began = now.0;
+        let due = limits.next_check(began, began, Some(&lease));
         let state = State { lease: Some(lease), progressed: began, due, exceeded: None, waker: None };
         let shared = Arc::new(Shared { limits, began, state: Mutex::new(state) });
         if let Some(due) = due {
@@ -134,8 +131,7 @@ impl Shared {
     /// Schedules the next check. The caller holds the lock of the state, so that a lease that is dropped meanwhile
     /// does not stay with the timers.
     fn schedule(self: &Arc<Self>, state: &mut State, timers: &Arc<Timers>) {
-        let lost = state.lease.as_ref().and_then(|lease| self.limits.lost_until(lease));
-        state.due = self.limits.first(self.began, state.progressed, lost);
+        state.due = self.limits.next_check(self.began, state.progressed, state.lease.as_ref());
         if let Some(due) = state.due {
             timers.insert(due, Arc::clone(self), callers_clock());
         }
