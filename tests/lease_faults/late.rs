@@ -136,6 +136,26 @@ async fn an_acquire_that_was_sent_twice_makes_no_holder_after_its_release() {
     .await;
 }
 
+/// That the second copy found no connection says nothing of the first.
+#[tokio::test]
+async fn an_acquire_whose_second_copy_was_not_sent_makes_no_holder() {
+    for waits in [false, true] {
+        each(async |scene, near, far| {
+            assert!(far.take("k").await.unwrap().release().await.unwrap());
+            scene.idle().await;
+            scene.proxy.cut_after(b"acquire");
+            let outcome = if waits { far.take("k").await } else { far.try_take("k").await };
+            let error = outcome.unwrap_err();
+            assert!(error.is_unavailable() && !error.is_refused(), "{error}");
+            assert_ne!(left(&scene.server, "k"), [""; 0], "it has not run");
+            scene.proxy.heal();
+            scene.quiet("k").await;
+            assert!(near.try_take("k").await.unwrap().release().await.unwrap());
+        })
+        .await;
+    }
+}
+
 #[tokio::test]
 async fn a_permit_that_was_asked_for_twice_is_left_to_others() {
     let scene = Scene::set().await;

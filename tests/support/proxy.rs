@@ -113,6 +113,12 @@ impl FaultProxy {
         self.shared.armed.lock().unwrap().push(pattern.to_vec());
     }
 
+    /// The same, and from then on as after [`FaultProxy::cut`].
+    pub fn cut_after(&self, pattern: &[u8]) {
+        self.shared.cuts.store(true, Ordering::SeqCst);
+        self.drop_next_reply_after(pattern);
+    }
+
     /// Returns how many requests that contain `pattern` have been forwarded so far. A pipeline counts each of its
     /// commands.
     pub fn requests_containing(&self, pattern: &[u8]) -> u64 {
@@ -139,6 +145,8 @@ struct Shared {
     target: SocketAddr,
     mode: watch::Sender<Mode>,
     armed: Mutex<Vec<Vec<u8>>>,
+    /// Whether everything is cut with the next reply that is dropped.
+    cuts: AtomicBool,
     requests: Mutex<Requests>,
     dropped: AtomicU64,
     connections: AtomicU64,
@@ -155,6 +163,7 @@ impl Shared {
             target: (Ipv4Addr::LOCALHOST, target_port).into(),
             mode: watch::Sender::new(Mode::Pass),
             armed: Mutex::default(),
+            cuts: AtomicBool::new(false),
             requests: Mutex::default(),
             dropped: AtomicU64::new(0),
             connections: AtomicU64::new(0),
@@ -322,6 +331,9 @@ impl Connection {
             }
             drop(late);
             if unlucky {
+                if self.shared.cuts.swap(false, Ordering::SeqCst) {
+                    self.shared.mode.send_replace(Mode::Cut);
+                }
                 return Ok(());
             }
         }
