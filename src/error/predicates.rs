@@ -356,6 +356,16 @@ impl Error {
             || self.outage().is_some_and(|outage| matches!(outage.cause, Cause::NotSent | Cause::BreakerOpen))
     }
 
+    /// Where a copy of the operation was sent before, and may have run, an error must not say that none was.
+    pub(crate) fn of_last_copy(self) -> Self {
+        match self.outage() {
+            Some(outage) if self.is_not_sent() => {
+                Outage { cause: Cause::Disconnected, ..outage.clone() }.into()
+            }
+            _ => self,
+        }
+    }
+
     pub(crate) fn busy(&self) -> Option<&Busy> {
         match &*self.0 {
             Kind::Busy(busy) => Some(busy),

@@ -124,7 +124,7 @@ impl RedisStore {
                     if let Err(error) = to.breaker.check() {
                         self.succeeded(route);
                         self.telemetry.call(began, false);
-                        return Err(error);
+                        return Err(if twice { error.of_last_copy() } else { error });
                     }
                     self.attempt(runtime, &to.link, script, call, *ask).await
                 }
@@ -175,7 +175,8 @@ impl RedisStore {
                     last.breaker.failed(sent.unwrap_or(began), &outage, sent.is_none());
                 }
                 self.telemetry.call(began, false);
-                Err(outage.into())
+                let error = Error::from(outage);
+                Err(if twice { error.of_last_copy() } else { error })
             }
         }
     }
@@ -349,6 +350,17 @@ mod tests {
             assert!(!failed.is_repeated(Repeat::Never, was_idle), "{written} {was_idle}");
             assert_eq!(failed.is_repeated(Repeat::Safe, was_idle), !written || was_idle);
         }
+    }
+
+    /// Whatever waits for the first copy would be left to itself.
+    #[test]
+    fn that_the_last_copy_was_not_sent_says_nothing_of_the_one_before() {
+        for cause in [Cause::NotSent, Cause::BreakerOpen] {
+            let error = Error::unavailable(cause, "no connection");
+            assert!(error.is_not_sent() && !error.clone().of_last_copy().is_not_sent());
+            assert_eq!(error.to_string(), error.of_last_copy().to_string());
+        }
+        assert!(Error::unavailable(Cause::TimedOut, "x").of_last_copy().is_timeout());
     }
 
     /// A script may have run in part when it finds that its slot is being moved.
