@@ -55,9 +55,13 @@ async fn tokens_come_back_at_the_border(world: &mut World) {
     assert_eq!((refused.retry_after(), refused.state.reset_after()), (Some(micros(1)), Some(micros(1))));
     assert_eq!(refused.state.tightest().effective_window, Some(micros(1)));
     // As an operator sees it.
-    let state = bucket.clients.peek.run("k".into(), Peek).await.unwrap().under_its_own().unwrap();
+    let seen = async || bucket.clients.peek.run("k".into(), Peek).await.unwrap().under_its_own();
+    let state = seen().await.unwrap();
     assert_eq!(state.quotas.to_string(), "3/calendar day-08:54");
     assert_eq!((state.remaining(), state.reset_after()), (0, Some(micros(1))));
+    // The tokens of the last window are still known, but all are back.
+    world.set(BORDER);
+    assert!(seen().await.is_none());
     let full = world.allow(&bucket, BORDER, 3).await;
     assert_eq!((full.is_admitted(), full.state.reset_after()), (true, Some(micros(DAY))));
     assert_eq!(world.allow(&bucket, BORDER + DAY - 1, 1).await.retry_after(), Some(micros(1)));
