@@ -72,9 +72,13 @@ impl Operation for Peek {
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> Stored {
-        let mut after = if bucket.is_idle(now) { Bucket::default() } else { bucket.clone() };
+        let mut after = bucket.clone();
         after.sweep(now);
         after.set_back(now);
+        after.move_windows(now);
+        if after.is_idle(now) {
+            after = Bucket::default();
+        }
         Stored { bucket: after.told(), now }
     }
 }
