@@ -384,10 +384,11 @@ pub(crate) async fn turns_come_sooner_with_more_permits(place: &Place, name: &st
     let held_for = Duration::from_millis(400);
     let builder = WaitGroup::builder(8).max_wait(2 * held_for).refuse_early(true);
     let group = builder.build(place, name).unwrap();
-    let held = group.add("k").await.unwrap();
+    let patient = group.with_max_wait(SOON);
+    let held = patient.add("k").await.unwrap();
     tokio::time::sleep(held_for).await; // how long permits are held
     assert!(held.done().await.unwrap());
-    let held = group.add_n("k", 8).await.unwrap();
+    let held = patient.add_n("k", 8).await.unwrap();
     let refused = group.add("k").await.unwrap_err();
     assert!(refused.is_waited_too_long(), "{refused}");
     let refused = group.with_max_wait(Duration::from_millis(10)).add("k").await.unwrap_err();
