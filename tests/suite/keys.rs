@@ -79,8 +79,8 @@ async fn no_lease_leaves_a_key_without_ttl() {
         let mutex = Mutex::builder().max_wait(short).build(&place, "left-mutex").unwrap();
         let lock = RwLock::builder().max_wait(short).build(&place, "left-lock").unwrap();
         for key in ["a", "b", "c"] {
-            let held = (permits.add_n(key, 3).await.unwrap(), mutex.lock(key).await.unwrap());
-            let (reader, writer) = (lock.read(key).await.unwrap(), lock.write(key).await);
+            let held = (permits.try_add_n(key, 3).await.unwrap(), mutex.try_lock(key).await.unwrap());
+            let (reader, writer) = (lock.try_read(key).await.unwrap(), lock.write(key).await);
             assert!(writer.is_err() && permits.add(key).await.is_err() && permits.wait(key).await.is_err());
             assert!(mutex.lock(key).await.is_err());
             for extended in [held.0.extend().await, held.1.extend().await, reader.extend().await] {
