@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio_test::task;
 use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets};
 
 use support::eventually;
@@ -111,4 +112,41 @@ async fn what_a_crash_leaves_of_a_request_is_never_charged() {
     second.proxy.cut();
     come_to(&referees, [REQUESTS, TOKENS]).await;
     drop(asking);
+}
+
+/// Sends a call whose future is dropped and whose reply is lost: nobody learns that it ran.
+async fn is_lost(proxy: &FaultProxy, call: impl Future) {
+    let lost = proxy.replies_dropped();
+    proxy.drop_next_reply_after(b"EVALSHA");
+    let mut call = task::spawn(call);
+    assert!(call.poll().is_pending());
+    drop(call);
+    eventually("the reply to be lost", SOON, async || proxy.replies_dropped() > lost).await;
+}
+
+#[tokio::test]
+async fn an_authorization_that_was_dropped_is_released() {
+    let (first, second) = (Place::new().await, Place::new().await);
+    for other in [&first, &second] {
+        let referees = buckets(&first.referee, &other.referee);
+        let [requests, tokens] = buckets(&first.store, &other.store);
+        let limits = TokenBuckets::new([requests.clone(), tokens]).unwrap();
+        drop(limits.authorize(["k", "k"], [1, 30]).await.unwrap().release().await.unwrap());
+        is_lost(&first.proxy, limits.authorize(["k", "k"], [1, 30])).await;
+        come_to(&referees, [REQUESTS, TOKENS]).await;
+        assert!(requests.authorize("k", 1).await.unwrap().release().await.unwrap());
+        is_lost(&first.proxy, requests.authorize("k", 1)).await;
+        come_to(&referees, [REQUESTS, TOKENS]).await;
+    }
+}
+
+#[tokio::test]
+async fn an_authorization_that_was_not_sent_owes_no_release() {
+    let place = Place::new().await;
+    place.proxy.cut();
+    let limits = TokenBuckets::new(buckets(&place.store, &place.store)).unwrap();
+    assert!(limits.authorize(["k", "k"], [1, 30]).await.unwrap_err().is_unavailable());
+    let [requests, _] = buckets(&place.store, &place.store);
+    assert!(requests.authorize("k", 1).await.unwrap_err().is_unavailable());
+    place.store.shutdown(SOON).await.unwrap();
 }
