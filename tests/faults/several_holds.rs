@@ -131,7 +131,7 @@ async fn an_authorization_that_was_dropped_is_released() {
         let referees = buckets(&first.referee, &other.referee);
         let [requests, tokens] = buckets(&first.store, &other.store);
         let limits = TokenBuckets::new([requests.clone(), tokens]).unwrap();
-        drop(limits.authorize(["k", "k"], [1, 30]).await.unwrap().release().await.unwrap());
+        assert!(limits.authorize(["k", "k"], [1, 30]).await.unwrap().release().await.unwrap());
         is_lost(&first.proxy, limits.authorize(["k", "k"], [1, 30])).await;
         come_to(&referees, [REQUESTS, TOKENS]).await;
         assert!(requests.authorize("k", 1).await.unwrap().release().await.unwrap());

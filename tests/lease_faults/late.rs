@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tokio_test::{assert_pending, task};
-use tower_distributed::{Store, WaitGroup};
+use tower_distributed::{Mutex, Store, WaitGroup};
 
 use crate::kinds::{Family, LONG, SOON, left, open};
 use support::eventually;
@@ -158,6 +158,21 @@ async fn an_acquire_whose_second_copy_was_not_sent_makes_no_holder() {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn locks_whose_second_copy_was_not_sent_have_no_holder() {
+    let scene = Scene::set(TIMEOUT).await;
+    let store = Store::builder().timeout(TIMEOUT).redis(&scene.proxy.url()).unwrap();
+    let mutex = Mutex::builder().ttl(LONG).build(&store, "all").unwrap();
+    assert!(mutex.try_lock_all(["a", "b"]).await.unwrap().unlock().await.unwrap());
+    scene.idle().await;
+    scene.proxy.cut_after(b"{all:a}");
+    assert!(mutex.try_lock_all(["a", "b"]).await.unwrap_err().is_unavailable());
+    assert_ne!(left(&scene.server, "a"), [""; 0], "it has not run");
+    scene.proxy.heal();
+    scene.quiet("a").await;
+    scene.quiet("b").await;
 }
 
 #[tokio::test]

@@ -315,8 +315,8 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
             let runs = random_runs(rng, |_, _| Some(Peek));
             let runs = repeated(rng, runs);
             let levels = |stored: &Stored| {
-                let levels = stored.bucket.levels.iter().filter(|level| level.quota.num > 0);
-                levels.map(|level| (level.tat, level.last, level.quota)).collect::<Vec<_>>()
+                let levels = stored.bucket.levels.iter().map(|level| (level.tat, level.last, level.quota));
+                (levels.collect::<Vec<_>>(), stored.bucket.held())
             };
             both.call_and_compare(&runs, |stored, _| (levels(&stored), stored.under(quotas)));
         }

@@ -1,5 +1,6 @@
 //! The calls of a bucket that begin a hold, and the settings of holds.
 
+use std::future::Future;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -18,6 +19,31 @@ use crate::{Error, Key, clock};
 
 /// The shortest and the longest ttl of a hold.
 const TTL: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(86_400);
+
+/// Awaits the answer to an authorization. Calls `release` if it may have run without an answer, also if the future is
+/// dropped.
+pub(super) async fn or_release<T>(
+    authorized: impl Future<Output = Result<T, Error>>,
+    release: impl FnOnce(),
+) -> Result<T, Error> {
+    let mut unsure = Unsure(Some(release));
+    let answer = authorized.await;
+    if answer.as_ref().map_or_else(|error| !error.is_away() || error.is_not_sent(), |_| true) {
+        unsure.0 = None;
+    }
+    answer
+}
+
+/// Calls the function when it is dropped.
+struct Unsure<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for Unsure<F> {
+    fn drop(&mut self) {
+        if let Some(release) = self.0.take() {
+            release();
+        }
+    }
+}
 
 impl TokenBucket {
     /// Holds `n` tokens if they are available now, for a request whose true cost is known only at the end.
@@ -48,7 +74,8 @@ impl TokenBucket {
     ///   burst.
     /// * [`is_overloaded`](Error::is_overloaded), also if the key has too many holds.
     /// * [`is_unavailable`](Error::is_unavailable): if the tokens were held, they are released in the background. If the store
-    ///   stays away for the [ttl](Self::with_hold_ttl), the hold ends by itself, as [`OnEnd`] says.
+    ///   stays away for the [ttl](Self::with_hold_ttl), or if the call was held up on its way and arrives after the
+    ///   release, the hold ends by itself, as [`OnEnd`] says.
     ///
     /// # Cancel safety
     ///
@@ -61,8 +88,8 @@ impl TokenBucket {
     pub(in crate::token_bucket) async fn hold(&self, key: Key, n: u32) -> Result<Hold, Error> {
         self.check_amount(n)?;
         let (id, sent) = (self.clients.holds.next_id(), clock::recent());
-        let reply = self.clients.holds.client.run(key.clone(), self.authorizing(id, n)).await;
-        let reply = reply.inspect_err(|error| self.release_unsure(error, &key, id, sent))?;
+        let authorized = self.clients.holds.client.run(key.clone(), self.authorizing(id, n));
+        let reply = or_release(authorized, || self.release_unsure(&key, id, sent)).await?;
         match reply.outcome {
             Outcome::Held => Ok(self.held(key, (id, n), Usage::default(), sent, reply.state)),
             Outcome::Full => {
@@ -77,13 +104,10 @@ impl TokenBucket {
         self.hold_step(id, Verb::Authorize { amount, ttl: self.holding.ttl })
     }
 
-    /// Releases a hold whose authorization, sent at `sent`, may have run although it failed.
-    pub(super) fn release_unsure(&self, error: &Error, key: &Key, id: u128, sent: Instant) {
-        if error.is_away() {
-            let (release, validity) =
-                (self.hold_step(id, Verb::RELEASE), Validity::new(sent, self.holding.ttl));
-            self.clients.holds.settle(key.clone(), release, &validity, 0);
-        }
+    /// Releases a hold whose authorization, sent at `sent`, may have run.
+    pub(super) fn release_unsure(&self, key: &Key, id: u128, sent: Instant) {
+        let (release, validity) = (self.hold_step(id, Verb::RELEASE), Validity::new(sent, self.holding.ttl));
+        self.clients.holds.settle(key.clone(), release, &validity, 0);
     }
 
     fn hold_step(&self, id: u128, verb: Verb) -> HoldStep {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use futures_util::future::{join_all, select_all};
 use smallvec::SmallVec;
 
+use super::calls::or_release;
 use super::hold::{Captured, Hold};
 use super::operation::{HoldReply, Outcome, Verb};
 use super::state::MOST;
@@ -236,9 +237,8 @@ async fn authorize_together(
     let (id, sent) = (limits.buckets()[0].clients.holds.next_id(), clock::now());
     let each = || limits.buckets().iter().zip(keys).zip(amounts);
     let steps = each().map(|((bucket, _), amount)| bucket.authorizing(id, *amount)).collect();
-    let reply = limits.run_on_holds(keys, steps, true).await.inspect_err(|error| {
-        each().for_each(|((bucket, key), _)| bucket.release_unsure(error, key, id, sent));
-    })?;
+    let release = || each().for_each(|((bucket, key), _)| bucket.release_unsure(key, id, sent));
+    let reply = or_release(limits.run_on_holds(keys, steps, true), release).await?;
     if !reply.is_held() {
         let Some(refused) = reply.first(Outcome::Refused) else {
             return Err(Error::overloaded(format!("a key has {MOST} holds, and can have no more")));
