@@ -1,7 +1,5 @@
 //! A future that is not polled any more does not keep what it was granted from others.
 
-use std::time::Duration;
-
 use futures::poll;
 use tower_distributed::Mutex;
 
@@ -71,8 +69,7 @@ async fn what_is_handed_on_is_not_taken_up() {
 #[tokio::test]
 async fn who_joins_does_not_wait_for_who_asks() {
     let server = RedisServer::start().await;
-    let mutex =
-        Mutex::builder().ttl(LONG).max_wait(Duration::from_secs(2)).build(&open(&server.url()), "m").unwrap();
+    let mutex = Mutex::builder().ttl(LONG).max_wait(SOON).build(&open(&server.url()), "m").unwrap();
     assert!(mutex.lock("k").await.unwrap().unlock().await.unwrap());
     let mut forgotten = Box::pin(mutex.lock("k"));
     assert!(poll!(forgotten.as_mut()).is_pending());
