@@ -356,7 +356,8 @@ impl Error {
             || self.outage().is_some_and(|outage| matches!(outage.cause, Cause::NotSent | Cause::BreakerOpen))
     }
 
-    /// Where a copy of the operation was sent before, and may have run, an error must not say that none was.
+    /// Returns the error for an operation of which a copy was sent before, and may have run: it is not
+    /// [`is_not_sent`](Self::is_not_sent).
     pub(crate) fn of_last_copy(self) -> Self {
         match self.outage() {
             Some(outage) if self.is_not_sent() => {

@@ -28,7 +28,7 @@ pub(super) async fn or_release<T>(
 ) -> Result<T, Error> {
     let mut unsure = Unsure(Some(release));
     let answer = authorized.await;
-    if answer.as_ref().map_or_else(|error| !error.is_away() || error.is_not_sent(), |_| true) {
+    if !answer.as_ref().is_err_and(|error| error.is_away() && !error.is_not_sent()) {
         unsure.0 = None;
     }
     answer
