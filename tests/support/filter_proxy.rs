@@ -10,8 +10,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::proxy::Frames;
-use crate::resp;
+use crate::resp::{self, Frames};
 
 /// What the proxy does with a command, in place of the server.
 #[derive(Clone, Copy)]

@@ -7,12 +7,12 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::resp;
+use crate::resp::{self, Frames};
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -388,32 +388,5 @@ impl Drop for Late {
     fn drop(&mut self) {
         *self.0.late.lock().unwrap() -= 1;
         self.0.none_is_late.notify_all();
-    }
-}
-
-/// Splits a stream of bytes into requests or replies.
-pub(crate) struct Frames {
-    source: OwnedReadHalf,
-    buffer: Vec<u8>,
-}
-
-impl Frames {
-    pub(crate) fn new(source: OwnedReadHalf) -> Self {
-        Self { source, buffer: Vec::new() }
-    }
-
-    /// Returns the next complete request or reply. `None` at the end of the stream.
-    pub(crate) async fn next(&mut self) -> std::io::Result<Option<Vec<u8>>> {
-        let mut chunk = [0; 16 * 1024];
-        loop {
-            if let Some(length) = resp::first_length(&self.buffer) {
-                return Ok(Some(self.buffer.drain(..length).collect()));
-            }
-            let read = self.source.read(&mut chunk).await?;
-            if read == 0 {
-                return Ok(None);
-            }
-            self.buffer.extend_from_slice(&chunk[..read]);
-        }
     }
 }

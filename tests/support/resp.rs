@@ -1,5 +1,8 @@
-//! The part of the Redis protocol that the proxy must understand: where a request or reply ends, and which values
+//! The part of the Redis protocol that the proxies must understand: where a request or reply ends, and which values
 //! answer requests.
+
+use tokio::io::AsyncReadExt as _;
+use tokio::net::tcp::OwnedReadHalf;
 
 /// The kinds of arrays that RESP2 pushes without a request. RESP3 has a separate type for pushes.
 const PUSHED: [&str; 9] = [
@@ -55,4 +58,31 @@ pub fn first_word(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(&value[..value.len().min(64)]).into_owned();
     let line = if text.starts_with('*') { text.split("\r\n").nth(2) } else { text.split_whitespace().next() };
     line.unwrap_or_default().to_owned()
+}
+
+/// Splits a stream of bytes into requests or replies.
+pub(crate) struct Frames {
+    source: OwnedReadHalf,
+    buffer: Vec<u8>,
+}
+
+impl Frames {
+    pub(crate) fn new(source: OwnedReadHalf) -> Self {
+        Self { source, buffer: Vec::new() }
+    }
+
+    /// Returns the next complete request or reply. `None` at the end of the stream.
+    pub(crate) async fn next(&mut self) -> std::io::Result<Option<Vec<u8>>> {
+        let mut chunk = [0; 16 * 1024];
+        loop {
+            if let Some(length) = first_length(&self.buffer) {
+                return Ok(Some(self.buffer.drain(..length).collect()));
+            }
+            let read = self.source.read(&mut chunk).await?;
+            if read == 0 {
+                return Ok(None);
+            }
+            self.buffer.extend_from_slice(&chunk[..read]);
+        }
+    }
 }
