@@ -62,6 +62,7 @@ impl<O: Operation> QueueRef<O> {
                 stream::iter(0..calls).map(send).buffer_unordered(depth).collect::<()>().await;
             }
         }
+        self.links.has_sent(batch.since);
     }
 
     /// Changes the queue. `None` if its runtime was removed.

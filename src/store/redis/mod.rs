@@ -275,7 +275,7 @@ impl RedisStore {
         .await;
         self.subscription.stop();
         let runtimes = lock(&self.runtimes).clone();
-        runtimes.iter().for_each(|links| links.close());
+        runtimes.iter().for_each(|links| links.shut_down());
         self.source.stop();
         none.map_err(|_| self.owed.count() + self.publications.count())
     }
