@@ -6,13 +6,14 @@
 //! * Callers of one process that call at one time share a call of the store, which may have begun before some of them called. So
 //!   what they get was stored at some time since the first of them called. But once `forget` has returned in their process, later
 //!   callers join no call that began before; other processes learn of it by a message, which may come later.
-//! * A caller in the process of the run may have joined the run, which needs no store. Its answers are judged by their age alone,
-//!   and so are those of a process that serves a stale answer while its own run is under way.
+//! * A caller in the process of the run may have joined the run, which needs no store. Its answers are judged by their age alone, as
+//!   of the first call that it may have joined, and so are those of a process that serves a stale answer while its own run is under way.
 //! * Nobody gets an answer that no run of the key has made before: that is judged under each fault.
 //! * A run may have published, or not, if nobody in another process got its answer. A `forget` whose answer was lost may have been
 //!   carried out, or not. Neither makes an answer wrong.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::history::{Event, Hold, Operation, Primitive};
 use super::linearizable::{NEVER, Steps, is_linearizable};
@@ -67,6 +68,17 @@ pub(crate) fn invented(operations: &[&Operation], runs: &[&Hold]) -> usize {
         runs.iter().any(|run| run.made.is_some_and(|(made, _)| made == answer && made <= end))
     };
     operations.iter().filter_map(|operation| got(operation)).filter(|got| !is_made(*got)).count()
+}
+
+/// How many callers got an answer that was older than that when the call began which they may have joined: also where a process
+/// has stopped for a while, and goes on with a call that others join before its answer is read.
+pub(crate) fn overdue(operations: &[&Operation], oldest: Duration) -> usize {
+    let is_over = |operation: &&&Operation| {
+        let Some((_, made)) = got(operation) else { return false };
+        let is_older = |asked: u64| Duration::from_nanos(asked.saturating_sub(made)) > oldest;
+        is_older(operation.call) && is_older(joined(operation, operations))
+    };
+    operations.iter().filter(is_over).count()
 }
 
 pub(crate) fn check(primitive: Primitive, operations: &[&Operation], runs: &[&Hold]) -> bool {

@@ -70,13 +70,7 @@ async fn confirm(scribe: &Scribe, item: &str, claimed: Result<Claimed, Error>, s
 }
 
 /// Asks for an answer, or forgets it. A run is written down as a lease of another task, from the call on.
-pub(super) async fn fly(
-    scribe: &Scribe,
-    flights: &SingleFlight<u64>,
-    oldest: Duration,
-    key: &str,
-    step: u64,
-) {
+pub(super) async fn fly(scribe: &Scribe, flights: &SingleFlight<u64>, key: &str, step: u64) {
     if rand::random_range(0..8) == 0 {
         scribe.write(key, Event::Forget);
         let forgotten = flights.forget(key).await;
@@ -97,10 +91,7 @@ pub(super) async fn fly(
         Ok(made)
     });
     let answer = match answer.await {
-        Ok(made) => match Duration::from_nanos(asked.saturating_sub(made)) {
-            age if age > oldest => Event::Overdue(format!("an answer was {age:?} old")),
-            _ => Event::Got(made),
-        },
+        Ok(made) => Event::Got(made),
         Err(RunError::Failed(never)) => match never {},
         Err(RunError::Flight(error)) => told(&error),
     };

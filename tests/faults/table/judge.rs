@@ -3,7 +3,7 @@
 use super::history::{Event, History, Primitive, Record};
 use super::linearizable;
 use super::verdict::Row;
-use super::worker::{ALONE, BURST, PERMITS, TTL};
+use super::worker::{ALONE, BURST, PERMITS, TTL, oldest};
 
 /// The history of tasks that do one thing after the other: at, task, event.
 fn history(primitive: Primitive, events: &[(u64, u32, Event)]) -> History {
@@ -167,7 +167,25 @@ fn what_lasts_too_long_is_found() {
     let refused = [(0, 0, Event::Ask), (5, 0, Event::Overdue("refused for 7193 s".to_owned()))];
     let found = row(Primitive::TokenBucket, &refused);
     assert_eq!((found.overdue, found.refused, found.failed), (1, 0, 0));
-    assert_eq!(row(Primitive::SingleFlight, &refused).overdue, 1);
+}
+
+#[test]
+fn an_answer_that_was_over_before_any_call_that_was_joined_is_found() {
+    for primitive in [Primitive::SingleFlight, Primitive::StaleFlight] {
+        let (made, over) = (7, 7 + u64::try_from(oldest(primitive).as_nanos()).unwrap());
+        // The second task joins the call of the first one, and the third one has nothing to join.
+        for (began, overdue) in [(over, [0, 1]), (over + 1, [2, 3])] {
+            let mut events = vec![
+                (began, 0, Event::Ask),
+                (over + 20, 1, Event::Ask),
+                (over + 30, 1, Event::Got(made)),
+                (over + 30, 0, Event::Got(made)),
+            ];
+            assert_eq!(row(primitive, &events).overdue, overdue[0]);
+            events.extend([(over + 40, 2, Event::Ask), (over + 50, 2, Event::Got(made))]);
+            assert_eq!(row(primitive, &events).overdue, overdue[1]);
+        }
+    }
 }
 
 #[test]

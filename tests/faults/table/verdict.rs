@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::claims::{Verdict, most_false_positives};
 use super::history::{Event, History, Hold, Operation, Primitive};
-use super::worker::{ALONE, BURST, FALSE_POSITIVES, LASTING, PERMITS, TTL};
+use super::worker::{ALONE, BURST, FALSE_POSITIVES, LASTING, PERMITS, TTL, oldest};
 use super::{answers, budgets, claims, linearizable};
 
 /// A row of the table.
@@ -75,6 +75,7 @@ impl Row {
             row.denied += budgets::denied(&operations);
             if primitive.is_flight() {
                 row.invented += answers::invented(&operations, &holds);
+                row.overdue += answers::overdue(&operations, oldest(primitive));
             }
             // The histories of lasting keys are too long to be searched.
             if primitive == Primitive::BloomFilter || key == LASTING {

@@ -36,6 +36,12 @@ const FRESH: Duration = Duration::from_millis(20);
 /// And for so long after that, where stale answers are served.
 const STALE: Duration = Duration::from_millis(100);
 const LATE: Duration = Duration::from_secs(1);
+
+/// How old an answer is at most when it is asked for.
+pub(crate) fn oldest(primitive: Primitive) -> Duration {
+    if primitive == Primitive::StaleFlight { FRESH + STALE + LATE } else { FRESH + LATE }
+}
+
 /// More than there are readers.
 pub(crate) const ALONE: u32 = 1000;
 /// Tasks per primitive.
@@ -226,12 +232,12 @@ impl Primitives {
                 scribe.visit(&own, guard, step, Event::Release, RwLockReadGuard::release).await;
             }
             Primitive::SingleFlight | Primitive::StaleFlight => {
-                let (flights, oldest) = match scribe.primitive {
-                    Primitive::SingleFlight => (&self.flights, FRESH + LATE),
-                    _ => (&self.stale_flights, FRESH + STALE + LATE),
+                let flights = match scribe.primitive {
+                    Primitive::SingleFlight => &self.flights,
+                    _ => &self.stale_flights,
                 };
                 let own = format!("{}.{}", now() / FLIGHTS, step % 2);
-                calls::fly(scribe, flights, oldest, if step % 4 == 3 { LASTING } else { &own }, step).await;
+                calls::fly(scribe, flights, if step % 4 == 3 { LASTING } else { &own }, step).await;
             }
             Primitive::Dedupe => calls::claim(scribe, &self.dedupe, step).await,
             Primitive::FilterDedupe => calls::claim(scribe, &self.filter_dedupe, step).await,
