@@ -1,7 +1,8 @@
 -- bucket: reads, charges and writes the state of a token bucket (GCRA, in exact integers).
--- ARGV[1] is the number of quotas; then per quota burst (tokens), num, den: one token every num/den microseconds
--- (num = 0: tokens never come back if den is 1, else at the start of a window; see lib/calendar). `first` is the position
--- of the script's own first argument.
+-- ARGV[1] is the quotas as they are stored, separated by spaces: num, den, burst (tokens). One token comes every num/den
+-- microseconds (num = 0: tokens never come back if den is 1, else at the start of a window; see lib/calendar). ARGV[2] is the
+-- same numbers as big-endian doubles, which are read in a third of the time. `first` is the position of the script's own
+-- first argument.
 -- A state is a flat table: [1] blocked until (µs, 0: not blocked), then seven numbers per level, first the levels of the
 -- quotas, then those of the quotas of other calls:
 --   whole, part       TAT: µs and den-ths of a µs; or if tokens never come back: used tokens, -1
@@ -24,12 +25,10 @@ local with_holds -- see lib/holds; nil if no state has holds
 
 -- Reads the quotas that start at ARGV[at].
 local function read_quotas(at)
-  quotas, burst, num, den = tonumber(ARGV[at]), {}, {}, {}
-  for q = 1, quotas do
-    local a = at + 3 * q - 2
-    burst[q], num[q], den[q] = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
-  end
-  first = at + 1 + 3 * quotas
+  local numbers = ARGV[at + 1]
+  quotas, burst, num, den = #numbers / 24, {}, {}, {}
+  for q = 1, quotas do num[q], den[q], burst[q] = struct.unpack('>ddd', numbers, 24 * q - 23) end
+  first = at + 2
 end
 
 read_quotas(1)

@@ -3,8 +3,8 @@
 -- Joined before lib/quick_holds; lib/holds describes the records.
 local struct, string, exact = struct, string, 9007199254740992 -- smaller integers are exact
 -- den-ths of a µs
-local per_token, per_micro, per_burst = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[2] * ARGV[3]
-local quota = ARGV[3] .. ' ' .. ARGV[4] .. ' ' .. ARGV[2]
+local quota, per_token, per_micro, per_burst = ARGV[1], struct.unpack('>ddd', ARGV[2])
+per_burst = per_burst * per_token
 
 -- Reads a state: the time from now to the TAT in den-ths of a µs, the stored numbers if they need not be written anew,
 -- the position of the records, and the numbers of the holds. Nil if it is another state, or a hold has ended.
@@ -55,12 +55,12 @@ local function write_held(key, ahead, numbers, count, held, captures, next, last
   return redis.pcall('SET', key, value, 'PXAT', expiry)
 end
 
-local is_bare = ARGV[1] == '1' and ARGV[3] ~= '0' and per_burst < exact
+local is_bare = #ARGV[2] == 24 and per_token > 0 and per_burst < exact
 if is_bare and not KEYS[2] then
   local before, record, behind, outcome, has = '', '', '', nil, nil
   local stored = redis.pcall('GET', KEYS[1])
   local ahead, numbers, from, count, held, captures, next, last = read_held(stored)
-  local verb, on_end, id, mask, holds, amount, ttl = struct.unpack('>BBc16I4BI8I8', ARGV[5])
+  local verb, on_end, id, mask, holds, amount, ttl = struct.unpack('>BBc16I4BI8I8', ARGV[3])
   stored = stored or ''
   -- Looks for its record among those of its block. A new one is put before them.
   local at, found = ahead and string.find(stored, id, from, true), nil

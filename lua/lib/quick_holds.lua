@@ -18,7 +18,7 @@ local function quick_holds()
       if not ahead then return nil end
     end
     local free = math.floor((per_burst - ahead) / per_token) - h.held
-    local outcome, amount, tokens, changes = hold_step(h, free, ARGV[4 + i], key == KEYS[i + 1])
+    local outcome, amount, tokens, changes = hold_step(h, free, ARGV[2 + i], key == KEYS[i + 1])
     if tokens > 0 then ahead, numbers = ahead + tokens * per_token, nil end
     -- More than that is owed in table form.
     if ahead >= exact or ahead / per_micro > 2 ^ 50 then return nil end

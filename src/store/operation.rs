@@ -217,11 +217,18 @@ pub(crate) struct Arguments<'a>(&'a mut Vec<Argument>);
 #[derive(Debug, PartialEq)]
 pub(crate) enum Argument {
     Integer(i64),
+    /// Integers that are sent as doubles, see [`packed`].
+    Numbers([i64; 3]),
     Word(&'static str),
     Text(Arc<str>),
     /// The prefix of channels. At a Cluster, that of the channels by which one master wakes waiters.
     Channels(Arc<str>),
     Bytes(Arc<[u8]>),
+}
+
+/// Packs integers as big-endian doubles, which scripts read much faster than text.
+pub(crate) fn packed(numbers: [i64; 3]) -> [[u8; 8]; 3] {
+    numbers.map(|number| (number as f64).to_be_bytes())
 }
 
 impl<'a> Arguments<'a> {
@@ -231,6 +238,11 @@ impl<'a> Arguments<'a> {
 
     pub(crate) fn integer(&mut self, value: i64) {
         self.0.push(Argument::Integer(value));
+    }
+
+    /// One argument for numbers that may be rounded above 2^53.
+    pub(crate) fn numbers(&mut self, values: [i64; 3]) {
+        self.0.push(Argument::Numbers(values));
     }
 
     pub(crate) fn word(&mut self, value: &'static str) {

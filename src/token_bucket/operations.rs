@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::bucket_state::{BucketState, micros};
@@ -57,12 +59,14 @@ macro_rules! under_its_quotas {
 pub(super) use under_its_quotas;
 
 pub(super) fn write_quotas(quotas: &Quotas, call: &mut Arguments<'_>) {
-    call.integer(quotas.limits().len() as i64);
-    for limit in quotas.limits() {
-        for number in [limit.burst, limit.num, limit.den] {
-            call.integer(number);
-        }
-    }
+    let (text, numbers) = quotas.arguments();
+    call.text(Arc::clone(text));
+    call.bytes(Arc::clone(numbers));
+}
+
+pub(super) fn write_no_quotas(call: &mut Arguments<'_>) {
+    call.word("");
+    call.word("");
 }
 
 /// Writes sets of quotas, as `lua/lib/several.lua` reads them.
@@ -174,9 +178,7 @@ impl Operation for Reserve {
     }
 
     fn own(&self, count: usize, call: &mut Arguments<'_>) {
-        call.integer(self.ask.cost);
-        call.integer(self.ask.wait);
-        call.integer(count as i64);
+        call.numbers([self.ask.cost, self.ask.wait, count as i64]);
     }
 
     fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decision, Garbled> {

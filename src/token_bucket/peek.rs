@@ -3,7 +3,9 @@
 use smallvec::SmallVec;
 
 use super::bucket_state::BucketState;
-use super::operations::{MOST_RUNS, OUT_OF_RANGE, PARTS, WRONG_TYPE, read_moment, read_time};
+use super::operations::{
+    MOST_RUNS, OUT_OF_RANGE, PARTS, WRONG_TYPE, read_moment, read_time, write_no_quotas,
+};
 use super::state::{Bucket, Level};
 use crate::store::{Arguments, Cell as _, Field, Fields, Garbled, Operation, Repeat, Script, script};
 use crate::token_bucket::quota::{MOST_REPEATS, Quotas, Tokens};
@@ -47,7 +49,7 @@ impl Operation for Peek {
     const MOST_REPEATS: usize = MOST_REPEATS;
 
     fn shared(&self, call: &mut Arguments<'_>) {
-        call.integer(0);
+        write_no_quotas(call);
     }
 
     fn repeats(&self, _other: &Self) -> bool {

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::batch::Item;
 use super::{Loaded, shards};
 use crate::store::key::KeySpace;
-use crate::store::operation::{Argument, Arguments, Operation, Repeat};
+use crate::store::operation::{Argument, Arguments, Operation, Repeat, packed};
 
 /// The most bytes that the operations of a call carry besides their keys, unless it is one operation.
 const MOST_PAYLOAD: usize = 64 << 10;
@@ -173,6 +173,7 @@ impl<O: Operation> Pending<'_, O> {
         for argument in &arguments {
             match argument {
                 Argument::Integer(integer) => command.arg(integer),
+                Argument::Numbers(numbers) => command.arg(packed(*numbers).as_flattened()),
                 Argument::Word(word) => command.arg(word),
                 Argument::Text(text) => command.arg(&**text),
                 Argument::Channels(all) => match shards::prefix(all, slot) {

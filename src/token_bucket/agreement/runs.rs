@@ -15,7 +15,7 @@ use super::holds;
 use super::quota_sets;
 use super::virtual_time::{CLOCK, VirtualTime, jump};
 use crate::Quotas;
-use crate::store::{Arguments, Cell as _, Fields, Operation};
+use crate::store::{Argument, Arguments, Cell as _, Fields, Operation, packed};
 use crate::token_bucket::adjust::Adjust;
 use crate::token_bucket::ahead::Prefetch;
 use crate::token_bucket::cancel::{Cancel, Rule};
@@ -72,15 +72,12 @@ fn eval_runs<O: Operation>(
         own.truncate(each);
     }
     for argument in shared.iter().chain(&own) {
-        // `Integer(7)` or `Bytes([1, 2])`: the type itself is private to the store.
-        let argument = format!("{argument:?}");
-        let (kind, value) = argument.trim_end_matches(')').split_once('(').unwrap();
-        match kind {
-            "Integer" => command.arg(value),
-            _ => {
-                let bytes = value.trim_matches(['[', ']']).split(", ");
-                command.arg(bytes.map(|byte| byte.parse().unwrap()).collect::<Vec<u8>>())
-            }
+        match argument {
+            Argument::Integer(integer) => command.arg(integer),
+            Argument::Numbers(numbers) => command.arg(packed(*numbers).as_flattened()),
+            Argument::Word(word) => command.arg(word),
+            Argument::Text(text) | Argument::Channels(text) => command.arg(&**text),
+            Argument::Bytes(bytes) => command.arg(&**bytes),
         };
     }
     let reply: Vec<Value> = match time.client.query(&command).unwrap() {

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::{Calendar, DEFAULT_NAME, Limit, MAX_SPAN, Pace, Quota, Tokens, equal};
 use crate::Error;
 use crate::setters::in_range;
+use crate::store::packed;
 
 /// One to eight quotas that apply together, for example `10/s` and `1000/h`.
 ///
@@ -37,6 +38,8 @@ pub(super) struct Set {
     policy: OnceLock<http::HeaderValue>,
     /// The share of one process, for the given number of processes.
     share: OnceLock<(NonZeroU32, Quotas)>,
+    /// The arguments of scripts.
+    arguments: OnceLock<(Arc<str>, Arc<[u8]>)>,
 }
 
 impl Set {
@@ -49,6 +52,7 @@ impl Set {
             #[cfg(feature = "http")]
             policy: OnceLock::new(),
             share: OnceLock::new(),
+            arguments: OnceLock::new(),
         }
     }
 }
@@ -125,6 +129,16 @@ impl Quotas {
     #[cfg(feature = "http")]
     pub(crate) fn policy(&self, write: impl FnOnce() -> http::HeaderValue) -> http::HeaderValue {
         if self.0.have_windows { write() } else { self.0.policy.get_or_init(write).clone() }
+    }
+
+    /// The arguments of scripts, as `lua/lib/bucket.lua` reads them, written at first use.
+    pub(crate) fn arguments(&self) -> &(Arc<str>, Arc<[u8]>) {
+        self.0.arguments.get_or_init(|| {
+            let each = || self.limits().iter().map(|limit| [limit.num, limit.den, limit.burst]);
+            let texts: Vec<_> = each().map(|[num, den, burst]| format!("{num} {den} {burst}")).collect();
+            let numbers: Vec<_> = each().flat_map(packed).collect();
+            (texts.join(" ").into(), numbers.as_flattened().into())
+        })
     }
 
     /// Identifies a set of quotas without reading its contents.

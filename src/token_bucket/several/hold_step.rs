@@ -12,7 +12,7 @@ use crate::store::{Arguments, Fields, Garbled, Operation, Repeat, Script, script
 use crate::token_bucket::Decision;
 use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::holds::{HoldReply, HoldStep, Outcome, Verb};
-use crate::token_bucket::operations::{MOST_SLOW_RUNS, PARTS, write_quotas};
+use crate::token_bucket::operations::{MOST_SLOW_RUNS, PARTS, write_no_quotas, write_quotas};
 use crate::token_bucket::state::Bucket;
 use crate::{Error, Key};
 
@@ -79,7 +79,7 @@ impl Operation for HoldAllStep {
     }
 
     fn shared(&self, call: &mut Arguments<'_>) {
-        call.integer(0);
+        write_no_quotas(call);
         call.integer(self.terms.each.len() as i64 + 1);
         self.terms.each.iter().for_each(|quotas| write_quotas(quotas, call));
     }
