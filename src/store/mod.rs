@@ -265,7 +265,7 @@ impl Store {
     /// Leases that are still held, such as those of requests that a time-out has cut off, end: they signal
     /// [`lost`](crate::LeaseHandle::lost) and are released. Locks that are kept
     /// [at least](crate::mutex::MutexBuilder::at_least_for) for a time stay: they expire after their ttl if the process ends
-    /// earlier. A later call connects again.
+    /// earlier. Calls that are under way are completed, and close their connections. A later call connects again.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {

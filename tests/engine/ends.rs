@@ -6,10 +6,10 @@ use tokio::runtime::Runtime;
 use tower_distributed::Store;
 
 use crate::scene::{
-    RECOVERY, connections, current_thread, is_free, is_served, long_locks, multi_thread, start_server, timed,
+    RECOVERY, connections, current_thread, is_served, long_locks, multi_thread, start_server, timed,
     wide_bucket,
 };
-use support::{eventually, eventually_blocking};
+use support::eventually_blocking;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -83,44 +83,5 @@ fn a_store_that_is_dropped_leaves_no_connections_behind() {
             });
         }
         eventually_blocking("all connections to go", RECOVERY, || connections(&server) == 0);
-    });
-}
-
-/// A release that waits on a runtime that stands still is sent by the background too. Once that is answered, nothing is owed,
-/// and what waits connects no more.
-#[test]
-fn a_release_that_waits_makes_no_connection_after_a_shutdown() {
-    timed(LIMIT, start_server, |server| {
-        let store = Store::redis(&server.url()).unwrap();
-        let runtime = current_thread();
-        let guard = runtime.block_on(long_locks(&store).lock("k")).unwrap();
-        let inside = runtime.enter();
-        drop(guard);
-        drop(inside);
-        current_thread().block_on(store.shutdown(RECOVERY)).unwrap();
-        assert!(is_free(&server, "k"));
-        let tasks = || runtime.metrics().num_alive_tasks();
-        assert!(tasks() > 1, "the release waits");
-        runtime.block_on(eventually("its tasks to end", RECOVERY, async || tasks() <= 1));
-        eventually_blocking("the connections to go", RECOVERY, || connections(&server) == 0);
-        assert!(is_served(&runtime.block_on(wide_bucket(&store).allow("k"))), "a later call connects");
-    });
-}
-
-#[test]
-fn a_connection_that_is_made_during_a_shutdown_goes() {
-    timed(LIMIT, start_server, |server| {
-        let store = Store::redis(&server.url()).unwrap();
-        server.pause();
-        let bucket = wide_bucket(&store);
-        let (outcome, ()) = current_thread().block_on(async {
-            let outcome = tokio::join!(bucket.allow("k"), async {
-                store.shutdown(RECOVERY).await.unwrap();
-                server.resume();
-            });
-            eventually("the connection to go", RECOVERY, async || connections(&server) == 0).await;
-            outcome
-        });
-        assert!(is_served(&outcome), "who waits for it is served: {outcome:?}");
     });
 }

@@ -14,6 +14,7 @@ mod outages;
 mod overload;
 mod reconnects;
 mod secrets;
+mod shutdown;
 mod slow;
 #[cfg(target_os = "linux")]
 mod sockets;

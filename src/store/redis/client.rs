@@ -66,6 +66,9 @@ impl<O: Operation> RedisClient<O> {
         let slot = store.source.slot(|| self.keys.key(key.as_bytes()));
         let link = if O::BULK { store.limits.connections } else { store.link_of(&key) };
         let reserved = owed || operation.is_reserved();
+        if !reserved {
+            store.is_called();
+        }
         let bytes = key.as_bytes().len() + operation.payload();
         // Of the reserved operations, those that publish answers of any size are bounded too.
         let is_bounded = !reserved || operation.payload() > 0;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::call::{Failed, IDLE};
 use super::link::Link;
 use super::runtime::{Route, RuntimeLinks};
-use super::{RedisStore, failure};
+use super::{RedisStore, UnderWay, failure};
 use crate::Error;
 use crate::error::Outage;
 
@@ -60,6 +60,7 @@ impl RedisStore {
         command: &redis::Cmd,
         alone: bool,
     ) -> Result<(redis::Value, Duration), Outage> {
+        let _under_way = UnderWay(self, links);
         let held = route.link.hold(&links.runtime).await.inspect_err(|_| {
             self.source.look_for_masters(None);
         })?;

@@ -7,6 +7,7 @@ use derive_where::derive_where;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 
+use super::UnderWay;
 use super::batch::Batch;
 use super::client::RedisClient;
 use super::plan::Plan;
@@ -36,6 +37,7 @@ impl<O: Operation> QueueRef<O> {
     /// Sends a batch. The callers of a call get their replies when the reply to the call arrives.
     pub(super) async fn send(&self, batch: &Arc<Batch<O>>) {
         let RedisClient { store, script, keys, .. } = &*self.client;
+        let _under_way = UnderWay(store, &self.links);
         let plan = {
             let state = batch.depart();
             Plan::new(script, keys, &state.items)
@@ -62,7 +64,6 @@ impl<O: Operation> QueueRef<O> {
                 stream::iter(0..calls).map(send).buffer_unordered(depth).collect::<()>().await;
             }
         }
-        self.links.has_sent(batch.since);
     }
 
     /// Changes the queue. `None` if its runtime was removed.

@@ -41,7 +41,7 @@ mod version;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -92,6 +92,8 @@ pub(crate) struct RedisStore {
     subscription: Subscription,
     pub(in crate::store) refused: Refused,
     telemetry: Server,
+    /// Whether no user has called it since it was shut down.
+    is_shut_down: AtomicBool,
     /// What has left the queues.
     operations: AtomicU64,
     batches: AtomicU64,
@@ -123,6 +125,7 @@ impl RedisStore {
             owed: Owed::default(),
             publications: Arc::default(),
             refused: Refused::default(),
+            is_shut_down: AtomicBool::new(false),
             operations: AtomicU64::new(0),
             batches: AtomicU64::new(0),
         }
@@ -259,6 +262,13 @@ impl RedisStore {
         overloaded.clone()
     }
 
+    /// Notes a call of a user: what is connected from now on stays.
+    fn is_called(&self) {
+        if self.is_shut_down.load(Ordering::Relaxed) {
+            self.is_shut_down.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// Waits until nothing is owed, then closes all connections. After `limit` it returns how many operations are
     /// still owed.
     pub(super) async fn shutdown(&self, limit: Duration) -> Result<(), usize> {
@@ -274,10 +284,24 @@ impl RedisStore {
         })
         .await;
         self.subscription.stop();
+        self.is_shut_down.store(true, Ordering::Relaxed);
         let runtimes = lock(&self.runtimes).clone();
-        runtimes.iter().for_each(|links| links.shut_down());
+        runtimes.iter().for_each(|links| links.close());
         self.source.stop();
         none.map_err(|_| self.owed.count() + self.publications.count())
+    }
+}
+
+/// A call under way. At its end it closes what it may have connected after the store was shut down.
+struct UnderWay<'a>(&'a RedisStore, &'a RuntimeLinks);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let Self(store, links) = self;
+        if store.is_shut_down.load(Ordering::Relaxed) {
+            links.close();
+            store.source.stop();
+        }
     }
 }
 

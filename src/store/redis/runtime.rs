@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
 use super::RedisStore;
 use super::breaker::Breaker;
@@ -33,8 +32,6 @@ pub(super) struct RuntimeLinks {
     pub(super) budget: Arc<Budget>,
     /// Closed when the runtime has ended.
     ends: oneshot::Sender<()>,
-    /// When the store was shut down last.
-    shut_down: Mutex<Option<Instant>>,
 }
 
 /// The link to a master, with its breaker. On a Cluster each master has its own connection, so that one master that is
@@ -64,7 +61,6 @@ impl RuntimeLinks {
             routes: Mutex::default(),
             budget: Arc::new(Budget::new(limits.max_queued, limits.max_queued_bytes)),
             ends,
-            shut_down: Mutex::default(),
         });
         if let Some(masters) = store.source.masters() {
             masters.add(&links);
@@ -92,20 +88,8 @@ impl RuntimeLinks {
         lock(&self.routes).iter().flatten().for_each(|route| route.breaker.half_open());
     }
 
-    /// Closes the connections, because the store is shut down.
-    pub(super) fn shut_down(&self) {
-        *lock(&self.shut_down) = Some(Instant::now());
-        self.close();
-    }
-
-    /// Closes what a batch may have connected after the store was shut down. `since`: since when the batch waited.
-    pub(super) fn has_sent(&self, since: Instant) {
-        if lock(&self.shut_down).is_some_and(|shut_down| shut_down >= since) {
-            self.close();
-        }
-    }
-
-    fn close(&self) {
+    /// Closes the connections.
+    pub(super) fn close(&self) {
         lock(&self.routes).iter().flatten().for_each(|route| route.link.close(None));
     }
 
