@@ -1,8 +1,9 @@
 -- bucket: reads, charges and writes the state of a token bucket (GCRA, in exact integers).
--- ARGV[1] is the quotas as they are stored, separated by spaces: num, den, burst (tokens). One token comes every num/den
--- microseconds (num = 0: tokens never come back if den is 1, else at the start of a window; see lib/calendar). ARGV[2] is the
--- same numbers as big-endian doubles, which are read in a third of the time. `first` is the position of the script's own
--- first argument.
+-- ARGV[1]   if there is one quota: its numbers as they are stored, `num den burst`. Only lib/quick and lib/quick_hold need it
+-- ARGV[2]   per quota three big-endian doubles, which are read in a third of the time of a text: num, den, burst (tokens). One
+--           token comes every num/den microseconds (num = 0: tokens never come back if den is 1, else at the start of a
+--           window; see lib/calendar)
+-- first     the position of the script's own first argument
 -- A state is a flat table: [1] blocked until (µs, 0: not blocked), then seven numbers per level, first the levels of the
 -- quotas, then those of the quotas of other calls:
 --   whole, part       TAT: µs and den-ths of a µs; or if tokens never come back: used tokens, -1

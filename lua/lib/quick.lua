@@ -3,7 +3,7 @@
 -- and the script goes on. Joined before lib/bucket.
 if #KEYS == 1 and #ARGV[2] == 24 then
   local redis, string, struct, ARGV, limit = redis, string, struct, ARGV, 9007199254740992
-  local quota, num, parts, full = ARGV[1], struct.unpack('>ddd', ARGV[2])
+  local quota, num, parts, burst = ARGV[1], struct.unpack('>ddd', ARGV[2])
   local raw, whole, part, seen
   if num > 0 then raw, whole, part = redis.pcall('GET', KEYS[1]), 0, 0 end
   if raw then
@@ -17,8 +17,8 @@ if #KEYS == 1 and #ARGV[2] == 24 then
     end
   end
   if whole and whole < limit and part < parts then
-    local price, wait, count = struct.unpack('>ddd', ARGV[3])
-    full, price = full * num, price * num
+    local cost, wait, count = struct.unpack('>ddd', ARGV[3])
+    local full, price = burst * num, cost * num
     local top, ahead = wait * parts + full, whole < now and 0 or (whole - now) * parts + part
     local set_back = seen and seen > now or ahead > full and not seen
     if not set_back and ahead < limit and (top < limit or ahead + count * price < limit) then

@@ -72,7 +72,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     ///
     /// Followers are woken at once. An answer of up to 8 KiB is part of the message that wakes them. Followers read
     /// a larger answer from the store, which keeps it for 1 s at least. Callers of one process that come while another one asks
-    /// the store share its answer. So an answer may be older by the time that a call takes.
+    /// the store share its answer. So an answer may be older than the TTL by the time of one call of the store.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.spans.push(("ttl", ttl));
         self.format.ttl = Arc::new(move |_| Some(ttl));

@@ -240,7 +240,7 @@ impl<'a> Arguments<'a> {
         self.0.push(Argument::Integer(value));
     }
 
-    /// One argument for numbers that may be rounded above 2^53.
+    /// One argument for three numbers. Above 2^53 they are rounded, which is no matter for times.
     pub(crate) fn numbers(&mut self, values: [i64; 3]) {
         self.0.push(Argument::Numbers(values));
     }

@@ -134,10 +134,12 @@ impl Quotas {
     /// The arguments of scripts, as `lua/lib/bucket.lua` reads them, written at first use.
     pub(crate) fn arguments(&self) -> &(Arc<str>, Arc<[u8]>) {
         self.0.arguments.get_or_init(|| {
-            let each = || self.limits().iter().map(|limit| [limit.num, limit.den, limit.burst]);
-            let texts: Vec<_> = each().map(|[num, den, burst]| format!("{num} {den} {burst}")).collect();
-            let numbers: Vec<_> = each().flat_map(packed).collect();
-            (texts.join(" ").into(), numbers.as_flattened().into())
+            let each = self.limits().iter().map(|limit| [limit.num, limit.den, limit.burst]);
+            let text = match self.limits() {
+                [Limit { pace, .. }] => format!("{} {} {}", pace.num, pace.den, pace.burst),
+                _ => String::new(),
+            };
+            (text.into(), each.flat_map(packed).collect::<Vec<_>>().as_flattened().into())
         })
     }
 

@@ -70,12 +70,13 @@ pub(crate) fn invented(operations: &[&Operation], runs: &[&Hold]) -> usize {
     operations.iter().filter_map(|operation| got(operation)).filter(|got| !is_made(*got)).count()
 }
 
-/// How many callers got an answer that was older than that when the call began which they may have joined: also where a process
-/// has stopped for a while, and goes on with a call that others join before its answer is read.
+/// Counts the callers whose answer was too old when the first call began that they may have joined. A process may stop after an
+/// answer has arrived; then others join that call before it reads the answer.
 pub(crate) fn overdue(operations: &[&Operation], oldest: Duration) -> usize {
     let is_over = |operation: &&&Operation| {
         let Some((_, made)) = got(operation) else { return false };
         let is_older = |asked: u64| Duration::from_nanos(asked.saturating_sub(made)) > oldest;
+        // The first look spares most searches: nobody joins a call that is yet to come.
         is_older(operation.call) && is_older(joined(operation, operations))
     };
     operations.iter().filter(is_over).count()
