@@ -1,9 +1,10 @@
 -- bucket: reads, charges and writes the state of a token bucket (GCRA, in exact integers).
 -- ARGV[1]   if there is one quota: its numbers as they are stored, `num den burst`. Only lib/quick and lib/quick_hold need it
--- ARGV[2]   per quota three big-endian doubles, which are read in a third of the time of a text: num, den, burst (tokens). One
---           token comes every num/den microseconds (num = 0: tokens never come back if den is 1, else at the start of a
---           window; see lib/calendar)
+-- ARGV[2]   packed numbers, per quota: num, den, burst (tokens). One token comes every num/den microseconds (num = 0: tokens
+--           never come back if den is 1, else at the start of a window; see lib/calendar)
 -- first     the position of the script's own first argument
+-- Packed numbers are a zero byte and big-endian doubles, which are read in a third of the time of a text. A server that does
+-- not know a command tells its arguments, each up to a zero byte, and clients read errors as text.
 -- A state is a flat table: [1] blocked until (µs, 0: not blocked), then seven numbers per level, first the levels of the
 -- quotas, then those of the quotas of other calls:
 --   whole, part       TAT: µs and den-ths of a µs; or if tokens never come back: used tokens, -1
@@ -27,8 +28,8 @@ local with_holds -- see lib/holds; nil if no state has holds
 -- Reads the quotas that start at ARGV[at].
 local function read_quotas(at)
   local numbers = ARGV[at + 1]
-  quotas, burst, num, den = #numbers / 24, {}, {}, {}
-  for q = 1, quotas do num[q], den[q], burst[q] = struct.unpack('>ddd', numbers, 24 * q - 23) end
+  quotas, burst, num, den = (#numbers - 1) / 24, {}, {}, {}
+  for q = 1, quotas do num[q], den[q], burst[q] = struct.unpack('>ddd', numbers, 24 * q - 22) end
   first = at + 2
 end
 

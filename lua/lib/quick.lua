@@ -1,9 +1,9 @@
 -- quick: token_bucket/reserve for one bucket whose state is bare (see lib/bare) or missing. On a Cluster nearly all
 -- calls are such, and creating the functions of the whole script takes longer than the work. Otherwise it does nothing,
 -- and the script goes on. Joined before lib/bucket.
-if #KEYS == 1 and #ARGV[2] == 24 then
+if #KEYS == 1 and #ARGV[2] == 25 then
   local redis, string, struct, ARGV, limit = redis, string, struct, ARGV, 9007199254740992
-  local quota, num, parts, burst = ARGV[1], struct.unpack('>ddd', ARGV[2])
+  local quota, num, parts, burst = ARGV[1], struct.unpack('>xddd', ARGV[2])
   local raw, whole, part, seen
   if num > 0 then raw, whole, part = redis.pcall('GET', KEYS[1]), 0, 0 end
   if raw then
@@ -17,7 +17,7 @@ if #KEYS == 1 and #ARGV[2] == 24 then
     end
   end
   if whole and whole < limit and part < parts then
-    local cost, wait, count = struct.unpack('>ddd', ARGV[3])
+    local cost, wait, count = struct.unpack('>xddd', ARGV[3])
     local full, price = burst * num, cost * num
     local top, ahead = wait * parts + full, whole < now and 0 or (whole - now) * parts + part
     local set_back = seen and seen > now or ahead > full and not seen

@@ -3,7 +3,7 @@
 -- Joined before lib/quick_holds; lib/holds describes the records.
 local struct, string, exact = struct, string, 9007199254740992 -- smaller integers are exact
 -- den-ths of a µs
-local quota, per_token, per_micro, per_burst = ARGV[1], struct.unpack('>ddd', ARGV[2])
+local quota, per_token, per_micro, per_burst = ARGV[1], struct.unpack('>xddd', ARGV[2])
 per_burst = per_burst * per_token
 
 -- Reads a state: the time from now to the TAT in den-ths of a µs, the stored numbers if they need not be written anew,
@@ -55,7 +55,7 @@ local function write_held(key, ahead, numbers, count, held, captures, next, last
   return redis.pcall('SET', key, value, 'PXAT', expiry)
 end
 
-local is_bare = #ARGV[2] == 24 and per_token > 0 and per_burst < exact
+local is_bare = #ARGV[2] == 25 and per_token > 0 and per_burst < exact
 if is_bare and not KEYS[2] then
   local before, record, behind, outcome, has = '', '', '', nil, nil
   local stored = redis.pcall('GET', KEYS[1])

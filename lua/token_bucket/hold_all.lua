@@ -1,7 +1,7 @@
 -- token_bucket/hold_all: holds tokens of several buckets together, raises such holds, and captures or releases them.
 -- KEYS     strings, the buckets: those of run 1 in the order of the limits, then those of run 2, ...; a bucket may belong
 --          to many runs
--- ARGV     two empty texts, one more than the number of limits, the quotas of each limit (so the first set of lib/several is
+-- ARGV     no quotas, one more than the number of limits, the quotas of each limit (so the first set of lib/several is
 --          empty); then per run: 1 if the run is done in all buckets or in none, 0 if it is done in each by itself; then
 --          per limit the step, as of token_bucket/hold
 -- returns  now (µs); then per run and limit a list as of token_bucket/hold. Of a run that is done in none, the states are

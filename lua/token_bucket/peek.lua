@@ -1,6 +1,6 @@
 -- token_bucket/peek: returns all levels of each bucket with their quotas, unchanged.
 -- KEYS[i]  string, the bucket of run i
--- ARGV     two empty texts: no quotas (see lib/bucket)
+-- ARGV     no quotas (see lib/bucket)
 -- returns  now (µs); then per run: the state in table form (see lib/bucket), then what is held, if
 --          anything is: tokens, earliest end (µs); or -1 if the key does not hold a bucket
 -- writes   nothing

@@ -1,7 +1,7 @@
 -- token_bucket/reserve: charges each request to its bucket, in full or not at all.
 -- KEYS[i]   string, the bucket of run i; the runs of one bucket are adjacent
--- ARGV      quotas (see lib/bucket); then per run, or once for all runs, as three big-endian doubles: cost (tokens), wait
---           (µs, the longest accepted delay), count (number of equal requests)
+-- ARGV      quotas (see lib/bucket); then per run, or once for all runs, packed (see lib/bucket): cost (tokens), wait (µs,
+--           the longest accepted delay), count (number of equal requests)
 -- returns   now (µs); then per run: the number of admitted requests (the first of count; -1 if the key does not hold a
 --           bucket), and the state before the run (see lib/bucket or lib/bare). One run of a bare state is answered
 --           with the numbers in one text, or with now alone if all requests are admitted to a bucket that was full
@@ -39,7 +39,7 @@ local cost, wait, count, price, top
 local last, old, ahead, s, charged, from
 for i = 1, #KEYS do
   if stride > 0 or i == 1 then
-    cost, wait, count = struct.unpack('>ddd', ARGV[first + stride * (i - 1)])
+    cost, wait, count = struct.unpack('>xddd', ARGV[first + stride * (i - 1)])
     price, top = cost * per_token, wait * parts + per_burst
   end
   local key = KEYS[i]

@@ -7,6 +7,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::notifier::Push;
 use super::redis::Value;
 
@@ -217,7 +219,7 @@ pub(crate) struct Arguments<'a>(&'a mut Vec<Argument>);
 #[derive(Debug, PartialEq)]
 pub(crate) enum Argument {
     Integer(i64),
-    /// Integers that are sent as doubles, see [`packed`].
+    /// See [`packed`].
     Numbers([i64; 3]),
     Word(&'static str),
     Text(Arc<str>),
@@ -226,9 +228,10 @@ pub(crate) enum Argument {
     Bytes(Arc<[u8]>),
 }
 
-/// Packs integers as big-endian doubles, which scripts read much faster than text.
-pub(crate) fn packed(numbers: [i64; 3]) -> [[u8; 8]; 3] {
-    numbers.map(|number| (number as f64).to_be_bytes())
+/// Packs integers for scripts, which read them much faster than text; see `lua/lib/bucket.lua`.
+pub(crate) fn packed(numbers: impl IntoIterator<Item = i64>) -> SmallVec<[u8; 32]> {
+    let doubles = numbers.into_iter().flat_map(|number| (number as f64).to_be_bytes());
+    std::iter::once(0).chain(doubles).collect()
 }
 
 impl<'a> Arguments<'a> {

@@ -66,7 +66,7 @@ pub(super) fn write_quotas(quotas: &Quotas, call: &mut Arguments<'_>) {
 
 pub(super) fn write_no_quotas(call: &mut Arguments<'_>) {
     call.word("");
-    call.word("");
+    call.word("\0");
 }
 
 /// Writes sets of quotas, as `lua/lib/several.lua` reads them.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_distributed::{Error, Quota, Store, TokenBucket};
+use tower_distributed::{Error, Mutex, Quota, Store, TokenBucket};
 
 use support::eventually;
 use support::redis_server::RedisServer;
@@ -100,6 +100,9 @@ async fn without_a_password() {
     let store = Store::redis(&server.url()).unwrap();
     let bucket = TokenBucket::new(&store, "auth", Quota::per_hour(1)).unwrap();
     let error = bucket.allow("k").await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("NOAUTH"), "{error}");
+    // A long command gets another answer.
+    let error = Mutex::new(&store, "auth").unwrap().try_lock("k").await.unwrap_err();
     assert!(error.is_unavailable() && error.to_string().contains("unauthenticated"), "{error}");
 
     let url = format!("redis://:secret@127.0.0.1:{}", server.port());

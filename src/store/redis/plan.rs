@@ -173,7 +173,7 @@ impl<O: Operation> Pending<'_, O> {
         for argument in &arguments {
             match argument {
                 Argument::Integer(integer) => command.arg(integer),
-                Argument::Numbers(numbers) => command.arg(packed(*numbers).as_flattened()),
+                Argument::Numbers(numbers) => command.arg(&*packed(*numbers)),
                 Argument::Word(word) => command.arg(word),
                 Argument::Text(text) => command.arg(&**text),
                 Argument::Channels(all) => match shards::prefix(all, slot) {

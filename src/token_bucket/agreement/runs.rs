@@ -74,7 +74,7 @@ fn eval_runs<O: Operation>(
     for argument in shared.iter().chain(&own) {
         match argument {
             Argument::Integer(integer) => command.arg(integer),
-            Argument::Numbers(numbers) => command.arg(packed(*numbers).as_flattened()),
+            Argument::Numbers(numbers) => command.arg(&*packed(*numbers)),
             Argument::Word(word) => command.arg(word),
             Argument::Text(text) | Argument::Channels(text) => command.arg(&**text),
             Argument::Bytes(bytes) => command.arg(&**bytes),

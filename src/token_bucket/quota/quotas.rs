@@ -134,12 +134,12 @@ impl Quotas {
     /// The arguments of scripts, as `lua/lib/bucket.lua` reads them, written at first use.
     pub(crate) fn arguments(&self) -> &(Arc<str>, Arc<[u8]>) {
         self.0.arguments.get_or_init(|| {
-            let each = self.limits().iter().map(|limit| [limit.num, limit.den, limit.burst]);
+            let each = self.limits().iter().flat_map(|limit| [limit.num, limit.den, limit.burst]);
             let text = match self.limits() {
                 [Limit { pace, .. }] => format!("{} {} {}", pace.num, pace.den, pace.burst),
                 _ => String::new(),
             };
-            (text.into(), each.flat_map(packed).collect::<Vec<_>>().as_flattened().into())
+            (text.into(), packed(each).as_slice().into())
         })
     }
 
