@@ -1,7 +1,7 @@
 -- quick: token_bucket/reserve for one bucket whose state is bare (see lib/bare) or missing. On a Cluster nearly all
 -- calls are such, and creating the functions of the whole script takes longer than the work. Otherwise it does nothing,
 -- and the script goes on. Joined before lib/bucket.
-if #KEYS == 1 and #ARGV[2] == 25 then
+if #KEYS == 1 and #ARGV[2] == 25 then -- one quota
   local redis, string, struct, ARGV, limit = redis, string, struct, ARGV, 9007199254740992
   local quota, num, parts, burst = ARGV[1], struct.unpack('>xddd', ARGV[2])
   local raw, whole, part, seen

@@ -55,7 +55,7 @@ local function write_held(key, ahead, numbers, count, held, captures, next, last
   return redis.pcall('SET', key, value, 'PXAT', expiry)
 end
 
-local is_bare = #ARGV[2] == 25 and per_token > 0 and per_burst < exact
+local is_bare = #ARGV[2] == 25 and per_token > 0 and per_burst < exact -- one quota, which refills
 if is_bare and not KEYS[2] then
   local before, record, behind, outcome, has = '', '', '', nil, nil
   local stored = redis.pcall('GET', KEYS[1])

@@ -230,8 +230,9 @@ pub(crate) enum Argument {
 
 /// Packs integers for scripts, which read them much faster than text; see `lua/lib/bucket.lua`.
 pub(crate) fn packed(numbers: impl IntoIterator<Item = i64>) -> SmallVec<[u8; 32]> {
-    let doubles = numbers.into_iter().flat_map(|number| (number as f64).to_be_bytes());
-    std::iter::once(0).chain(doubles).collect()
+    let mut bytes = SmallVec::from_slice(&[0]);
+    numbers.into_iter().for_each(|number| bytes.extend_from_slice(&(number as f64).to_be_bytes()));
+    bytes
 }
 
 impl<'a> Arguments<'a> {

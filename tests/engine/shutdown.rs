@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::poll;
 use tokio::runtime::Runtime;
-use tower_distributed::Store;
+use tower_distributed::{MutexGuard, Store};
 
 use crate::scene::{
     RECOVERY, connections, current_thread, is_free, is_served, long_locks, scripts_run, start_server, timed,
@@ -27,6 +27,12 @@ fn tasks(runtime: &Runtime) -> usize {
     runtime.metrics().num_alive_tasks()
 }
 
+/// Drops a guard where its release waits for a runtime that stands still.
+fn drop_on(runtime: &Runtime, guard: MutexGuard) {
+    let _inside = runtime.enter();
+    drop(guard);
+}
+
 /// Lets a runtime that has stood still do all its work. One task stays, which waits for its end.
 fn goes_on(runtime: &Runtime) {
     runtime.block_on(eventually("its tasks to end", RECOVERY, async || tasks(runtime) <= 1));
@@ -43,9 +49,7 @@ fn a_release_that_waits_leaves_no_connection() {
         let (store, runtime) = (open(&server), current_thread());
         let guard = runtime.block_on(long_locks(&store).lock("k")).unwrap();
         let before = tasks(&runtime);
-        let inside = runtime.enter();
-        drop(guard);
-        drop(inside);
+        drop_on(&runtime, guard);
         assert!(tasks(&runtime) > before, "nothing waits");
         shut_down(&store);
         assert!(is_free(&server, "k"));
@@ -129,9 +133,7 @@ fn a_release_that_waits_leaves_no_connection_to_a_sentinel() {
             let (before, runtime) = (connections(servers.sentinel()), current_thread());
             let guard = runtime.block_on(long_locks(&store).lock("k")).unwrap();
             assert!(connections(servers.sentinel()) > before, "none asks the Sentinel");
-            let inside = runtime.enter();
-            drop(guard);
-            drop(inside);
+            drop_on(&runtime, guard);
             shut_down(&store);
             goes_on(&runtime);
             eventually_blocking("the Sentinel to be left", RECOVERY, || {

@@ -6,6 +6,7 @@
 //! sends batches until none is left. So no caller depends on another caller's future being polled, or on another
 //! runtime.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
@@ -66,8 +67,9 @@ impl<O: Operation> RedisClient<O> {
         let slot = store.source.slot(|| self.keys.key(key.as_bytes()));
         let link = if O::BULK { store.limits.connections } else { store.link_of(&key) };
         let reserved = owed || operation.is_reserved();
-        if !reserved {
-            store.is_called();
+        // A user calls: what is connected from now on stays.
+        if !reserved && store.is_shut_down.load(Ordering::Relaxed) {
+            store.is_shut_down.store(false, Ordering::Relaxed);
         }
         let bytes = key.as_bytes().len() + operation.payload();
         // Of the reserved operations, those that publish answers of any size are bounded too.

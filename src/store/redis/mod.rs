@@ -262,13 +262,6 @@ impl RedisStore {
         overloaded.clone()
     }
 
-    /// Notes a call of a user: what is connected from now on stays.
-    fn is_called(&self) {
-        if self.is_shut_down.load(Ordering::Relaxed) {
-            self.is_shut_down.store(false, Ordering::Relaxed);
-        }
-    }
-
     /// Waits until nothing is owed, then closes all connections. After `limit` it returns how many operations are
     /// still owed.
     pub(super) async fn shutdown(&self, limit: Duration) -> Result<(), usize> {

@@ -170,19 +170,24 @@ impl<O: Operation> Pending<'_, O> {
                 command.arg(key);
             });
         }
-        for argument in &arguments {
-            match argument {
-                Argument::Integer(integer) => command.arg(integer),
-                Argument::Numbers(numbers) => command.arg(&*packed(*numbers)),
-                Argument::Word(word) => command.arg(word),
-                Argument::Text(text) => command.arg(&**text),
-                Argument::Channels(all) => match shards::prefix(all, slot) {
-                    Some(channels) => command.arg(channels),
-                    None => command.arg(&**all),
-                },
-                Argument::Bytes(bytes) => command.arg(&**bytes),
-            };
-        }
+        arguments.iter().for_each(|argument| argument.add_to(&mut command, slot));
         command
+    }
+}
+
+impl Argument {
+    /// Adds it to the command of a call to a slot.
+    pub(crate) fn add_to(&self, command: &mut Cmd, slot: Option<u16>) {
+        match self {
+            Self::Integer(integer) => command.arg(integer),
+            Self::Numbers(numbers) => command.arg(&*packed(*numbers)),
+            Self::Word(word) => command.arg(word),
+            Self::Text(text) => command.arg(&**text),
+            Self::Channels(all) => match shards::prefix(all, slot) {
+                Some(channels) => command.arg(channels),
+                None => command.arg(&**all),
+            },
+            Self::Bytes(bytes) => command.arg(&**bytes),
+        };
     }
 }

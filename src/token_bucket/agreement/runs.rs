@@ -15,7 +15,7 @@ use super::holds;
 use super::quota_sets;
 use super::virtual_time::{CLOCK, VirtualTime, jump};
 use crate::Quotas;
-use crate::store::{Argument, Arguments, Cell as _, Fields, Operation, packed};
+use crate::store::{Arguments, Cell as _, Fields, Operation};
 use crate::token_bucket::adjust::Adjust;
 use crate::token_bucket::ahead::Prefetch;
 use crate::token_bucket::cancel::{Cancel, Rule};
@@ -71,15 +71,7 @@ fn eval_runs<O: Operation>(
     if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
         own.truncate(each);
     }
-    for argument in shared.iter().chain(&own) {
-        match argument {
-            Argument::Integer(integer) => command.arg(integer),
-            Argument::Numbers(numbers) => command.arg(&*packed(*numbers)),
-            Argument::Word(word) => command.arg(word),
-            Argument::Text(text) | Argument::Channels(text) => command.arg(&**text),
-            Argument::Bytes(bytes) => command.arg(&**bytes),
-        };
-    }
+    shared.iter().chain(&own).for_each(|argument| argument.add_to(&mut command, None));
     let reply: Vec<Value> = match time.client.query(&command).unwrap() {
         Value::Array(values) => values,
         now @ Value::Int(_) => vec![now],

@@ -7,7 +7,8 @@
 //!   what they get was stored at some time since the first of them called. But once `forget` has returned in their process, later
 //!   callers join no call that began before; other processes learn of it by a message, which may come later.
 //! * A caller in the process of the run may have joined the run, which needs no store. Its answers are judged by their age alone, as
-//!   of the first call that it may have joined, and so are those of a process that serves a stale answer while its own run is under way.
+//!   of the first call that it may have joined. So are those of a process that serves a stale answer while its own run is under
+//!   way.
 //! * Nobody gets an answer that no run of the key has made before: that is judged under each fault.
 //! * A run may have published, or not, if nobody in another process got its answer. A `forget` whose answer was lost may have been
 //!   carried out, or not. Neither makes an answer wrong.

@@ -95,7 +95,7 @@ pub(crate) enum Event {
         remaining: u32,
         held: u32,
     },
-    /// A refusal or an answer that can only come from a state that should be over.
+    /// A refusal that can only come from a state that should be over.
     Overdue(String),
     /// The store has failed: nobody knows whether it was done.
     Failed(String),

@@ -167,6 +167,7 @@ fn what_lasts_too_long_is_found() {
     let refused = [(0, 0, Event::Ask), (5, 0, Event::Overdue("refused for 7193 s".to_owned()))];
     let found = row(Primitive::TokenBucket, &refused);
     assert_eq!((found.overdue, found.refused, found.failed), (1, 0, 0));
+    assert_eq!(row(Primitive::SingleFlight, &refused).overdue, 1);
 }
 
 #[test]
