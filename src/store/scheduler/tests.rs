@@ -105,6 +105,26 @@ async fn news_of_the_store_reach_all_tasks() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_link_was_before_is_no_news() {
+    let (scheduler, link) = scheduler(true);
+    link.send_replace(Link::Up(1));
+    let due = Instant::now() + SPAN;
+    let task = Noted::due_at(&scheduler, Some(due));
+    scheduler.schedule(due);
+    sleep(SPAN / 2).await;
+    assert_eq!(task.signals(), [], "nothing has changed since it was scheduled");
+    // A change before the task of the scheduler first runs is news.
+    *lock(&task.due) = None;
+    scheduler.look_again();
+    sleep(Duration::from_millis(1)).await;
+    *lock(&task.due) = Some(due);
+    scheduler.schedule(due);
+    link.send_replace(Link::Up(2));
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(task.signals().iter().map(|(signal, _)| *signal).collect::<Vec<_>>(), [Signal::Relinked]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn it_ends_when_the_tasks_are_dropped() {
     let (scheduler, _link) = scheduler(true);
     let due = Instant::now() + SPAN;
