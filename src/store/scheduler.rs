@@ -115,7 +115,10 @@ impl Scheduler {
         let earlier = Arc::new(Notify::new());
         state.tasks.push(Running { place, next: due, earlier: Arc::clone(&earlier) });
         drop(state);
-        let task = Task { scheduler: Arc::clone(self), place, earlier, done: false };
+        // A clone has seen what the original has, which never looks.
+        let mut link = self.link.clone();
+        link.mark_unchanged();
+        let task = Task { scheduler: Arc::clone(self), place, earlier, link, done: false };
         match runtime {
             Some(runtime) => drop(runtime.spawn(task.go())),
             None => self.background.spawn(task.go()),
@@ -174,18 +177,19 @@ struct Task {
     scheduler: Arc<Scheduler>,
     place: Option<Id>,
     earlier: Arc<Notify>,
+    /// Changes since the work was scheduled.
+    link: watch::Receiver<Link>,
     done: bool,
 }
 
 impl Task {
     async fn go(mut self) {
         let scheduler = Arc::clone(&self.scheduler);
-        let mut link = scheduler.link.clone();
         while let Some(next) = scheduler.plan(self.place) {
             tokio::select! {
                 () = sleep_until(next) => scheduler.signal(Signal::Due),
                 () = self.earlier.notified() => {}
-                Ok(()) = link.changed() => scheduler.signal(Signal::Relinked),
+                Ok(()) = self.link.changed() => scheduler.signal(Signal::Relinked),
             }
         }
         self.done = true;
