@@ -5,10 +5,12 @@ use std::fmt::Debug;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use support::eventually;
+use tokio_test::task;
 use tower::{BoxError, Layer, Service, ServiceExt as _};
 use tower_distributed::{
     BloomFilter, ConcurrencyLimitLayer, Dedupe, DedupeLayer, Mutex, RateLimitLayer, Refusal, RefusalKind,
-    RwLock, RwLockLayer, Store, StoreFailure, WaitGroup,
+    RwLock, RwLockLayer, Store, StoreBuilder, StoreFailure, WaitGroup,
 };
 
 use crate::probe::Probe;
@@ -124,8 +126,44 @@ fn bad_bounds_are_named() {
     let error = Store::builder().max_keys(0).in_memory().unwrap_err();
     assert!(error.is_invalid());
     assert_eq!(error.to_string(), "max_keys must be 1 or more, is 0");
-    let error = Store::builder().max_keys(7).redis("redis://127.0.0.1:1").unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("max_keys"), "{error}");
+    for store in [Store::builder().max_bytes(65_535).in_memory(), Store::builder().max_bytes(1).redis("redis://a")] {
+        assert!(store.unwrap_err().to_string().starts_with("max_bytes must be 65536 or more, is "));
+    }
+    let error = Store::builder().max_keys(0).redis("redis://127.0.0.1:1").unwrap_err();
+    assert_eq!(error.to_string(), "max_keys must be 1 or more, is 0");
+}
+
+/// In an outage, the local share takes no more keys and bytes than the builder allows. What is there goes on.
+#[tokio::test]
+async fn a_local_share_takes_no_new_key_beyond_its_bounds() {
+    const SHARE: StoreFailure = StoreFailure::LocalShare { replicas: NonZeroU32::MIN };
+    let away = |store: StoreBuilder| store.redis("redis://127.0.0.1:1").unwrap();
+    for store in [away(Store::builder().max_keys(20)), away(Store::builder().max_bytes(1 << 16))] {
+        let permits = WaitGroup::new(&store, "permits", 1).unwrap();
+        let limited = ConcurrencyLimitLayer::new(permits, by_request).on_store_failure(SHARE);
+        let probe = Probe::default();
+        let mut held = task::spawn(limited.layer(probe.clone()).oneshot(0));
+        eventually("a permit is held", Duration::from_secs(20), async || {
+            drop(held.poll());
+            probe.running() == 1
+        })
+        .await;
+        let limit = RateLimitLayer::new(at_most(2, &store), by_request).on_store_failure(SHARE);
+        let ask = async |key: u32| match limit.layer(Probe::default()).oneshot(key).await {
+            Err(error) => Some(error.downcast::<Refusal>().unwrap().kind()),
+            Ok(_) => None,
+        };
+        let mut admitted = 0;
+        while ask(admitted).await.is_none() {
+            admitted += 1;
+            assert!(admitted < 2000, "all made-up keys are admitted");
+        }
+        assert_eq!(ask(admitted + 1).await, Some(RefusalKind::Overloaded));
+        assert_eq!(ask(0).await, None, "a key that has state goes on");
+        assert_eq!(ask(0).await, Some(RefusalKind::RateLimited));
+        let waits = limited.layer(Probe::default()).oneshot(0).await.unwrap_err();
+        assert_eq!(waits.downcast::<Refusal>().unwrap().kind(), RefusalKind::NoPermit, "the permit is held");
+    }
 }
 
 #[cfg(feature = "http")]
