@@ -66,7 +66,9 @@ fn main() -> ExitCode {
         #[cfg(all(target_os = "linux", target_env = "gnu"))]
         in_memory_bytes::run(bench);
         #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-        common::missing(bench, "in-memory-bytes-after-idle-ratio", "glibc");
+        ["in-memory-bytes-after-idle-ratio", "local-share-mib"]
+            .iter()
+            .for_each(|name| common::missing(bench, name, "glibc"));
         Ok(())
     })
 }
@@ -75,7 +77,7 @@ fn main() -> ExitCode {
 fn play(role: &Role) -> ExitCode {
     match &*role.name {
         #[cfg(all(target_os = "linux", target_env = "gnu"))]
-        in_memory_bytes::ROLE => in_memory_bytes::play(role),
+        in_memory_bytes::ROLE | in_memory_bytes::SHARE_ROLE => in_memory_bytes::play(role),
         _ => idle::play(role),
     }
 }

@@ -146,4 +146,11 @@ impl Cell for Bits {
     fn is_idle(&self, now: i64) -> bool {
         self.stored.as_ref().is_none_or(|stored| stored.expires.is_some_and(|expires| expires <= now))
     }
+
+    /// All bits count from the beginning, so that an item that is handled fits.
+    fn heap_bytes(&self) -> usize {
+        let Some(Stored { layout, .. }) = &self.stored else { return 0 };
+        let arrays = if layout.forget > 0 { 2 } else { 1 };
+        usize::try_from(layout.bits.div_ceil(8)).map_or(usize::MAX, |bytes| bytes.saturating_mul(arrays))
+    }
 }

@@ -158,9 +158,9 @@ impl<M: Memory, K: Kind<Holders = Holder<false>, Outcome = M>> Claims<K> {
     fn error(&self, found: &Found) -> Error {
         match found {
             Found::Other(stored) => self.memory().mismatch(stored),
-            Found::Full => {
-                Error::overloaded("max_keys is reached, so the store cannot record that an item was handled")
-            }
+            Found::Full => Error::overloaded(
+                "max_keys or max_bytes is reached, so the store cannot record that an item was handled",
+            ),
             Found::Handled(_) => unasked(),
         }
     }
@@ -170,15 +170,15 @@ pub(super) fn unasked() -> Error {
     Error::unavailable(Cause::Unexpected, "the store sent an unexpected answer for a claim")
 }
 
-/// Runs a step where an item is recorded, if the store is in memory. If it is bounded, the step must create what a later
+/// Runs a step where an item is recorded, if the store is in memory. Since that is bounded, the step must create what a later
 /// insertion needs: an item that is handled must fit.
 pub(super) fn step<C: Cell, T: Default>(
     namespace: &Namespace<C>,
     key: &Key,
-    step: impl FnOnce(&mut C, bool, i64) -> Result<T, Mismatch>,
+    step: impl FnOnce(&mut C, i64) -> Result<T, Mismatch>,
 ) -> Result<T, Found> {
     let Some(cells) = namespace.cells() else { return Ok(T::default()) };
-    match cells.step(key.as_bytes(), |cell, now| step(cell, cells.is_bounded(), now)) {
+    match cells.step(key.as_bytes(), step) {
         Ok(stepped) => stepped.map_err(Found::Other),
         Err(_) => Err(Found::Full),
     }

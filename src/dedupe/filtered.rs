@@ -92,10 +92,8 @@ impl Memory for Filtered {
 
     fn find(&self, probe: &Probe) -> Result<Option<u64>, Found> {
         let layout = self.filter.layout();
-        step(self.filter.shards(), &shard_key(probe.shard), |bits, is_bounded, now| {
-            if is_bounded {
-                bits.enter(layout, now)?;
-            }
+        step(self.filter.shards(), &shard_key(probe.shard), |bits, now| {
+            bits.enter(layout, now)?;
             let generation = bits.generation_of(layout, probe, now)?;
             Ok(generation.map(|generation| bits.sample(generation)))
         })
@@ -103,7 +101,7 @@ impl Memory for Filtered {
 
     fn insert(&self, probe: &Probe) -> Result<u64, Found> {
         let layout = self.filter.layout();
-        step(self.filter.shards(), &shard_key(probe.shard), |bits, _, now| {
+        step(self.filter.shards(), &shard_key(probe.shard), |bits, now| {
             bits.insert(layout, probe, now)?;
             let current = bits.enter(layout, now)?;
             Ok(bits.sample(current))

@@ -263,7 +263,7 @@ impl Error {
     }
 
     /// Whether the store refused the operation because a bound is reached, such as
-    /// [`max_keys`](crate::StoreBuilder::max_keys), or a layer refused a request because it has no room for its body. The
+    /// [`max_keys`](crate::StoreBuilder::max_keys) or [`max_bytes`](crate::StoreBuilder::max_bytes), or a layer refused a request because it has no room for its body. The
     /// operation did not run.
     ///
     /// This is neither an outage nor a refusal by a limit. No layer admits a request because of it, even if the

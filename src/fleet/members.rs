@@ -38,6 +38,10 @@ impl Cell for Alive {
         // A time that is too late counts again once the clock has caught up.
         self.0.values().all(|at| *at < now - TTL)
     }
+
+    fn heap_bytes(&self) -> usize {
+        self.0.len() * 64
+    }
 }
 
 /// Notes that a process is alive or leaves. The reply is the number of processes that are alive.

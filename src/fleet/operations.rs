@@ -33,6 +33,11 @@ impl<T: Sealed> Cell for Versions<T> {
     fn is_idle(&self, _: i64) -> bool {
         self.stored.is_empty()
     }
+
+    /// At most [`KEPT`] versions.
+    fn heap_bytes(&self) -> usize {
+        self.stored.iter().map(|version| version.len()).sum()
+    }
 }
 
 pub(super) fn not_recognised() -> Error {

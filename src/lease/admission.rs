@@ -177,7 +177,7 @@ impl<K: Kind> Admission<K> {
     fn complete_in_memory(&self, state: &LeaseState, entry: &Entry<K>) -> Option<Completed<K>> {
         let Grant { key, token, .. } = &state.grant;
         let step = |state: &mut _, now| self.scene.complete(state, token, entry, now);
-        Some(self.namespace.cells()?.step(key.as_bytes(), step))
+        Some(self.namespace.cells()?.step_with(key.as_bytes(), K::Outcome::payload(entry), step))
     }
 
     fn completion(&self, state: &LeaseState, entry: Entry<K>, again: bool) -> AcquireRelease<K> {

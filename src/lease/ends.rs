@@ -71,6 +71,10 @@ impl Holders {
 }
 
 impl Ends {
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.until.others.capacity() * size_of::<(Token, End)>()
+    }
+
     pub(crate) fn clear(&mut self) {
         self.until.clear();
         (self.first, self.used) = (0, 0);

@@ -36,6 +36,11 @@ pub(crate) struct Holder<const KEPT: bool = true, A = ()> {
 pub(crate) trait Kept: Clone + std::fmt::Debug + Default + Send + 'static {
     /// Whether the state can be dropped without any effect.
     fn is_idle(&self, now: i64) -> bool;
+
+    /// See [`Cell::heap_bytes`](crate::store::Cell::heap_bytes).
+    fn heap_bytes(&self) -> usize {
+        0
+    }
 }
 
 impl Kept for () {
@@ -57,6 +62,10 @@ impl<const KEPT: bool, A> Holder<KEPT, A> {
 }
 
 impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
+    fn heap_bytes(&self) -> usize {
+        self.outcome.heap_bytes()
+    }
+
     fn sweep(&mut self, now: i64) {
         self.holder.take_if(|(_, expiry)| *expiry <= now);
         if self.fence_until <= now {

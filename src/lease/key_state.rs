@@ -319,6 +319,11 @@ impl<H: Holders> Cell for KeyState<H> {
         }
     }
 
+    fn heap_bytes(&self) -> usize {
+        let tombstones = self.tombstones.capacity() * size_of::<(Token, i64)>();
+        self.holders.heap_bytes() + self.queue.heap_bytes() + tombstones
+    }
+
     fn pushes(&mut self) -> Vec<Push> {
         std::mem::take(&mut self.pushes)
     }

@@ -83,6 +83,10 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     fn clear(&mut self) {
         *self = Self::default();
     }
+    /// See [`Cell::heap_bytes`](crate::store::Cell::heap_bytes).
+    fn heap_bytes(&self) -> usize {
+        0
+    }
     /// Drops the holders whose leases have expired.
     fn sweep(&mut self, now: i64);
     /// Returns the sum of the weights held.

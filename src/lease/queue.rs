@@ -35,6 +35,12 @@ struct Waiter {
 }
 
 impl Queue {
+    /// See [`Cell::heap_bytes`](crate::store::Cell::heap_bytes).
+    pub(super) fn heap_bytes(&self) -> usize {
+        let waiters = self.waiters.capacity() * size_of::<(Token, Waiter)>();
+        waiters + self.places.len() * size_of::<(Place, Token)>()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }

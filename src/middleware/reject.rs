@@ -92,7 +92,7 @@ pub enum RefusalKind {
     /// A closure of the layer returned an invalid setting, such as a limit of 0.
     Invalid,
     /// The store refused the operation because a bound is reached, such as
-    /// [`max_keys`](crate::StoreBuilder::max_keys), or the layer has no room for the request body. The caller did nothing
+    /// [`max_keys`](crate::StoreBuilder::max_keys) or [`max_bytes`](crate::StoreBuilder::max_bytes), or the layer has no room for the request body. The caller did nothing
     /// wrong.
     Overloaded,
     /// The store is unavailable, and the layer is set to fail closed. The caller did nothing wrong.

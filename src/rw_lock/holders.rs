@@ -40,6 +40,10 @@ pub(crate) struct RwHolders {
 }
 
 impl Holders for RwHolders {
+    fn heap_bytes(&self) -> usize {
+        self.ends.heap_bytes()
+    }
+
     fn sweep(&mut self, now: i64) {
         self.ends.sweep(now);
         if self.fence_until <= now {

@@ -146,6 +146,10 @@ impl Kept for LastAnswer {
     fn is_idle(&self, now: i64) -> bool {
         self.0.as_ref().is_none_or(|answer| answer.until <= now)
     }
+
+    fn heap_bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, |answer| answer.bytes.len())
+    }
 }
 
 /// Larger answers are not part of the message that wakes waiters: the waiters read them.

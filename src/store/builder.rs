@@ -7,16 +7,15 @@ mod places;
 mod tests;
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
 pub use self::places::IntoPool;
 use super::durability::Durability;
-use super::in_memory::{Clock, InMemory};
+use super::in_memory::{Bounds, Clock};
 use super::redis::endpoint::Access;
-use super::{Backend, Store, redis};
+use super::{Store, redis};
 use crate::Error;
 use crate::setters::{in_range, setters};
 
@@ -67,6 +66,7 @@ pub struct StoreBuilder {
     wakeups: Vec<String>,
     background: Option<Handle>,
     max_keys: Option<usize>,
+    max_bytes: Option<usize>,
 }
 
 /// Timeouts and bounds of a store on Redis.
@@ -79,6 +79,7 @@ pub(crate) struct Limits {
     pub(crate) max_queued: usize,
     pub(crate) max_queued_bytes: usize,
     pub(crate) durability: Option<Durability>,
+    pub(crate) local_share: Bounds,
 }
 
 impl Default for StoreBuilder {
@@ -93,11 +94,13 @@ impl Default for StoreBuilder {
                 max_queued: 131_072,
                 max_queued_bytes: 64 << 20,
                 durability: None,
+                local_share: Bounds::LOCAL_SHARE,
             },
             access: Access::default(),
             wakeups: Vec::new(),
             background: None,
             max_keys: None,
+            max_bytes: None,
         }
     }
 }
@@ -163,8 +166,9 @@ setters! { StoreBuilder:
     /// ```
     fn background(runtime: Handle) => background = Some(runtime);
 
-    /// Sets for how many keys an in-memory store keeps state, 1 or more. Default: no bound. Only for
-    /// [`in_memory`](Self::in_memory).
+    /// Sets for how many keys there may be state in the memory of this process, 1 or more. Default: 1 000 000. For
+    /// [`in_memory`](Self::in_memory), and for a store on Redis the bound of its
+    /// [local share](crate::StoreFailure::LocalShare).
     ///
     /// Keys are counted over all namespaces of the store. A key counts in each namespace in which it has state.
     /// Each shard of a Bloom filter and each claim on an item counts as a key. A call that would leave state for
@@ -177,7 +181,7 @@ setters! { StoreBuilder:
     /// millisecond. Then the sweeper goes through all keys, with pauses of 20 times the duration of a sweep (at
     /// least 50 ms). So with up to 1000 keys an expired key counts for at most 1 ms more.
     ///
-    /// Set this bound if clients choose the keys. It bounds the number of keys, not the length of each key.
+    /// It bounds the number of keys; [`max_bytes`](Self::max_bytes) bounds their memory. The bound that is met first counts.
     ///
     /// ```
     /// use tower_distributed::{Quota, Store, TokenBucket};
@@ -192,6 +196,28 @@ setters! { StoreBuilder:
     /// # Ok(()) }
     /// ```
     fn max_keys(max_keys: usize) => max_keys = Some(max_keys);
+
+    /// Sets how many bytes the state in the memory of this process may take, 64 KiB or more. Default: 256 MiB for
+    /// [`in_memory`](Self::in_memory), and 48 MiB for the [local share](crate::StoreFailure::LocalShare) of a store on
+    /// Redis.
+    ///
+    /// Each key counts with its length, its state, and twice its place in the table: about 300 bytes for a rate limit and 700
+    /// for a permit or a lock. A Bloom filter counts with all its bits, twice if it
+    /// [forgets](crate::bloom_filter::Config::forget_after), from the first use of each of its shards.
+    ///
+    /// A call that would leave state for a new key above this bound fails in the same way as above
+    /// [`max_keys`](Self::max_keys), and so does an answer or a response to be stored. Keys that have state continue to work:
+    /// their waiters are bounded by `max_waiters`.
+    ///
+    /// ```
+    /// use tower_distributed::Store;
+    ///
+    /// let store = Store::builder().max_bytes(1 << 30).in_memory()?;
+    /// // With Redis: the bound while Redis is away.
+    /// let store = Store::builder().max_keys(100_000).max_bytes(16 << 20).redis("redis://127.0.0.1/")?;
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    fn max_bytes(max_bytes: usize) => max_bytes = Some(max_bytes);
 }
 
 impl StoreBuilder {
@@ -275,15 +301,23 @@ impl StoreBuilder {
         self
     }
 
-    /// Creates a store in the memory of this process, like [`Store::in_memory`], with [`max_keys`](Self::max_keys).
-    /// The other settings apply to Redis only and have no effect.
+    /// Creates a store in the memory of this process, like [`Store::in_memory`], with [`max_keys`](Self::max_keys) and
+    /// [`max_bytes`](Self::max_bytes). The other settings apply to Redis only and have no effect.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if `max_keys` is 0.
+    /// [`is_invalid`](Error::is_invalid) if one of them is out of its range.
     pub fn in_memory(self) -> Result<Store, Error> {
-        in_range("max_keys", 1.., "1 or more", self.max_keys)?;
-        Ok(Store(Arc::new(Backend::InMemory(InMemory::new(Clock::system(), self.max_keys)))))
+        Ok(Store::of_memory(Clock::system(), self.bounds(Bounds::DEFAULT)?))
+    }
+
+    /// The bounds of the state in memory.
+    fn bounds(&self, usual: Bounds) -> Result<Bounds, Error> {
+        let bounds = Bounds {
+            max_keys: self.max_keys.unwrap_or(usual.max_keys),
+            max_bytes: self.max_bytes.unwrap_or(usual.max_bytes),
+        };
+        bounds.check().map(|()| bounds)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::in_memory::{Clock, InMemory};
+use super::in_memory::{Bounds, Clock, InMemory};
 use super::{Backend, Store};
 
 /// What a layer does with requests while the store is unavailable.
@@ -28,6 +28,10 @@ pub enum StoreFailure {
     /// have different `replicas`, the largest counts for all of them: together they never admit more than the smallest
     /// share. The other settings of a primitive, such as its ttl and `max_waiters`, hold as in Redis. A single flight runs
     /// the work once for each `SingleFlight` and its clones.
+    ///
+    /// The share holds the state of up to a million keys in up to 48 MiB, see
+    /// [`max_keys`](crate::StoreBuilder::max_keys) and [`max_bytes`](crate::StoreBuilder::max_bytes). A request for one more
+    /// key is refused as [`Overloaded`](crate::RefusalKind::Overloaded).
     ///
     /// The share begins empty with the first outage. It does not know the leases and claims that were granted by the
     /// store before, and the store does not know those of the share when it is back: for this time, a request of each
@@ -94,7 +98,8 @@ impl Store {
     /// clones of the store share it.
     pub(crate) fn local_share(&self) -> &Self {
         self.base().local_share.get_or_init(|| {
-            let mut memory = InMemory::new(Clock::system(), None);
+            let bounds = self.on_redis().map_or(Bounds::LOCAL_SHARE, |store| store.limits.local_share);
+            let mut memory = InMemory::new(Clock::system(), bounds);
             memory.base.prefix = self.prefix().to_owned();
             Self(Arc::new(Backend::InMemory(memory)))
         })

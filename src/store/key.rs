@@ -22,9 +22,12 @@ pub(crate) use self::text::{bytes_of, digest_text, is_digest, text_of};
 /// assert_eq!(Key::from(7_u64), Key::from("7"));
 /// ```
 #[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(SmallVec<[u8; 24]>);
+pub struct Key(SmallVec<[u8; Key::INLINE]>);
 
 impl Key {
+    /// Longer keys are allocated.
+    pub(crate) const INLINE: usize = 24;
+
     /// Returns the bytes of the key.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {

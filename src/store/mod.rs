@@ -51,7 +51,7 @@ pub(crate) use self::scheduler::{PeriodicTask, Scheduler, Signal};
 pub use self::stats::{BreakerState, StoreStats};
 
 use self::background::Background;
-use self::in_memory::InMemory;
+use self::in_memory::{Bounds, InMemory};
 use self::names::Names;
 use self::redis::RedisStore;
 use crate::Error;
@@ -183,6 +183,9 @@ impl Drop for Base {
 impl Store {
     /// Creates a store in the memory of this process. It needs no server and shares nothing with other processes.
     ///
+    /// It holds the state of up to a million keys in up to 256 MiB, see [`max_keys`](StoreBuilder::max_keys) and
+    /// [`max_bytes`](StoreBuilder::max_bytes).
+    ///
     /// The store uses tokio's clock. A test may pause and advance this clock; pause it before the first lease is
     /// taken, so that leases are renewed by the paused clock.
     ///
@@ -192,7 +195,7 @@ impl Store {
     /// ```
     #[must_use]
     pub fn in_memory() -> Self {
-        Self::with_clock(Clock::system())
+        Self::of_memory(Clock::system(), Bounds::DEFAULT)
     }
 
     /// Creates a store on the Redis server at a URL. It connects on first use.
@@ -223,8 +226,13 @@ impl Store {
         StoreBuilder::default()
     }
 
+    fn of_memory(clock: Clock, bounds: Bounds) -> Self {
+        Self(Arc::new(Backend::InMemory(InMemory::new(clock, bounds))))
+    }
+
+    #[cfg(test)]
     pub(crate) fn with_clock(clock: Clock) -> Self {
-        Self(Arc::new(Backend::InMemory(InMemory::new(clock, None))))
+        Self::of_memory(clock, Bounds::NONE)
     }
 
     pub(crate) fn backend(&self) -> &Backend {

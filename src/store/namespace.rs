@@ -127,7 +127,9 @@ impl<O: Operation> Client<O> {
     pub(crate) fn step(&self, key: &Key, operation: impl FnOnce() -> O) -> Option<Result<O::Reply, Error>> {
         match self {
             Self::InMemory(cells) => {
-                Some(cells.step(key.as_bytes(), |cell, now| operation().apply(cell, now)))
+                let operation = operation();
+                let payload = operation.payload();
+                Some(cells.step_with(key.as_bytes(), payload, |cell, now| operation.apply(cell, now)))
             }
             Self::Redis(_) => None,
         }
@@ -138,7 +140,10 @@ impl<O: Operation> Client<O> {
     pub(crate) fn run(&self, key: Key, operation: O) -> OperationFuture<O> {
         OperationFuture(match self {
             Self::InMemory(cells) => {
-                Step::Done(Some(cells.step(key.as_bytes(), |cell, now| operation.apply(cell, now))))
+                let payload = operation.payload();
+                let stepped =
+                    cells.step_with(key.as_bytes(), payload, |cell, now| operation.apply(cell, now));
+                Step::Done(Some(stepped))
             }
             Self::Redis(client) => Step::Submitted(Some((Arc::clone(client), key, operation))),
         })
@@ -170,7 +175,10 @@ impl<O: Operation> Client<O> {
         then: impl FnOnce(Result<O::Reply, Error>) + Send + 'static,
     ) {
         match self {
-            Self::InMemory(cells) => then(cells.step(key.as_bytes(), |cell, now| operation.apply(cell, now))),
+            Self::InMemory(cells) => {
+                let payload = operation.payload();
+                then(cells.step_with(key.as_bytes(), payload, |cell, now| operation.apply(cell, now)));
+            }
             Self::Redis(client) => {
                 Sent::then(OperationFuture(client.enqueue(from, key, operation, None, false)), then);
             }

@@ -177,6 +177,11 @@ pub(crate) trait Cell: Clone + Default + Send + 'static {
         *self = Self::default();
     }
 
+    /// The bytes that the state has allocated or may allocate, about. Must be cheap, and the same until the next step.
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+
     /// Returns the pushes of the last step to waiters: the messages that the script would publish.
     fn pushes(&mut self) -> Vec<Push> {
         Vec::new()

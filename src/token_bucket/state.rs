@@ -356,4 +356,10 @@ impl Cell for Bucket {
     fn is_idle(&self, now: i64) -> bool {
         self.idle_from().is_some_and(|idle| idle <= now)
     }
+
+    #[inline]
+    fn heap_bytes(&self) -> usize {
+        let levels = if self.levels.spilled() { self.levels.capacity() * size_of::<Level>() } else { 0 };
+        levels + self.holds.as_ref().map_or(0, |holds| holds.heap_bytes())
+    }
 }

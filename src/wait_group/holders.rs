@@ -96,6 +96,10 @@ impl Holders for PermitHolders {
         self.0.clear();
     }
 
+    fn heap_bytes(&self) -> usize {
+        self.0.heap_bytes()
+    }
+
     fn sweep(&mut self, now: i64) {
         self.0.sweep(now);
     }

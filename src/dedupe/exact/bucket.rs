@@ -67,4 +67,8 @@ impl Cell for Bucket {
     fn is_idle(&self, now: i64) -> bool {
         self.0.iter().all(|slot| slot.ends <= now)
     }
+
+    fn heap_bytes(&self) -> usize {
+        self.0.iter().map(|slot| slot.digests.capacity() * size_of::<[u8; 16]>()).sum()
+    }
 }

@@ -105,16 +105,14 @@ impl Memory for Exact {
     }
 
     fn find(&self, digest: &Digest) -> Result<Option<u64>, Found> {
-        step(&self.buckets, &bucket_key(digest), |bucket, is_bounded, now| {
-            if is_bounded {
-                bucket.reserve(&self.layout, digest, now);
-            }
+        step(&self.buckets, &bucket_key(digest), |bucket, now| {
+            bucket.reserve(&self.layout, digest, now);
             Ok(bucket.contains(&self.layout, digest, now).then_some(0))
         })
     }
 
     fn insert(&self, digest: &Digest) -> Result<u64, Found> {
-        step(&self.buckets, &bucket_key(digest), |bucket, _, now| {
+        step(&self.buckets, &bucket_key(digest), |bucket, now| {
             bucket.insert(&self.layout, digest, now);
             Ok(0)
         })

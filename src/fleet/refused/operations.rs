@@ -18,6 +18,10 @@ impl Cell for Stored {
     fn is_idle(&self, now: i64) -> bool {
         now >= self.ends
     }
+
+    fn heap_bytes(&self) -> usize {
+        self.list.len()
+    }
 }
 
 /// Stores a list.

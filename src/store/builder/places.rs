@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::StoreBuilder;
 use crate::Error;
 use crate::store::background::Background;
+use crate::store::in_memory::Bounds;
 use crate::store::redis::pool::Sealed;
 use crate::store::redis::source::Source;
 use crate::store::redis::{CLOCK, RedisStore};
@@ -140,14 +141,9 @@ impl StoreBuilder {
         self.background.clone().map_or_else(|| Ok(Background::thread()), Background::runtime)
     }
 
-    fn source(self, source: Source, home: Background) -> Result<Store, Error> {
+    fn source(mut self, source: Source, home: Background) -> Result<Store, Error> {
         key::check_name("prefix", &self.prefix)?;
-        if let Some(max_keys) = self.max_keys {
-            let text = format!(
-                "max_keys must be unset for a store on Redis, is {max_keys}: it is for in-memory stores"
-            );
-            return Err(Error::invalid(text));
-        }
+        self.limits.local_share = self.bounds(Bounds::LOCAL_SHARE)?;
         self.limits.check()?;
         if self.limits.durability.is_some() && source.is_pool_of_cluster() {
             return Err(Error::invalid(

@@ -54,7 +54,8 @@ fn settings_have_bounds() {
         (build().connections(65), "connections"),
         (build().max_queued(0), "max_queued"),
         (build().max_queued_bytes((1 << 16) - 1), "max_queued_bytes"),
-        (build().max_keys(1), "max_keys"),
+        (build().max_keys(0), "max_keys"),
+        (build().max_bytes(1), "max_bytes"),
         (build().fsync(none), "1 ms"),
         (build().prefix("a b"), "prefix"),
     ] {

@@ -7,7 +7,7 @@ use hashbrown::DefaultHashBuilder;
 use tokio::time::Instant;
 
 use super::Shared;
-use super::shard::Shard;
+use super::shard::{Entry, Shard};
 use super::sweeper::{By, Sweep, Visit};
 use crate::store::operation::Cell;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +21,8 @@ pub(crate) struct Cells<C> {
     /// Whether the sweeper lists these cells.
     listed: AtomicBool,
     hasher: DefaultHashBuilder,
+    /// [`Shard::bytes`]
+    bytes: fn(&Shard<C>) -> usize,
     pub(super) shards: Box<[Mutex<Shard<C>>]>,
 }
 
@@ -38,6 +40,7 @@ impl<C: Cell> Cells<C> {
             this: this.clone(),
             listed: AtomicBool::new(false),
             hasher: DefaultHashBuilder::default(),
+            bytes: Shard::bytes,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
         })
     }
@@ -49,7 +52,21 @@ impl<C: Cell> Cells<C> {
     /// [`is_overloaded`](Error::is_overloaded) if the step would leave state for a new key in a full store. Nothing
     /// has changed then.
     pub(crate) fn step<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
-        let stepped = self.step_among(key, |cell, now| {
+        self.step_with(key, 0, step)
+    }
+
+    /// Like [`step`](Self::step), for a step that stores so many bytes, besides what the cell is made of.
+    ///
+    /// # Errors
+    ///
+    /// [`is_overloaded`](Error::is_overloaded), as for `step`, and if the bytes are more than a full store has of the key.
+    pub(crate) fn step_with<R>(
+        &self,
+        key: &[u8],
+        payload: usize,
+        step: impl FnOnce(&mut C, i64) -> R,
+    ) -> Result<R, Error> {
+        let stepped = self.step_among(key, payload, |cell, now| {
             let reply = step(cell, now);
             (reply, cell.pushes())
         });
@@ -62,41 +79,45 @@ impl<C: Cell> Cells<C> {
 
     /// Reports a refused step to the telemetry. Must be called without a lock.
     pub(crate) fn tell_refused(&self) {
-        if let Some(bound) = &self.shared.bound {
-            bound.refused();
-        }
+        self.shared.bound.refused();
     }
 
-    /// Like [`step`](Self::step), within a step on a locked cell of another namespace. It delivers no pushes and
+    /// Like [`step_with`](Self::step_with), within a step on a locked cell of another namespace. It delivers no pushes and
     /// does not report a refusal: call [`tell_refused`](Self::tell_refused) afterwards.
-    pub(crate) fn step_among<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
+    pub(crate) fn step_among<R>(
+        &self,
+        key: &[u8],
+        payload: usize,
+        step: impl FnOnce(&mut C, i64) -> R,
+    ) -> Result<R, Error> {
         let (hash, shard) = self.place(key);
         let mutex = &self.shards[shard];
-        let bound = self.shared.bound.as_ref();
+        let bound = &self.shared.bound;
         let mut guard = lock(mutex);
         let mut now = self.now(&mut guard);
-        if let Some(bound) = bound
-            && bound.is_full()
-            && guard.find(hash, key).is_none()
-        {
+        let bytes = Entry::<C>::bytes_of(key) + payload;
+        if bound.is_full(bytes) && guard.find(hash, key).is_none() {
             drop(guard);
-            bound.search(&self.shared.sweeper, now, 1);
+            bound.search(&self.shared.sweeper, now, 1, bytes);
             guard = lock(mutex);
             now = self.now(&mut guard);
         }
         let shard = &mut *guard;
         if let Some(mut entry) = shard.find(hash, key) {
             let cell = &mut entry.get_mut().cell;
+            let before = cell.heap_bytes();
+            bound
+                .check_growth(payload.saturating_sub(before))
+                .inspect_err(|_| self.shared.sweeper.press())?;
             if cell.is_idle(now) {
                 cell.clear();
             }
             let reply = step(cell, now);
-            // In a bounded store, a key without state makes room at once.
-            if let Some(bound) = bound
-                && cell.is_idle(now)
-            {
+            bound.changed(before, cell.heap_bytes());
+            if bound.is_tight() && cell.is_idle(now) {
+                let bytes = entry.get().bytes();
                 entry.remove();
-                bound.give_back(1);
+                bound.give_back(1, bytes);
             }
             return Ok(reply);
         }
@@ -105,12 +126,11 @@ impl<C: Cell> Cells<C> {
         if cell.is_idle(now) {
             return Ok(reply);
         }
-        bound.map_or(Ok(()), |bound| bound.take())?;
+        let bytes = Entry::<C>::bytes_of(key) + cell.heap_bytes();
+        bound.take(bytes).inspect_err(|_| self.shared.sweeper.press())?;
         let expired = shard.insert(hash, key, cell, now);
         drop(guard);
-        if let Some(bound) = bound {
-            bound.give_back(expired.len());
-        }
+        bound.give_back(expired.len(), bytes_of(&expired));
         self.is_not_empty();
         Ok(reply)
     }
@@ -139,11 +159,6 @@ impl<C: Cell> Cells<C> {
             cells.map(|(key, _)| key.clone()).collect::<Vec<_>>()
         };
         self.shards.iter().flat_map(keys_in).collect()
-    }
-
-    /// Whether steps can be refused because the store is full.
-    pub(crate) fn is_bounded(&self) -> bool {
-        self.shared.bound.is_some()
     }
 
     pub(super) fn now(&self, shard: &mut Shard<C>) -> i64 {
@@ -194,9 +209,7 @@ impl<C: Cell> Sweep for Cells<C> {
             }
             drop(guard);
             visit.expired += expired.len();
-            if let Some(bound) = &self.shared.bound {
-                bound.give_back(expired.len());
-            }
+            self.shared.bound.give_back(expired.len(), bytes_of(&expired));
             if visit.cells >= PER_VISIT {
                 break;
             }
@@ -214,12 +227,16 @@ impl<C: Cell> Sweep for Cells<C> {
     }
 }
 
+/// The bytes that are counted for entries.
+pub(super) fn bytes_of<C: Cell>(entries: &[Entry<C>]) -> usize {
+    entries.iter().map(Entry::bytes).sum()
+}
+
 impl<C> Drop for Cells<C> {
     fn drop(&mut self) {
-        if let Some(bound) = &self.shared.bound {
-            let len =
-                |shard: &mut Mutex<Shard<C>>| shard.get_mut().unwrap_or_else(PoisonError::into_inner).len();
-            bound.give_back(self.shards.iter_mut().map(len).sum());
+        for shard in &mut self.shards {
+            let shard = shard.get_mut().unwrap_or_else(PoisonError::into_inner);
+            self.shared.bound.give_back(shard.len(), (self.bytes)(shard));
         }
     }
 }

@@ -17,6 +17,7 @@ mod tests;
 use std::sync::Arc;
 
 use self::bound::Bound;
+pub(crate) use self::bound::Bounds;
 pub(crate) use self::cells::Cells;
 pub(crate) use self::clock::{Clock, callers_clock, callers_clock_is_the_systems};
 #[cfg(test)]
@@ -40,17 +41,17 @@ pub(crate) struct InMemory {
 struct Shared {
     clock: Clock,
     notifier: Arc<Notifier>,
-    bound: Option<Bound>,
+    bound: Bound,
     sweeper: Arc<Sweeper>,
 }
 
 impl InMemory {
-    pub(crate) fn new(clock: Clock, max_keys: Option<usize>) -> Self {
+    pub(crate) fn new(clock: Clock, bounds: Bounds) -> Self {
         let base = Base::new(PREFIX.to_owned(), Link::Up(0), Background::thread(), true);
         let shared = Arc::new(Shared {
             clock,
             notifier: base.notifier.clone(),
-            bound: max_keys.map(Bound::new),
+            bound: Bound::new(bounds),
             sweeper: Arc::default(),
         });
         Self { base, namespaces: Names::default(), shared }

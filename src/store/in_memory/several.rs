@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::cells::Cells;
+use super::cells::{Cells, bytes_of};
+use super::shard::Entry;
 use crate::Error;
 use crate::store::notifier::Push;
 use crate::store::operation::Cell;
@@ -20,8 +21,8 @@ impl<C: Cell> Cells<C> {
         mut step: impl FnMut(&mut [C], i64) -> R,
     ) -> Result<R, Error> {
         let mut stepped = self.try_step_all(keys, &mut step);
-        if let (Err((_, now, more)), Some(bound)) = (&stepped, &self.shared.bound) {
-            bound.search(&self.shared.sweeper, *now, *more);
+        if let Err((_, now, (cells, bytes))) = stepped {
+            self.shared.bound.search(&self.shared.sweeper, now, cells, bytes);
             stepped = self.try_step_all(keys, &mut step);
         }
         let (reply, pushes) = stepped.map_err(|(error, ..)| {
@@ -32,12 +33,12 @@ impl<C: Cell> Cells<C> {
         Ok(reply)
     }
 
-    /// The error has the time of the step, and how many cells there must be room for.
+    /// The error has the time of the step, and for how many cells of how many bytes there must be room.
     fn try_step_all<R>(
         &self,
         keys: &[impl AsRef<[u8]>],
         step: &mut impl FnMut(&mut [C], i64) -> R,
-    ) -> Result<(R, Vec<Push>), (Error, i64, usize)> {
+    ) -> Result<(R, Vec<Push>), (Error, i64, (usize, usize))> {
         let places: Vec<_> = keys.iter().map(|key| self.place(key.as_ref())).collect();
         // Each shard once, in one order for all callers: none waits for another that waits for it.
         let mut shards: BTreeMap<_, _> = places.iter().map(|(_, shard)| (*shard, None)).collect();
@@ -47,15 +48,15 @@ impl<C: Cell> Cells<C> {
             now = now.max(self.now(guard));
         }
         let placed = || keys.iter().zip(&places).map(|(key, (hash, shard))| (key.as_ref(), *hash, shard));
-        let bound = self.shared.bound.as_ref();
+        let bound = &self.shared.bound;
         let (mut cells, mut is_new) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
         for (key, hash, shard) in placed() {
             let shard = shards.get_mut(shard).and_then(Option::as_mut);
             let cell = match shard.and_then(|shard| shard.find(hash, key)) {
                 // It would be swept when another one is inserted.
                 Some(entry) if entry.get().cell.is_idle(now) => {
+                    bound.give_back(1, entry.get().bytes());
                     entry.remove();
-                    bound.into_iter().for_each(|bound| bound.give_back(1));
                     None
                 }
                 entry => entry.map(|entry| entry.get().cell.clone()),
@@ -65,32 +66,36 @@ impl<C: Cell> Cells<C> {
         }
         let reply = step(&mut cells, now);
         let pushes = cells.iter_mut().flat_map(Cell::pushes).collect();
-        let more = cells.iter().zip(&is_new).filter(|(cell, is_new)| **is_new && !cell.is_idle(now)).count();
-        for taken in 0..more {
-            if let Some(Err(error)) = bound.map(|bound| bound.take()) {
-                bound.into_iter().for_each(|bound| bound.give_back(taken));
-                return Err((error, now, more));
+        let new = keys.iter().zip(cells.iter().zip(&is_new));
+        let new = new.filter(|(_, (cell, is_new))| **is_new && !cell.is_idle(now));
+        let new: Vec<_> =
+            new.map(|(key, (cell, _))| Entry::<C>::bytes_of(key.as_ref()) + cell.heap_bytes()).collect();
+        for (taken, bytes) in new.iter().enumerate() {
+            if let Err(error) = bound.take(*bytes) {
+                bound.give_back(taken, new[..taken].iter().sum());
+                return Err((error, now, (new.len(), new.iter().sum())));
             }
         }
-        let (mut expired, mut removed) = (Vec::new(), 0);
+        let mut expired = Vec::new();
         for ((key, hash, shard), cell) in placed().zip(cells) {
             let Some(Some(shard)) = shards.get_mut(shard) else { continue };
             let is_idle = cell.is_idle(now);
             match shard.find(hash, key) {
-                Some(entry) if is_idle && bound.is_some() => {
+                Some(entry) if is_idle && bound.is_tight() => {
+                    bound.give_back(1, entry.get().bytes());
                     entry.remove();
-                    removed += 1;
                 }
-                Some(mut entry) => entry.get_mut().cell = cell,
+                Some(mut entry) => {
+                    bound.changed(entry.get().cell.heap_bytes(), cell.heap_bytes());
+                    entry.get_mut().cell = cell;
+                }
                 None if !is_idle => expired.extend(shard.insert(hash, key, cell, now)),
                 None => {}
             }
         }
         drop(shards);
-        if let Some(bound) = bound {
-            bound.give_back(removed + expired.len());
-        }
-        if more > 0 {
+        bound.give_back(expired.len(), bytes_of(&expired));
+        if !new.is_empty() {
             self.is_not_empty();
         }
         Ok((reply, pushes))
@@ -104,7 +109,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::store::in_memory::{Clock, InMemory};
+    use crate::store::in_memory::{Bounds, Clock, InMemory};
 
     /// A number, and until when it is kept.
     #[derive(Clone, Debug, Default)]
@@ -118,7 +123,7 @@ mod tests {
 
     fn store(max_keys: Option<usize>) -> (InMemory, Arc<AtomicI64>) {
         let time = Arc::new(AtomicI64::new(0));
-        (InMemory::new(Clock::Manual(Arc::clone(&time)), max_keys), time)
+        (InMemory::new(Clock::Manual(Arc::clone(&time)), Bounds::keys(max_keys)), time)
     }
 
     fn add(cells: &Cells<Kept>, keys: &[String], until: i64) -> Result<Vec<u64>, Error> {
@@ -145,7 +150,7 @@ mod tests {
         assert_eq!(add(&cells, &names([1, 4]), 10).unwrap(), [3, 1]);
         time.store(2010, Ordering::Relaxed);
         assert_eq!(add(&cells, &names([5, 6, 4]), 3000).unwrap(), [1, 1, 1], "all had expired");
-        assert_eq!(cells.shared.bound.as_ref().unwrap().cells(), 3);
+        assert_eq!(cells.shared.bound.cells(), 3);
     }
 
     /// Threads that name their keys in all orders wait for each other, and none of them for ever. No step is lost.

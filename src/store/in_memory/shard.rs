@@ -23,6 +23,18 @@ pub(super) struct Entry<C> {
     pub(super) cell: C,
 }
 
+impl<C: Cell> Entry<C> {
+    /// The bytes that the store counts for it. A table has room for up to twice as many entries as it has.
+    pub(super) fn bytes(&self) -> usize {
+        Self::bytes_of(self.key.as_bytes()) + self.cell.heap_bytes()
+    }
+
+    /// The same for a key whose cell has allocated nothing.
+    pub(super) fn bytes_of(key: &[u8]) -> usize {
+        2 * size_of::<Self>() + if key.len() > Key::INLINE { key.len() } else { 0 }
+    }
+}
+
 pub(super) type Occupied<'a, C> = hashbrown::hash_table::OccupiedEntry<'a, Entry<C>>;
 
 impl<C> Shard<C> {
@@ -58,6 +70,11 @@ impl<C: Cell> Shard<C> {
         }
         self.table.insert_unique(hash, Entry { hash, key: Key::new(key), cell }, |entry| entry.hash);
         expired
+    }
+
+    /// The bytes that are counted for its cells.
+    pub(super) fn bytes(&self) -> usize {
+        self.table.iter().map(Entry::bytes).sum()
     }
 
     /// Removes the expired cells. Returns them, so that the caller drops them without the lock.

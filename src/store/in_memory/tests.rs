@@ -1,5 +1,7 @@
 //! Tests of the whole store: expired state is dropped, live state stays, and the bound on keys holds.
 
+mod bytes;
+
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -32,7 +34,7 @@ impl Cells<Until> {
 /// A store whose clock the test sets.
 fn manual(max_keys: Option<usize>) -> (InMemory, Arc<AtomicI64>) {
     let time = Arc::new(AtomicI64::new(0));
-    (InMemory::new(Clock::Manual(time.clone()), max_keys), time)
+    (InMemory::new(Clock::Manual(time.clone()), Bounds::keys(max_keys)), time)
 }
 
 #[track_caller]
@@ -109,7 +111,7 @@ fn cells_outlive_their_store_and_are_still_swept() {
 
 #[test]
 fn state_expires_by_the_systems_clock_without_a_step() {
-    let store = InMemory::new(Clock::system(), None);
+    let store = InMemory::new(Clock::system(), Bounds::NONE);
     let cells = store.cells::<Until>("a");
     for i in 0..1000 {
         cells.step(i.to_string().as_bytes(), |cell, now| cell.0 = now + 300_000).unwrap();
@@ -119,7 +121,7 @@ fn state_expires_by_the_systems_clock_without_a_step() {
 
 #[tokio::test(start_paused = true)]
 async fn what_lives_by_a_paused_clock_is_not_swept() {
-    let store = InMemory::new(Clock::system(), None);
+    let store = InMemory::new(Clock::system(), Bounds::NONE);
     let cells = store.cells::<Until>("a");
     for i in 0..1000 {
         cells.step(i.to_string().as_bytes(), |cell, now| cell.0 = now + 10_000).unwrap();
@@ -140,7 +142,7 @@ async fn what_lives_by_a_paused_clock_is_not_swept() {
 
 #[tokio::test]
 async fn what_lives_by_a_clock_that_is_paused_later_is_not_swept() {
-    let store = InMemory::new(Clock::system(), None);
+    let store = InMemory::new(Clock::system(), Bounds::NONE);
     let cells = store.cells::<Until>("a");
     cells.step(b"key", |cell, now| cell.0 = now + 500_000).unwrap();
     tokio::time::pause();
@@ -176,7 +178,7 @@ fn a_full_store_takes_no_new_key() {
         a.keep(format!("new-{key}"), 5000);
     }
     assert!(a.try_keep("1", 5000).is_err());
-    assert_eq!(store.shared.bound.as_ref().map(|bound| bound.cells()), Some(3));
+    assert_eq!(store.shared.bound.cells(), 3);
 }
 
 #[test]
@@ -236,7 +238,7 @@ fn the_bound_is_exact_under_concurrency() {
     });
     // Each thread wants to keep 150 at the end.
     assert!(refused.into_inner() > 0);
-    let bound = store.shared.bound.as_ref().unwrap();
+    let bound = &store.shared.bound;
     assert_eq!(bound.cells(), live.load(Ordering::SeqCst));
     let cells = store.cells::<Until>("0");
     for i in 0..MAX {

@@ -40,6 +40,10 @@ pub(super) struct Record {
 }
 
 impl Holds {
+    pub(crate) fn heap_bytes(&self) -> usize {
+        size_of::<Self>() + self.each.capacity() * size_of::<Record>()
+    }
+
     /// Reads the numbers of stored holds.
     #[cfg(test)]
     pub(crate) fn parse(head: &[u8]) -> Self {

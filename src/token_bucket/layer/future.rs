@@ -139,8 +139,10 @@ where
                             (Ok(Some(decision)), outcome)
                         }
                         Err(error) => match (&settings.on_store_failure, outage.take()) {
-                            // The local share failed, too: its burst is below the cost.
-                            (_, Some(outage)) => (Err(outage), Outcome::FailedClosed),
+                            // The burst of the local share is below the cost.
+                            (_, Some(outage)) if !error.is_overloaded() => {
+                                (Err(outage), Outcome::FailedClosed)
+                            }
                             (Away::FailOpen, None) if error.is_away() => (Ok(None), Outcome::FailedOpen),
                             (Away::LocalShare(local), None) if error.is_away() => {
                                 acquire.ask_share(local);

@@ -49,6 +49,10 @@ impl Cell for Memory {
     fn is_idle(&self, now: i64) -> bool {
         self.end <= now
     }
+
+    fn heap_bytes(&self) -> usize {
+        self.quotas.len()
+    }
 }
 
 impl Learn {

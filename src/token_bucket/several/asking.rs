@@ -196,7 +196,7 @@ fn step_all(
         apply(buckets, now);
         return Ok(());
     };
-    let stepped = cells[*limit].step_among(keys[*limit].as_bytes(), |cell, now| {
+    let stepped = cells[*limit].step_among(keys[*limit].as_bytes(), 0, |cell, now| {
         buckets.0[*limit].clone_from(cell);
         step_all(rest, cells, keys, buckets, now, apply)?;
         cell.clone_from(&buckets.0[*limit]);

@@ -5,7 +5,6 @@ use std::fmt::Debug;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use support::eventually;
 use tokio_test::task;
 use tower::{BoxError, Layer, Service, ServiceExt as _};
 use tower_distributed::{
@@ -126,7 +125,9 @@ fn bad_bounds_are_named() {
     let error = Store::builder().max_keys(0).in_memory().unwrap_err();
     assert!(error.is_invalid());
     assert_eq!(error.to_string(), "max_keys must be 1 or more, is 0");
-    for store in [Store::builder().max_bytes(65_535).in_memory(), Store::builder().max_bytes(1).redis("redis://a")] {
+    for store in
+        [Store::builder().max_bytes(65_535).in_memory(), Store::builder().max_bytes(1).redis("redis://a")]
+    {
         assert!(store.unwrap_err().to_string().starts_with("max_bytes must be 65536 or more, is "));
     }
     let error = Store::builder().max_keys(0).redis("redis://127.0.0.1:1").unwrap_err();
@@ -141,13 +142,9 @@ async fn a_local_share_takes_no_new_key_beyond_its_bounds() {
     for store in [away(Store::builder().max_keys(20)), away(Store::builder().max_bytes(1 << 16))] {
         let permits = WaitGroup::new(&store, "permits", 1).unwrap();
         let limited = ConcurrencyLimitLayer::new(permits, by_request).on_store_failure(SHARE);
-        let probe = Probe::default();
+        let probe = Probe::hanging();
         let mut held = task::spawn(limited.layer(probe.clone()).oneshot(0));
-        eventually("a permit is held", Duration::from_secs(20), async || {
-            drop(held.poll());
-            probe.running() == 1
-        })
-        .await;
+        probe.runs(1, &mut held).await;
         let limit = RateLimitLayer::new(at_most(2, &store), by_request).on_store_failure(SHARE);
         let ask = async |key: u32| match limit.layer(Probe::default()).oneshot(key).await {
             Err(error) => Some(error.downcast::<Refusal>().unwrap().kind()),

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::*;
-use crate::store::in_memory::{Cells, Clock, InMemory};
+use crate::store::in_memory::{Bounds, Cells, Clock, InMemory};
 use crate::store::operation::Cell;
 use crate::sync::{check, spawn};
 
@@ -24,7 +24,7 @@ impl Cell for Until {
 /// A store whose sweeper begins no task.
 fn store(max_keys: Option<usize>) -> (InMemory, Arc<Cells<Until>>) {
     NOW.store(0, Ordering::Relaxed);
-    let store = InMemory::new(Clock::system(), max_keys);
+    let store = InMemory::new(Clock::system(), Bounds::keys(max_keys));
     lock(&store.shared.sweeper.list).running = true;
     let cells = store.cells("a");
     (store, cells)
@@ -45,7 +45,7 @@ fn sweeps(store: &InMemory) -> impl FnOnce() + Send + 'static {
 }
 
 fn counted(store: &InMemory) -> usize {
-    store.shared.bound.as_ref().map_or(0, |bound| bound.cells())
+    store.shared.bound.cells()
 }
 
 /// A namespace that gets a cell while the sweeper takes it off the list as empty is on the list afterwards.

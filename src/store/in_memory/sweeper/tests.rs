@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicI64;
 
 use super::*;
-use crate::store::in_memory::{Cells, Clock, InMemory};
+use crate::store::in_memory::{Bounds, Cells, Clock, InMemory};
 use crate::store::operation::Cell;
 
 #[derive(Clone, Debug, Default)]
@@ -22,7 +22,7 @@ fn store() -> (InMemory, Arc<AtomicI64>) {
 
 fn bounded(max_keys: Option<usize>) -> (InMemory, Arc<AtomicI64>) {
     let time = Arc::new(AtomicI64::new(0));
-    let store = InMemory::new(Clock::Manual(time.clone()), max_keys);
+    let store = InMemory::new(Clock::Manual(time.clone()), Bounds::keys(max_keys));
     lock(&store.shared.sweeper.list).running = true;
     (store, time)
 }
@@ -94,13 +94,12 @@ fn the_list_gives_its_memory_back() {
 #[test]
 fn a_full_store_is_searched_until_there_is_room() {
     let (store, time) = bounded(Some(5000));
-    let (cells, bound) = (store.cells::<Until>("a"), store.shared.bound.as_ref().unwrap());
+    let (cells, bound) = (store.cells::<Until>("a"), &store.shared.bound);
     keep(&cells, 0..5000, 10);
-    assert!(bound.is_full());
+    assert!(bound.is_full(0));
     time.store(10, Ordering::Relaxed);
     keep(&cells, 5000..5001, 20);
-    assert!(!bound.is_full() && bound.cells() > 4000);
-    assert!(cells.is_bounded() && !self::store().0.cells::<Until>("a").is_bounded());
+    assert!(!bound.is_full(0) && bound.cells() > 4000);
     cells.step_all(&["x", "y"], |cells, _| cells.iter_mut().for_each(|cell| cell.0 = 20)).unwrap();
     for first in (6000..16_000).step_by(50) {
         let keys: Vec<_> = (first..first + 50).map(u64::to_le_bytes).collect();
