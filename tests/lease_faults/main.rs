@@ -15,6 +15,7 @@ mod late;
 mod nodes;
 mod one_line;
 mod one_master;
+mod out_of_memory;
 mod outage;
 mod places;
 mod polls;
