@@ -270,9 +270,18 @@ local function on_tables()
     return fitted, moved or is_new, swept
   end
 
+  -- Writes a value with a ttl, or without one. `frees`: also if the server is out of memory. It then refuses SET as the first
+  -- write of a script, and allows it after a write that frees memory.
+  local function set(key, value, frees, ...)
+    local saved = call('SET', key, value, ...)
+    if not (frees and type(saved) == 'table' and saved.err and string.find(saved.err, 'OOM', 1, true)) then return saved end
+    call('DEL', key)
+    return call('SET', key, value, ...)
+  end
+
   -- Writes a state and returns the reply of Redis. `unknown`: MGET found nothing in the key, so it may hold another
-  -- type. Then GET makes SET fail on another type instead of overwriting it.
-  local function save(key, s, unknown)
+  -- type. Then GET makes SET fail on another type instead of overwriting it. `frees`: nothing was taken, see `set`.
+  local function save(key, s, unknown, frees)
     local idle = idle_from(s)
     if s[1] <= now then s[1] = 0 end
     if idle and idle <= now then return call('DEL', key) end
@@ -289,10 +298,10 @@ local function on_tables()
     end
     if not idle then
       if unknown then return call('SET', key, value, 'GET') end
-      return call('SET', key, value)
+      return set(key, value, frees)
     end
     if unknown then return call('SET', key, value, 'PXAT', pxat(idle), 'GET') end
-    return call('SET', key, value, 'PXAT', pxat(idle))
+    return set(key, value, frees, 'PXAT', pxat(idle))
   end
 
   -- Charges an amount of tokens, from `at` on; calendar quotas from `acts` on, if it is later.

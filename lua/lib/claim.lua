@@ -23,6 +23,7 @@ end
 -- Inserts the item even if the claim was lost, since the item was handled. The waiters must look again. Returns how
 -- many bits are set in the sample of the current generation.
 function kind.enter(_, base, at)
+  call('ZREM', beats, '') -- as in lib/exact
   local f, problem = bloom.open(mark, fifth, sixth, base)
   problem = problem or bloom.enter(f)
   local _, ones

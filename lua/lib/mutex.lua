@@ -87,6 +87,7 @@ function kind.forget(token)
   if value ~= token and not is_own(token) then return false end
   if value ~= token then -- another library may lock with the same value next
     last = string.match(last, '^%d+ ')
+    call('DEL', lock) -- before SET, which a server that is out of memory refuses as a script's first write
     call('SET', mark, last, 'KEEPTTL')
   end
   value, n_freed = false, n_freed + 1
@@ -136,6 +137,7 @@ function kind.more()
     if fence <= whole(read_mark()) then return end
     local ttl, own = fence_ttl(token, expiry)
     last = string.format('%d', fence) .. (string.match(last or '', ' .*') or own and ' ' or '')
+    call('DEL', mark) -- before SET, as in `forget`
     call('SET', mark, last, 'PX', ttl)
   end
 

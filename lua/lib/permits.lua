@@ -109,7 +109,8 @@ function kind.more()
   end
 
   function kind.extend(token, expiry)
-    call('ZADD', holders, expiry, token)
+    -- In this order: a server that is out of memory refuses a script's ZADD before another write.
     call('PEXPIRE', holders, longest)
+    call('ZADD', holders, expiry, token)
   end
 end

@@ -35,8 +35,9 @@ local function read_held(stored)
   return ahead, numbers, from, count, held, captures, next, last
 end
 
--- Writes a state, and returns the reply of Redis. `numbers` is nil or as `read_held` returns it.
-local function write_held(key, ahead, numbers, count, held, captures, next, last, before, record, behind)
+-- Writes a state, and returns the reply of Redis. `numbers` is nil or as `read_held` returns it. `frees`: as `set` in
+-- lib/bucket.
+local function write_held(frees, key, ahead, numbers, count, held, captures, next, last, before, record, behind)
   local part = ahead % per_micro
   local idle = now + (ahead - part) / per_micro
   local value = numbers or string.format('%d %d ', idle, part) .. quota
@@ -52,7 +53,12 @@ local function write_held(key, ahead, numbers, count, held, captures, next, last
   end
   if idle <= now then return redis.pcall('DEL', key) end
   local expiry = string.format('%d', (idle - idle % 1000000 + 1000000) / 1000) -- as `pxat` in lib/bucket
-  return redis.pcall('SET', key, value, 'PXAT', expiry)
+  while true do
+    local saved = redis.pcall('SET', key, value, 'PXAT', expiry)
+    if not (frees and type(saved) == 'table' and saved.err and string.find(saved.err, 'OOM', 1, true)) then return saved end
+    redis.pcall('DEL', key)
+    frees = false
+  end
 end
 
 local is_bare = #ARGV[2] == 25 and per_token > 0 and per_burst < exact -- one quota, which refills
@@ -97,7 +103,7 @@ if is_bare and not KEYS[2] then
   end
   if outcome then
     local saved = outcome == 1
-      and write_held(KEYS[1], ahead, numbers, count, held, captures, next, last, before, record, behind)
+      and write_held(verb == 2, KEYS[1], ahead, numbers, count, held, captures, next, last, before, record, behind)
     if type(saved) == 'table' and saved.err then return saved end
     if count > 0 then return {now, {outcome, has, ahead, held, next}} end
     return {now, {outcome, has, ahead}}

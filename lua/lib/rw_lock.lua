@@ -24,14 +24,14 @@ function kind.free()
   return call('EXISTS', holders) == 0
 end
 
-local function extend(token, expiry)
-  call('ZADD', holders, expiry, token)
+local function keep()
   call('PEXPIRE', holders, 2 * 24 * 3600 * 1000)
 end
 
 function kind.hold(token, expiry)
   local last, row = marked()
-  extend(token, expiry)
+  call('ZADD', holders, expiry, token)
+  keep()
   if not writes(token) then
     if row > 0 then set_mark(last, 0, token, expiry) end
     return last
@@ -60,7 +60,8 @@ function kind.more()
   end
 
   function kind.extend(token, expiry)
-    extend(token, expiry)
+    keep() -- before ZADD, see lib/permits
+    call('ZADD', holders, expiry, token)
     if writes(token) then call('PEXPIRE', mark, (kind.fence_ttl(token, expiry))) end
   end
 

@@ -47,11 +47,13 @@ local function give(s, tokens)
   end
 end
 
+local takes -- the key whose tokens were charged, or that was blocked, last
 local stride = #ARGV == first + 1 and 0 or 2
 return each_run(function(s, i)
   local a = first + stride * (i - 1)
   local tokens, block = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
   if tokens > 0 then charge(s, max(now, s[1]), tokens) elseif tokens < 0 then give(s, -tokens) end
   if block > 0 then s[1] = max(s[1], now + block) end
+  if tokens > 0 or block > 0 then takes = KEYS[i] end
   return on.told(s), true
-end, on.save)
+end, function(key, s) return on.save(key, s, false, key ~= takes) end)

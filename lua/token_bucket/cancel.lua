@@ -68,7 +68,7 @@ return each_run(function(s, _, is_new)
     end
   end
   return given, given == 1
-end, on.save, function(i)
+end, function(key, s) return on.save(key, s, false, true) end, function(i)
   under(i)
   a, after = after, after + 3 + 4 * quotas
 end)

@@ -13,11 +13,13 @@
 -- cost     one GET (one bucket) or MGET, one SET per changed bucket; the read again if a bucket is not bare, and if one
 --          run is not an authorization or a capture of one hold that has its own record
 local with = on_holds()
+local takes -- the key of which tokens were held last
 return each_run(function(s, i, is_new)
   local free = s[1] > now and -1 or on.free(s, now, 0)
   local h = s.holds or {held = 0, captures = 0, next = 0, last = 0}
   local outcome, amount, tokens, changes = hold_step(h, free, ARGV[first + i - 1], KEYS[i] == KEYS[i + 1])
   s.holds = h.count > 0 and h or nil
+  if string.byte(ARGV[first + i - 1]) == 0 then takes = KEYS[i] end
   tokens = min(tokens, 2 ^ 37) -- of 32 holds
   -- Less than 2^32 at a time, so that all products are exact.
   while tokens > 0 do
@@ -26,4 +28,4 @@ return each_run(function(s, i, is_new)
     tokens = tokens - some
   end
   return {outcome, amount, on.told(s)}, changes or is_new
-end, on.save)
+end, function(key, s) return on.save(key, s, false, key ~= takes) end)

@@ -19,7 +19,7 @@ for i, key in ipairs(KEYS) do
 end
 
 -- Per position: the state, whether it is new, whether it is to be written.
-local states, is_new, changed = {}, {}, {}
+local states, is_new, changed, takes = {}, {}, {}, {}
 local raw = redis.call('MGET', unpack(names))
 for m, i in ipairs(met) do
   local stored = raw[m] or call('GET', KEYS[i]) -- MGET finds nothing in a key of another type; GET fails on it
@@ -38,6 +38,7 @@ for run = 1, #KEYS / n do
     local i = at[KEYS[base + p]]
     under(p)
     local s = states[i]
+    if string.byte(ARGV[a + p]) == 0 then takes[i] = true end
     if s and run > 1 then
       s = on.rested(s)
       states[i] = s
@@ -69,7 +70,7 @@ end
 for _, i in ipairs(met) do
   if changed[i] then
     under(i)
-    local saved = on.save(KEYS[i], states[i])
+    local saved = on.save(KEYS[i], states[i], false, not takes[i])
     if type(saved) == 'table' and saved.err then return saved end
   end
 end

@@ -51,9 +51,8 @@ async fn leases_are_renewed_and_released_and_handed_on() {
     let server = RedisServer::start().await;
     let (store, other) = (open(&server.url()), open(&server.url()));
     let leases = one_of_each(&store).await;
-    let waiters = Family::each(&other, TTL).map(|family| {
-        tokio::spawn(async move { (family.take("k").await.unwrap(), family) })
-    });
+    let waiters = Family::each(&other, TTL)
+        .map(|family| tokio::spawn(async move { (family.take("k").await.unwrap(), family) }));
     for family in Family::each(&store, TTL) {
         eventually("a waiter", SOON, async || family.waiting(&server, "k") == 1).await;
     }
@@ -119,7 +118,8 @@ async fn holds_are_renewed_captured_and_released() {
     let server = RedisServer::start().await;
     for (name, quota) in [("hourly", Quota::per_hour(1000)), ("credits", Quota::non_refilling(1000))] {
         let bucket = TokenBucket::new(&open(&server.url()), name, quota).unwrap().with_hold_ttl(TTL).unwrap();
-        let (one, other) = (bucket.authorize("k", 300).await.unwrap(), bucket.authorize("k", 200).await.unwrap());
+        let (one, other) =
+            (bucket.authorize("k", 300).await.unwrap(), bucket.authorize("k", 200).await.unwrap());
         set_maxmemory(&server, "1");
         let began = std::time::Instant::now();
         eventually("the ttl to be over twice", SOON, async || {

@@ -192,13 +192,13 @@ async fn a_capture_in_an_outage_is_sent_when_the_server_is_back() {
     let [first, second] = holds;
     second.usage().set(20);
     // Each call of the store fails, while this client can end that.
-    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    server.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     let failed = first.capture(100).await;
     assert!(failed.is_err_and(|error| error.is_unavailable()));
     drop(second);
     let clone = bucket.clone();
     drop(bucket);
-    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    server.cli(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     let settles = async {
         loop {
             if let Ok(state) = clone.peek("k").await
