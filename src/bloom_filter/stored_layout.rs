@@ -24,7 +24,10 @@ impl Mismatch {
         parse: fn(&str) -> Option<L>,
     ) -> Error {
         let stored = parse(&self.0).map_or_else(|| format!("{:?}", self.0), |layout| layout.to_string());
-        Error::invalid(format!("{what} is stored with {stored}, but this process uses {used}"))
+        Error::invalid(format!(
+            "{what} is stored with {stored}, but this process uses {used}: set the same in all processes, or choose another \
+             name for the new settings"
+        ))
     }
 }
 

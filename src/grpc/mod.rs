@@ -36,6 +36,7 @@ pub use self::token_budget::{count_messages, token_budget};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use crate::telemetry::tell_invalid;
 use crate::{Refusal, RefusalKind, Reject};
 
 /// Turns refusals into trailers-only responses, for servers and around client channels:
@@ -57,7 +58,7 @@ use crate::{Refusal, RefusalKind, Reject};
 /// | [`ExceedsLimit`](RefusalKind::ExceedsLimit) | `INVALID_ARGUMENT` | |
 /// | [`LeaseLost`](RefusalKind::LeaseLost) | `ABORTED` | |
 /// | [`Closed`](RefusalKind::Closed) | `UNAVAILABLE` | |
-/// | [`Invalid`](RefusalKind::Invalid) | `INTERNAL` | the layer is misconfigured |
+/// | [`Invalid`](RefusalKind::Invalid) | `INTERNAL` | the layer is misconfigured, see the event `misconfigured` |
 /// | [`Overloaded`](RefusalKind::Overloaded) | `UNAVAILABLE` | with `RetryInfo` (1 s), without the cause |
 /// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | `UNAVAILABLE` | with `RetryInfo` (1 s), without the cause |
 ///
@@ -84,6 +85,9 @@ impl<B: Default, E> Reject<http::Response<B>, E> for Refuse {
     type Error = E;
 
     fn reject(&self, refusal: Refusal) -> Result<http::Response<B>, E> {
+        if refusal.kind() == RefusalKind::Invalid {
+            tell_invalid("grpc", refusal.get_ref());
+        }
         Ok(status(&refusal).into_http())
     }
 

@@ -6,6 +6,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
 use crate::http::message::seconds;
+use crate::telemetry::tell_invalid;
 use crate::{Refusal, RefusalKind, Reject, random};
 
 /// Returns a [`Reject`] that converts refusals into HTTP responses. The body is a problem document (RFC 9457).
@@ -27,7 +28,7 @@ use crate::{Refusal, RefusalKind, Reject, random};
 /// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | 503 | `Retry-After`, if known |
 /// | [`ExceedsLimit`](RefusalKind::ExceedsLimit) | 400 | no `Retry-After`: the request can never be admitted |
 /// | [`LeaseLost`](RefusalKind::LeaseLost), [`Closed`](RefusalKind::Closed) | 503 | |
-/// | [`Invalid`](RefusalKind::Invalid) | 500 | the error is in the service |
+/// | [`Invalid`](RefusalKind::Invalid) | 500 | the error is in the service, see the event `misconfigured` |
 /// | [`Overloaded`](RefusalKind::Overloaded) | 503 | `Retry-After`: 1 |
 /// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | 503 | `Retry-After`: 1; the client does not see the cause |
 ///
@@ -89,6 +90,10 @@ impl<B: From<String>, E> Reject<Response<B>, E> for Refuse {
 
     fn reject(&self, refusal: Refusal) -> Result<Response<B>, E> {
         let status = match refusal.kind() {
+            RefusalKind::Invalid => {
+                tell_invalid("web", refusal.get_ref());
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
             RefusalKind::NoPermit if self.permits_per_client => StatusCode::TOO_MANY_REQUESTS,
             _ => status(&refusal),
         };

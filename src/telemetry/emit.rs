@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use super::names::{EVENTS, Event};
 use super::series::Series;
+use super::throttle::Throttle;
+use crate::Error;
 
 /// The fields of an event besides its name and its text. A field that is `None` is omitted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,6 +28,21 @@ pub(crate) fn tell(namespace: &str, event: Event, detail: impl fmt::Display) {
     }
     emit(event, Fields { namespace: Some(namespace), ..Fields::default() }, format_args!("{detail}"));
     series(event, "namespace", &namespace.into()).count(1);
+}
+
+/// Tells that a layer or its primitive is set up wrongly, if that is why a request was refused: at most once a second. The
+/// text of the error names the remedy. A missing extension has an event of its own.
+#[cfg_attr(not(feature = "http"), allow(dead_code))]
+pub(crate) fn tell_invalid(layers: &'static str, error: &Error) {
+    static THROTTLE: Throttle = Throttle::new();
+    if !super::IS_ON || error.is_no_extension() {
+        return;
+    }
+    series(Event::Misconfigured, "namespace", &layers.into()).count(1);
+    if let Some(count) = THROTTLE.note(1) {
+        let fields = Fields { namespace: Some(layers), count: Some(count), ..Fields::default() };
+        emit(Event::Misconfigured, fields, format_args!("{error}"));
+    }
 }
 
 /// The counter for an event in a namespace or of a server.
@@ -55,6 +72,7 @@ pub(super) fn emit(event: Event, fields: Fields<'_>, detail: fmt::Arguments<'_>)
         Event::OutageEnded | Event::Reconnected | Event::SubscriptionBack | Event::SettingChanged => {
             at!(INFO)
         }
+        Event::Misconfigured => at!(ERROR),
         Event::BreakerOpened | Event::BreakerHalfOpen | Event::BreakerClosed => at!(DEBUG),
         _ => at!(WARN),
     }

@@ -17,7 +17,7 @@ mod throttle;
 pub(crate) use self::{
     adaptive::AdaptiveLimit,
     decisions::Decisions,
-    emit::tell,
+    emit::{tell, tell_invalid},
     fill::Fill,
     leases::Leases,
     names::{Event, Outcome},

@@ -68,6 +68,8 @@ named! {
         PeerMissing = "peer_missing",
         /// A request lacks the extension that its key is made of.
         ExtensionMissing = "extension_missing",
+        /// A request was refused because a layer or its primitive is set up wrongly.
+        Misconfigured = "misconfigured",
         /// A header field that tells an upstream's limit was ignored, or its numbers were clamped to what a quota can have.
         UpstreamLimitIgnored = "upstream_limit_ignored",
         UpstreamLimitClamped = "upstream_limit_clamped",

@@ -9,7 +9,7 @@ use super::names::{Event, METRICS, Outcome};
 
 const PAGE: &str = include_str!("../docs/telemetry.md");
 
-const EVENTS: [&str; 31] = [
+const EVENTS: [&str; 32] = [
     "outage_began",
     "outage_ended",
     "breaker_opened",
@@ -36,6 +36,7 @@ const EVENTS: [&str; 31] = [
     "filter_full",
     "peer_missing",
     "extension_missing",
+    "misconfigured",
     "upstream_limit_ignored",
     "upstream_limit_clamped",
     "forwarding_header_untrusted",

@@ -7,6 +7,7 @@ mod decisions;
 mod filters;
 mod floods;
 mod leases;
+mod misconfigured;
 mod outages;
 mod seen;
 
