@@ -13,16 +13,19 @@ use super::{Extractor, path_and_query};
 use crate::http::lists::{arguments, items, list};
 use crate::{Error, Extracted, Key, KeyExtractor};
 
-mod identity;
+mod harmless;
 #[cfg(test)]
 mod tests;
 
-use self::identity::is_identity;
+use self::harmless::is_harmless;
 
 /// Header fields from which services and frameworks take the scheme, host, path or method of a request.
-const REWRITES: [&str; 24] = [
+const REWRITES: [&str; 27] = [
+    "cf-visitor",
     "cloudfront-forwarded-proto",
+    "fastly-ssl",
     "front-end-https",
+    "x-envoy-original-path",
     "x-forwarded-host",
     "x-forwarded-path",
     "x-forwarded-port",
@@ -52,14 +55,14 @@ const REWRITES: [&str; 24] = [
 enum Role {
     /// The response depends on more than the target, so the request is not shared.
     OfItsOwn,
-    /// It names a user.
-    Identity,
+    /// Not known: it may name a user.
+    Unknown,
     Cookie,
     CacheControl,
     Host,
     Forwarded,
     Rewrite,
-    None,
+    Harmless,
 }
 
 impl Role {
@@ -79,8 +82,8 @@ impl Role {
             "host" => Self::Host,
             "forwarded" => Self::Forwarded,
             name if REWRITES.contains(&name) => Self::Rewrite,
-            name if is_identity(name) => Self::Identity,
-            _ => Self::None,
+            name if is_harmless(name) => Self::Harmless,
+            _ => Self::Unknown,
         }
     }
 }
@@ -92,21 +95,29 @@ impl Role {
 ///
 /// * it is not a GET or HEAD, or it has a body;
 /// * it may be private: it has `Authorization`, `Proxy-Authorization`, `Cookie` (except
-///   [ignored](SharedGet::ignore_cookies) ones), a user in the URI, a field that names a user (below), or a field that you
-///   [named](SharedGet::private_if);
+///   [ignored](SharedGet::ignore_cookies) ones), a user in the URI, a field that is not known to be harmless (below), or a
+///   field that you [named](SharedGet::private_if);
 /// * it asks for an individual response: it has `Range`, a condition (`If-None-Match`, `If-Match`,
 ///   `If-Modified-Since`, `If-Unmodified-Since`, `If-Range`), `Upgrade`, or `Cache-Control: no-store` (`no-cache`
 ///   too with [`allow_no_cache`](SharedGet::allow_no_cache));
 /// * it has several `Host` fields, or a host with spaces.
 ///
-/// These fields name a user, unless you [ignore](SharedGet::ignore_field) them: `API-Key`, `ApiKey`, `Remote-User`,
-/// `X-Access-Token`, `X-API-Key`, `X-Auth`, `X-Authorization`, `X-Email`, `X-ID-Token`, `X-JWT-Assertion`, `X-Remote-User`,
-/// `X-User`, `X-Username`, `X-Forwarded-` with `Access-Token`, `Client-Cert`, `Email`, `Groups`, `Preferred-Username` or
-/// `User`; and all fields that begin with `CF-Access-`, `SSL-Client-`, `Tailscale-User-`, `X-Amzn-Mtls-Clientcert`,
-/// `X-Amzn-OIDC-`, `X-Auth-`, `X-Authenticated-`, `X-Client-Cert`, `X-Consumer-`, `X-Credential-`,
-/// `X-Goog-Authenticated-User-`, `X-Goog-IAP-`, `X-MS-Client-Principal`, `X-MS-Token-`, `X-Pomerium-`, `X-SSL-` or `X-User-`.
-/// **Name every other field by which your service knows a user** with [`private_if`](SharedGet::private_if). Client
-/// certificates, addresses and tokens in a field of your own cannot be seen.
+/// # Fields that are harmless
+///
+/// A list of the fields that name a user would never end. So **any field beyond those that are known to be harmless makes a
+/// request private**: `X-Token`, `X-Tenant-Id`, a field of your own. Known are what browsers, clients of HTTP, proxies, CDNs
+/// and tracing add to any request: `Accept` and the like, `User-Agent`, `Referer`, `Origin`, `DNT`, `Priority`, `Sec-Fetch-*`,
+/// `Sec-CH-*` and other client hints, `Content-Type`, `X-Requested-With`; `Via`, `X-Forwarded-For`, `X-Real-IP`, the `CF-*`,
+/// `CloudFront-*`, `Fastly-*`, `Fly-*` and `X-Vercel-*` fields of addresses, places and requests; `traceparent`, `B3`,
+/// `X-Request-ID` and the like. All requests of browsers without cookies, of curl and of the usual libraries are shared,
+/// also behind a CDN: the test `usual_requests_are_shared` has them.
+///
+/// Name a field of your own that no response depends on, such as a version of your app, with
+/// [`ignore_field`](SharedGet::ignore_field); also one that is part of the key by [`new`](SharedGet::new). If your service
+/// answers by an address or a place without a `Vary`, name that field with [`private_if`](SharedGet::private_if). Client
+/// certificates and addresses of connections cannot be seen.
+///
+/// # The key
 ///
 /// The key consists of the method, the path and the query, the scheme if the URI has one, the host in lower case
 /// with its port as it was sent, `Host` if it differs from the host of the URI, and the fields from which services
@@ -119,14 +130,13 @@ impl Role {
 /// use tower_distributed::{KeyExtractor, extract::shared_get};
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
-/// let key = shared_get().private_if("x-session")?;
+/// let key = shared_get().ignore_field("x-app-version")?;
 ///
-/// let request = http::Request::get("https://example.com/prices?of=tea");
-/// assert_eq!(key.extract(&request.body(String::new()).unwrap()), Some("GET https example.com /prices?of=tea".into()));
+/// let get = || http::Request::get("https://example.com/prices?of=tea").header("x-app-version", "7");
+/// assert_eq!(key.extract(&get().body(String::new()).unwrap()), Some("GET https example.com /prices?of=tea".into()));
 ///
 /// for field in ["x-session", "x-api-key"] {
-///     let request = http::Request::get("https://example.com/prices?of=tea").header(field, "ann");
-///     assert_eq!(key.extract(&request.body(String::new()).unwrap()), None);
+///     assert_eq!(key.extract(&get().header(field, "ann").body(String::new()).unwrap()), None);
 /// }
 /// # Ok(()) }
 /// ```
@@ -154,7 +164,9 @@ debug!(SharedGet<K>, private_if, ignored_fields, ignored_cookies);
 impl<K> SharedGet<K> {
     /// Creates an extractor that adds the key of another extractor: `SharedGet::new((path_and_query(), tenant))`. A
     /// request for which the other extractor returns `None` is not shared. A request without a part of that key is
-    /// refused, unless the part is [`optional`](Extractor::optional).
+    /// refused, unless the part is [`optional`](Extractor::optional). A field that the other extractor reads and that is not
+    /// [known to be harmless](shared_get#fields-that-are-harmless) makes a request private nevertheless: name it with
+    /// [`ignore_field`](Self::ignore_field) as well.
     ///
     /// ```
     /// use http::Request;
@@ -172,7 +184,8 @@ impl<K> SharedGet<K> {
         Self { key, private_if, ignored_fields, ignored_cookies, allows_no_cache: false }
     }
 
-    /// Handles requests with this header field alone, because they are private.
+    /// Handles requests with this header field alone, because they are private, although the field is
+    /// [known to be harmless](shared_get#fields-that-are-harmless) elsewhere.
     ///
     /// # Errors
     ///
@@ -182,7 +195,9 @@ impl<K> SharedGet<K> {
         Ok(self)
     }
 
-    /// Shares requests that have this field, although [by default](shared_get) it names a user. No response may depend on it.
+    /// Shares requests that have this field, although it is not
+    /// [known to be harmless](shared_get#fields-that-are-harmless). No response may depend on it, unless the field is part of
+    /// the key, or of `Vary` in the responses.
     ///
     /// ```
     /// use http::Request;
@@ -196,12 +211,15 @@ impl<K> SharedGet<K> {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if `field` is not a valid field name, or not one of the fields that name a user.
+    /// [`is_invalid`](Error::is_invalid) if `field` is not a valid field name, or one that can never be ignored, such as
+    /// `Authorization`, `Range`, `Host` and `X-Forwarded-Host`. For `Cookie` there is
+    /// [`ignore_cookies`](Self::ignore_cookies).
     pub fn ignore_field(mut self, field: &str) -> Result<Self, Error> {
         let field = field_name(field)?;
-        if Role::of(&field) != Role::Identity {
+        if !matches!(Role::of(&field), Role::Unknown | Role::Harmless) {
             return Err(Error::invalid(format!(
-                "ignore_field takes a field that names a user by default (see shared_get), not {:?}",
+                "ignore_field takes a field on which no response depends, is {:?}: authentication, cookies, ranges, conditions \
+                 and the target of a request can never be ignored",
                 field.as_str()
             )));
         }
@@ -287,7 +305,7 @@ impl<K> SharedGet<K> {
         for (field, value) in headers {
             match Role::of(field) {
                 Role::OfItsOwn => return None,
-                Role::Identity if !self.ignored_fields.contains(field) => return None,
+                Role::Unknown if !self.ignored_fields.contains(field) => return None,
                 Role::Cookie if !self.ignores(value) => return None,
                 Role::CacheControl if self.asks_alone(value) => return None,
                 Role::Host if named.replace(value.as_bytes()).is_some() => return None,
@@ -297,7 +315,7 @@ impl<K> SharedGet<K> {
                     let told = pairs.map(<[u8]>::trim_ascii).filter(|pair| !is_address(pair));
                     rewrites.extend(told.map(|pair| ("forwarded", pair)));
                 }
-                Role::Identity | Role::Cookie | Role::CacheControl | Role::Host | Role::None => {}
+                Role::Unknown | Role::Cookie | Role::CacheControl | Role::Host | Role::Harmless => {}
             }
         }
         rewrites.sort_by_key(|(field, _)| *field);

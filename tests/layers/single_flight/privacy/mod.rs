@@ -145,7 +145,13 @@ async fn through_proxies_over_sockets(stores: Stores) {
         let flight = flight.build(&stores.open(), "public").unwrap();
         let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
         let guarded = ServiceBuilder::new()
-            .layer(single_flight(flight, shared_get().private_if("x-api-key").unwrap()).reject_with(never))
+            .layer(
+                single_flight(
+                    flight,
+                    shared_get().ignore_field("x-nonce").unwrap().ignore_field("x-region").unwrap(),
+                )
+                .reject_with(never),
+            )
             .service(client);
         let upstream = upstream.clone();
         Router::new().fallback(move |mut request: Request<Body>| {

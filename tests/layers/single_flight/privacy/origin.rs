@@ -78,7 +78,11 @@ impl Origin {
             settings(SingleFlight::builder(AnswerCodec).pass_for(std::time::Duration::from_millis(1)))
                 .build(store, "public")
                 .unwrap();
-        let key = SharedGet::new(path_and_query()).private_if("x-api-key").unwrap();
+        let key = SharedGet::new(path_and_query())
+            .ignore_field("x-nonce")
+            .unwrap()
+            .ignore_field("x-region")
+            .unwrap();
         let origin = self.clone();
         Router::new()
             .fallback(move |request: Request<Body>| origin.clone().answer(request))
