@@ -22,7 +22,7 @@
 //! | [`bearer`] | what a closure makes of the token | the token |
 //! | [`client_ip`] | the client's address; of IPv6 its /64 network | |
 //! | [`method`], [`path`], [`matched_path`], [`path_and_query`] | as named | |
-//! | [`host`] | the host that a client asks | a host in the URI |
+//! | [`host`] | the host that a client asks, over HTTP/1 and HTTP/2 | the host |
 //! | [`grpc_service`], [`grpc_method`] | as named | a path of a call |
 //! | [`shared_get`] | all that HTTP lets a response depend on; none for requests that must not be shared | |
 //! | [`look_up`] | the result of an asynchronous closure | |

@@ -73,7 +73,7 @@ fn a_missing_part_is_an_error_that_names_it() {
     let cookies = [("cookie", "idx=1; xid=2; id")];
     assert_eq!(missing(&cookie("id").unwrap(), &cookies), "the cookie id is missing");
     assert_eq!(missing(&query("nobody"), &[]), "the query parameter nobody is missing");
-    assert_eq!(missing(&host(), &[]), "the URI has no host");
+    assert_eq!(missing(&host(), &[]), "the request has no host");
     assert_eq!(missing(&grpc_method(), &[]), "the path is not that of a gRPC call");
     assert_eq!(missing(&grpc_service(), &[]), missing(&grpc_method(), &[]));
     let by = bearer(|token: &str| token.to_owned());
@@ -270,4 +270,61 @@ fn the_path_is_the_whole_one_in_nested_routers() {
     assert_eq!(path().extract(&request), Some("/v1/search".into()));
     assert_eq!(path_and_query().extract(&request), Some("/v1/search?q=tea".into()));
     assert_eq!(matched_path().extract(&request), Some("".into()), "no route: not without a limit");
+}
+
+/// A client gets no second bucket by another protocol, or by another spelling of the host.
+#[test]
+fn a_host_has_one_key_however_it_is_asked() {
+    let over_http1 = |host: &str| host_key(Request::get("/").header("host", host));
+    let over_http2 = |authority: &str| host_key(Request::get(format!("https://{authority}/")));
+    for (asked, wanted) in [
+        ("example.com", "example.com"),
+        ("EXAMPLE.com", "example.com"),
+        ("example.com.", "example.com"),
+        ("example.com:443", "example.com"),
+        ("example.com.:80", "example.com"),
+        ("example.com:0443", "example.com"),
+        ("example.com:", "example.com"),
+        ("Example.com:8443", "example.com:8443"),
+        ("192.0.2.7:80", "192.0.2.7"),
+        ("[2001:DB8:0::1]", "[2001:db8::1]"),
+        ("[2001:db8::0001]:443", "[2001:db8::1]"),
+        ("[::1]:3000", "[::1]:3000"),
+        ("XN--BCHER-KVA.example", "xn--bcher-kva.example"),
+    ] {
+        assert_eq!(over_http1(asked), Ok(Some(wanted.into())), "{asked} over HTTP/1");
+        assert_eq!(over_http2(asked), Ok(Some(wanted.into())), "{asked} over HTTP/2");
+    }
+    assert_eq!(over_http2("ann:secret@example.com"), Ok(Some("example.com".into())));
+    // The host of the URI counts, as of a request to a proxy.
+    let both = Request::get("http://a.example/").header("host", "b.example");
+    assert_eq!(host_key(both), Ok(Some("a.example".into())));
+    assert_eq!(over_http1("b\u{fc}cher.example"), Ok(Some("b\u{fc}cher.example".into())), "as it was sent");
+}
+
+#[test]
+fn a_malformed_host_is_a_bad_request() {
+    for host in [
+        "a b", "ann@a", "a/b", "a,b", ".", ":80", "a:b", "a:99999", "a:1:2", "[::1", "::1", "[::1]x", "a?b",
+        "a#b",
+    ] {
+        let refused = host_key(Request::get("/").header("host", host)).unwrap_err();
+        assert_eq!(refused, "the host of the request is malformed", "{host:?}");
+    }
+    let several = Request::get("/").header("host", "a").header("host", "a");
+    assert_eq!(host_key(several).unwrap_err(), "the header field host is sent several times");
+    for none in [Request::get("/"), Request::get("/").header("host", " ")] {
+        assert_eq!(host_key(none).unwrap_err(), "the request has no host");
+    }
+}
+
+/// What `host` extracts, or the text of its error.
+fn host_key(request: http::request::Builder) -> Result<Option<Key>, String> {
+    match host().extract(&request.body(()).unwrap()) {
+        Extracted::Ready(key) => key.map_err(|error| {
+            assert!(error.is_bad_request());
+            error.to_string()
+        }),
+        Extracted::Pending(_) => panic!("it takes no waiting"),
+    }
 }
