@@ -16,42 +16,56 @@ static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 static FORWARDED_NAME: HeaderName = FORWARDED;
 
 /// The header that the proxies write.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum ForwardingHeader {
     XForwardedFor,
     Forwarded,
+    /// A field with the address of the client alone.
+    OneAddress(HeaderName),
 }
 
 impl ForwardingHeader {
     pub(super) const ALL: [Self; 2] = [Self::XForwardedFor, Self::Forwarded];
 
-    pub(super) fn name(self) -> &'static HeaderName {
+    pub(super) fn name(&self) -> &HeaderName {
         match self {
             Self::XForwardedFor => &X_FORWARDED_FOR,
             Self::Forwarded => &FORWARDED_NAME,
+            Self::OneAddress(name) => name,
         }
     }
 
+    /// The only address in the only field with this name. `None` if it is another header, or if the field is missing, sent
+    /// several times, or not one address.
+    pub(super) fn one_address(&self, headers: &HeaderMap) -> Option<IpAddr> {
+        let Self::OneAddress(name) = self else { return None };
+        let mut fields = headers.get_all(name).iter();
+        let field = fields.next().filter(|_| fields.next().is_none())?;
+        node::parse(field.as_bytes().trim_ascii())
+    }
+
     /// The entries of all fields with this name, from right to left.
-    pub(super) fn entries(self, headers: &HeaderMap) -> Entries<'_> {
+    pub(super) fn entries<'a>(&'a self, headers: &'a HeaderMap) -> Entries<'a> {
         Entries { header: self, fields: Some(headers.get_all(self.name()).iter().rev()), unread: None }
     }
 
     /// The last entry of a field, and what is left of the comma before it. `None` if the text that ends the field
     /// cannot be divided into entries.
-    fn split_last(self, field: &[u8]) -> Option<Split<'_>> {
+    fn split_last<'a>(&self, field: &'a [u8]) -> Option<Split<'a>> {
         match self {
-            Self::XForwardedFor => Some(match field.iter().rposition(|&byte| byte == b',') {
-                Some(comma) => (Some(&field[..comma]), &field[comma + 1..]),
-                None => (None, field),
-            }),
+            Self::XForwardedFor | Self::OneAddress(_) => {
+                Some(match field.iter().rposition(|&byte| byte == b',') {
+                    Some(comma) => (Some(&field[..comma]), &field[comma + 1..]),
+                    None => (None, field),
+                })
+            }
             Self::Forwarded => forwarded::split_last(field),
         }
     }
 
-    fn parse(self, entry: &[u8]) -> Option<IpAddr> {
+    fn parse(&self, entry: &[u8]) -> Option<IpAddr> {
         match self {
-            Self::XForwardedFor => node::parse(unquoted(entry)),
+            Self::XForwardedFor | Self::OneAddress(_) => node::parse(unquoted(entry)),
             Self::Forwarded => forwarded::parse(entry),
         }
     }
@@ -66,7 +80,7 @@ pub(super) type Split<'a> = (Option<&'a [u8]>, &'a [u8]);
 /// skipped (RFC 9110, 5.6.1).
 #[derive(Debug)]
 pub(super) struct Entries<'a> {
-    header: ForwardingHeader,
+    header: &'a ForwardingHeader,
     /// The fields that are not read yet. `None` after a malformed one.
     fields: Option<Rev<ValueIter<'a, HeaderValue>>>,
     /// The left part of the current field.

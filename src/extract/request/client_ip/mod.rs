@@ -21,6 +21,7 @@ use self::entries::ForwardingHeader;
 use self::peer::Peer;
 use self::trust::Trust;
 use super::Extractor;
+use super::parameter::field_name;
 use crate::telemetry::{Event, tell};
 use crate::{Error, Extracted, Key, KeyExtractor};
 
@@ -69,7 +70,8 @@ pub fn client_ip() -> Extractor<ClientIp> {
 ///
 /// # Which header is read
 ///
-/// `X-Forwarded-For`, or `Forwarded` after [`forwarded`](Extractor::forwarded). The other header is never read. A proxy that
+/// `X-Forwarded-For`, `Forwarded` after [`forwarded`](Extractor::forwarded), or another field after
+/// [`one_address`](Extractor::one_address). The others are never read. A proxy that
 /// writes one of them passes the other one through as the client sent it. If both were read, a client could send the
 /// one that the proxy does not write, and choose its address.
 ///
@@ -194,6 +196,42 @@ impl Extractor<ClientIp> {
         Self(ClientIp { header: ForwardingHeader::Forwarded, ..self.0 })
     }
 
+    /// Reads a field that has the address of the client and nothing else, instead of `X-Forwarded-For`: `CF-Connecting-IP`
+    /// of Cloudflare, `True-Client-IP` of Akamai, `X-Real-IP` of nginx, `Fly-Client-IP`. It is believed only if the peer is
+    /// [trusted](Self::trust): list the networks of the CDN, or of the proxy that sets the field.
+    ///
+    /// The proxy must set or remove the field in each request, whatever the client sent. If it is missing, is sent
+    /// several times, or is not one address, the client is the peer. With [`trust_hops`](Self::trust_hops), every peer is
+    /// believed.
+    ///
+    /// ```
+    /// use http::HeaderMap;
+    /// use tower_distributed::extract::client_ip;
+    ///
+    /// let client_ip = client_ip().one_address("cf-connecting-ip")?.trust(["173.245.48.0/20", "103.21.244.0/22"])?;
+    ///
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("cf-connecting-ip", "203.0.113.7".parse().unwrap());
+    /// assert_eq!(client_ip.address([173, 245, 48, 1].into(), &headers).to_string(), "203.0.113.7");
+    /// // Who connects directly cannot choose an address.
+    /// assert_eq!(client_ip.address([198, 51, 100, 9].into(), &headers).to_string(), "198.51.100.9");
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If `field` is not a valid field name, or is `X-Forwarded-For` or `Forwarded`, which have several addresses.
+    pub fn one_address(self, field: &str) -> Result<Self, Error> {
+        let name = field_name(field)?;
+        if ForwardingHeader::ALL.iter().any(|header| *header.name() == name) {
+            return Err(Error::invalid(format!(
+                "one_address takes a field with one address, is {field:?}: client_ip() reads X-Forwarded-For by itself, and \
+                 Forwarded after forwarded()"
+            )));
+        }
+        Ok(Self(ClientIp { header: ForwardingHeader::OneAddress(name), ..self.0 }))
+    }
+
     /// Reads the address of the peer from an extension of the request, of type `T`.
     ///
     /// ```
@@ -258,7 +296,14 @@ impl ClientIp {
     /// The header is read from the right, and only as far as the client's entry. Nothing is allocated.
     #[must_use]
     pub fn address(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
-        self.trust.client(peer.to_canonical(), || self.header.entries(headers))
+        let peer = peer.to_canonical();
+        match &self.header {
+            one @ ForwardingHeader::OneAddress(_) if self.trust.is_trusted(peer) => {
+                one.one_address(headers).unwrap_or(peer)
+            }
+            ForwardingHeader::OneAddress(_) => peer,
+            header => self.trust.client(peer, || header.entries(headers)),
+        }
     }
 
     /// An address with the bits after its prefix set to zero. Clients with the same network share a rate limit.
@@ -282,19 +327,20 @@ impl ClientIp {
     /// The name of a forwarding header that the request has and that [`address`](Self::address) ignores, since the peer
     /// is not trusted. `None` if there is none.
     ///
-    /// If no proxy is trusted, this is `x-forwarded-for` or `forwarded`. If networks are trusted, it is the configured
+    /// If no proxy is trusted, this is the configured header, `x-forwarded-for` or `forwarded`. If networks are trusted, it is the configured
     /// header only. Such a header is a sign of a proxy that is missing in the configuration: then all its clients share
     /// one rate limit. A client that connects directly can send the header as well, so it is logged once, not per
     /// request.
-    fn untrusted_header(&self, peer: IpAddr, headers: &HeaderMap) -> Option<&'static str> {
+    fn untrusted_header(&self, peer: IpAddr, headers: &HeaderMap) -> Option<&str> {
         if self.trust.is_trusted(peer.to_canonical()) {
             return None;
         }
-        let read = match self.trust {
+        let others = match self.trust {
             Trust::Nobody => &ForwardingHeader::ALL[..],
-            _ => std::slice::from_ref(&self.header),
+            _ => &[],
         };
-        read.iter().find(|header| headers.contains_key(header.name())).map(|header| header.name().as_str())
+        let mut read = std::iter::once(&self.header).chain(others);
+        read.find(|header| headers.contains_key(header.name())).map(|header| header.name().as_str())
     }
 }
 

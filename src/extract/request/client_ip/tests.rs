@@ -192,3 +192,46 @@ fn headers_that_are_ignored() {
     let hops = client_ip().trust_hops(1).unwrap();
     assert_eq!(hops.untrusted_header(other, &x_forwarded_for), None);
 }
+
+/// The address that is extracted from fields with these values, of a peer.
+fn one_address(client_ip: &Extractor<ClientIp>, peer: [u8; 4], values: &[&str]) -> String {
+    let mut headers = HeaderMap::new();
+    for value in values {
+        headers.append("cf-connecting-ip", value.parse().unwrap());
+    }
+    headers.insert("x-forwarded-for", "6.6.6.6".parse().unwrap());
+    client_ip.address(peer.into(), &headers).to_string()
+}
+
+#[test]
+fn a_field_with_one_address_is_believed_from_trusted_peers_alone() {
+    let by = || client_ip().one_address("CF-Connecting-IP").unwrap();
+    let trusting = by().trust(["10.0.0.0/8"]).unwrap();
+    let (cdn, stranger) = ([10, 0, 0, 1], [198, 51, 100, 9]);
+    for (value, address) in [
+        ("203.0.113.7", "203.0.113.7"),
+        (" 203.0.113.7:4711 ", "203.0.113.7"),
+        ("2001:DB8::7", "2001:db8::7"),
+        ("::ffff:203.0.113.7", "203.0.113.7"),
+        ("10.0.0.9", "10.0.0.9"),
+    ] {
+        assert_eq!(one_address(&trusting, cdn, &[value]), address);
+        assert_eq!(one_address(&trusting, stranger, &[value]), "198.51.100.9", "a forged one");
+        assert_eq!(one_address(&by(), cdn, &[value]), "10.0.0.1", "nobody is trusted");
+        assert_eq!(one_address(&by().trust_hops(1).unwrap(), stranger, &[value]), address);
+    }
+    // Neither a choice of addresses nor another text is an address.
+    for values in
+        [&[][..], &[""], &["unknown"], &["203.0.113.7, 6.6.6.6"], &["203.0.113.7", "6.6.6.6"], &["0.0.0.0"]]
+    {
+        assert_eq!(one_address(&trusting, cdn, values), "10.0.0.1", "{values:?}");
+    }
+}
+
+#[test]
+fn fields_of_several_addresses_are_not_fields_of_one() {
+    for field in ["X-Forwarded-For", "forwarded", "a b", ""] {
+        let error = client_ip().one_address(field).unwrap_err();
+        assert!(error.is_invalid() && error.to_string().contains(&format!("{field:?}")), "{error}");
+    }
+}

@@ -67,7 +67,7 @@ fn megabytes_are_read_in_linear_time() {
     for pattern in patterns {
         for header in ForwardingHeader::ALL {
             for end in [&b""[..], b"\"", b", for=1.1.1.1", b", for=\"1.1.1.1\""] {
-                entries(header, &[&[&pattern.repeat((1 << 20) / pattern.len()), end].concat()]);
+                entries(header.clone(), &[&[&pattern.repeat((1 << 20) / pattern.len()), end].concat()]);
             }
         }
     }
