@@ -15,6 +15,7 @@ mod durable_cluster;
 mod failover;
 mod fsync;
 mod late_captures;
+mod max_clients;
 mod network;
 mod not_serving;
 mod other_servers;

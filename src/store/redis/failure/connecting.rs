@@ -8,7 +8,12 @@ use super::denied::{source, without_arguments};
 use crate::error::{Cause, Outage};
 
 /// Parts of the texts of rustls, OpenSSL and the operating system, and what to do. A Cluster hands on no more than a text.
-const REMEDIES: [(&[&str], &str); 6] = [
+const REMEDIES: [(&[&str], &str); 7] = [
+    (
+        &["max number of clients"],
+        "the server has as many clients as its `maxclients` allows: raise it, or find who keeps connections open with \
+         CLIENT LIST; this store keeps StoreBuilder::connections for each runtime",
+    ),
     (
         &[
             "UnknownIssuer",
@@ -69,7 +74,7 @@ pub(in crate::store::redis) fn no_connection(server: impl Display, error: RedisE
     let closed = || {
         let text = text.to_lowercase();
         CLOSED.iter().any(|part| text.contains(part)).then_some(
-            "the server closed the connection: if it speaks TLS on this port, use rediss:// as the URL; if it asks \
+            "the server closed the connection: it may have reached its `maxclients`; if it speaks TLS on this port, use rediss:// as the URL; if it asks \
              for client certificates, give one to StoreBuilder::client_certificate; a proxy must answer CLIENT, which it \
              may refuse by an error",
         )
