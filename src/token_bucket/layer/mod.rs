@@ -11,7 +11,7 @@ mod settings;
 mod settle;
 
 pub use self::ban::Ban;
-pub use self::hooks::BlockOnResponse;
+pub use self::hooks::{Block, BlockOnResponse};
 pub use self::keys::KeyExtractors;
 pub use self::quotas::{ChooseQuotas, ChosenQuotas, QuotaTable};
 pub use self::settings::RateLimitLayer;

@@ -1,6 +1,7 @@
 //! What a layer does with a request, by its settings.
 
 use super::future::Passing;
+use super::hooks::Block;
 use super::quotas::ChosenQuotas;
 use super::settings::{RateLimitLayer, Settings};
 use crate::middleware::away::Away;
@@ -131,9 +132,14 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         if let (Some(learned), Passing::Admitted { decision, by_share: false }) = (&learned, passing) {
             settings.limiter.learn(decision, learned);
         }
-        let blocks = hooks.block_on_response.iter().filter_map(|hook| hook.block_on_response(response));
-        let blocks = blocks.chain(learned.and_then(|learned| learned.retry_after()));
-        if let (Some(duration), Some(key)) = (blocks.max(), key) {
+        let mut blocks = learned.map_or_else(Block::default, |learned| learned.block());
+        for hook in &hooks.block_on_response {
+            let block = hook.block_on_response(response);
+            blocks.duration = blocks.duration.max(block.duration);
+            blocks.ignored += block.ignored;
+        }
+        settings.limiter.first().upstream_ignored(blocks.ignored);
+        if let (Some(duration), Some(key)) = (blocks.duration.filter(|block| !block.is_zero()), key) {
             if let Away::LocalShare(local) = &settings.on_store_failure {
                 local.block(key, duration);
             }

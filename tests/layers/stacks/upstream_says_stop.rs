@@ -107,7 +107,7 @@ async fn retry_after_reads_http_responses(stores: Stores) {
 async fn nobody_is_blocked_for_longer_than_is_believed(stores: Stores) {
     let (url, _) = fed_up(StatusCode::TOO_MANY_REQUESTS, Some("18446744073709551615")).await;
     let bucket = at_most(100, &stores.open());
-    let limit = RetryAfter::at_most(Duration::from_secs(60));
+    let limit = RetryAfter::at_most(Duration::from_secs(60)).unwrap();
     believing!(bucket, limit).oneshot(get(&url)).await.unwrap();
     let blocked = blocked(&bucket, "127.0.0.1").await;
     assert!((Duration::from_secs(30)..=Duration::from_secs(60)).contains(&blocked), "{blocked:?}");
