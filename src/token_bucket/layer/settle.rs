@@ -2,7 +2,7 @@
 
 use super::future::Passing;
 use super::hooks::Block;
-use super::quotas::ChosenQuotas;
+use super::quotas::Rows;
 use super::settings::{RateLimitLayer, Settings};
 use crate::middleware::away::Away;
 use crate::telemetry::Outcome;
@@ -15,8 +15,8 @@ impl Settings {
         if self.shadow && !may_pass { Outcome::Shadowed } else { outcome }
     }
 
-    /// Counts a request whose extractor failed. Returns whether it passes.
-    pub(super) fn passes_without_key(&self, error: &Error) -> bool {
+    /// Counts a request whose key or quotas cannot be had. Returns whether it passes.
+    pub(super) fn passes_undecided(&self, error: &Error) -> bool {
         let decisions = self.limiter.decisions();
         decisions.tell_unextracted(error);
         decisions.count(self.counted(Outcome::of_error(error), false));
@@ -35,13 +35,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         self.cost.as_ref().map_or(1, |cost| cost.cost(request))
     }
 
-    pub(super) fn key_of(&self, request: &Req) -> Extracted {
-        self.settings.limiter.key_of(&self.keys, request)
-    }
-
-    pub(super) fn quotas_of(&self, request: &Req) -> ChosenQuotas {
-        let quotas = self.quotas.iter().rev();
-        quotas.fold(ChosenQuotas::Ready(None), |chosen, earlier| chosen.or(|| earlier.quotas(request)))
+    pub(super) fn key_of(&self, request: &Req, rows: &Rows) -> Extracted {
+        self.settings.limiter.key_of(&self.keys, request, |first| rows.key(first))
     }
 
     /// Turns a refusal into a response or an error, with the fields of the layer.
@@ -105,6 +100,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         if let Some(bans) = &self.settings.ban
             && !self.settings.shadow
             && limit == 0
+            && !decision.is_closed()
         {
             bans.refused(self.settings.limiter.first(), key, decision);
         }

@@ -66,7 +66,7 @@ impl LearnedQuotas {
     /// background. If the store cannot say, there are none.
     pub(crate) fn of(&self, key: &Key) -> ChosenQuotas {
         if let Some(remembered) = self.0.client.step(key, Learn::read) {
-            return ChosenQuotas::Ready(remembered.ok().and_then(|remembered| parsed(&remembered)));
+            return ChosenQuotas::Ready(Ok(remembered.ok().and_then(|remembered| parsed(&remembered))));
         }
         let now = clock::micros();
         let found = lock(&self.0.known).get_mut(key).map(|known| {
@@ -76,7 +76,7 @@ impl LearnedQuotas {
         let Some((quotas, due)) = found else {
             let this = self.clone();
             let (reading, key) = (self.0.client.run(key.clone(), Learn::read()), key.clone());
-            return ChosenQuotas::Pending(Box::pin(async move { this.0.read(&key, reading.await) }));
+            return ChosenQuotas::Pending(Box::pin(async move { Ok(this.0.read(&key, reading.await)) }));
         };
         if let Some(order) = due {
             // What was told all the time is not undone by an older response that another process got late.
@@ -84,7 +84,7 @@ impl LearnedQuotas {
             let learn = Learn { order, quotas: confirmed.unwrap_or_default(), corrects: false };
             self.send(key.clone(), learn, |_| {});
         }
-        ChosenQuotas::Ready(quotas)
+        ChosenQuotas::Ready(Ok(quotas))
     }
 
     /// The learned quotas of a key, as far as this process knows.

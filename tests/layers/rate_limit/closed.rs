@@ -158,13 +158,38 @@ async fn a_look_up_of_quotas_that_fails_refuses(stores: Stores) {
     }
 }
 
+/// A kill switch is for upstreams as well.
+#[cfg(feature = "http")]
+#[tokio::test]
+async fn a_closed_limit_stays_closed_whatever_was_learned() {
+    use http::Response;
+    use tower_distributed::response::UpstreamLimits;
+
+    let store = tower_distributed::Store::in_memory();
+    let quotas = FleetQuotas::new(&store, "switch", "100/h").unwrap();
+    let bucket = TokenBucket::new(&store, "switch", "100/h").unwrap();
+    let layer = RateLimitLayer::new(bucket.clone(), |_: &u32| "all").quotas(quotas.clone());
+    let layer = layer.learn(UpstreamLimits::default());
+    let upstream = tower::service_fn(async |_: u32| {
+        let policy = ("ratelimit-policy", "\"default\";q=1000;w=1");
+        Ok::<_, BoxError>(Response::builder().header(policy.0, policy.1).body(()).unwrap())
+    });
+    let service = layer.layer(upstream);
+    assert_eq!(refused(&service, 1).await, None);
+    let limit = service.clone().oneshot(1).await.unwrap();
+    assert_eq!(limit.status(), 200);
+    quotas.set("0/s", "ann").await.unwrap();
+    assert_eq!(refused(&service, 1).await, LIMITED);
+    quotas.set("100/h", "ann").await.unwrap();
+    assert_eq!(refused(&service, 1).await, None);
+}
+
 /// An error of this crate stays what it is.
 #[tokio::test]
 async fn a_look_up_may_say_that_the_request_is_bad() {
     let bucket = at_most(1, &tower_distributed::Store::in_memory());
-    let layer = RateLimitLayer::new(bucket, |key: &u32| *key).quotas(|_: &u32| {
-        Err::<Quotas, _>(tower_distributed::Error::bad_request("the plan is unknown"))
-    });
+    let layer = RateLimitLayer::new(bucket, |key: &u32| *key)
+        .quotas(|_: &u32| Err::<Quotas, _>(tower_distributed::Error::bad_request("the plan is unknown")));
     assert_eq!(refused(&layer.layer(Probe::default()), 1).await, Some(RefusalKind::BadRequest));
 }
 
@@ -180,7 +205,8 @@ async fn a_table_is_read_once_for_each_request() {
         "row"
     };
     let table = FleetTable::new(&store, "a", "row = 5/h").unwrap();
-    let layer: RateLimitLayer<u32, u32> = RateLimitLayer::new(bucket, |_: &u32| "all").quota_table(table, row);
+    let layer: RateLimitLayer<u32, u32> =
+        RateLimitLayer::new(bucket, |_: &u32| "all").quota_table(table, row);
     assert_eq!(refused(&layer.layer(Probe::default()), 1).await, None);
     assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 1);
 }

@@ -132,7 +132,10 @@ async fn they_are_lists_of_rfc_9651() {
 /// When a month ends does not depend on which second refuses.
 #[tokio::test(start_paused = true)]
 async fn only_the_quota_that_refused_is_no_later_than_retry_after() {
-    let quotas = [Quota::per_second(2).named("second"), Quota::new(1, Duration::from_secs(3600)).burst(100).named("month")];
+    let quotas = [
+        Quota::per_second(2).named("second"),
+        Quota::new(1, Duration::from_secs(3600)).burst(100).named("month"),
+    ];
     let bucket = TokenBucket::new(&Store::in_memory(), "fields", quotas).unwrap();
     let refused = async |cost| {
         let decision = bucket.allow_n("ann", cost).await.unwrap();
