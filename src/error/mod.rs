@@ -90,6 +90,8 @@ enum Fault {
 #[derive(Debug)]
 struct Refused {
     retry_after: Option<Duration>,
+    /// Whether the limit is 0.
+    is_closed: bool,
     /// The decision of the limit, of the limit's own type.
     decision: Box<dyn Any + Send + Sync>,
 }
@@ -130,7 +132,7 @@ impl Error {
     }
 
     /// An error for a key that cannot be looked up now, as in an outage of a database: see
-    /// [`look_up`](crate::extract::look_up). It refuses the request as [`LookUpFailed`](crate::RefusalKind::LookUpFailed):
+    /// [`look_up`](crate::extract::look_up). Errors of a look-up of quotas become one. It refuses the request as [`LookUpFailed`](crate::RefusalKind::LookUpFailed):
     /// 503 over HTTP, `UNAVAILABLE` over gRPC. `cause` is its [`source`](StdError::source), and clients do not see it.
     ///
     /// ```
@@ -147,9 +149,13 @@ impl Error {
         Self(Arc::new(Kind::Invalid(text.into())))
     }
 
-    /// `decision` is the decision of the limit that refused.
-    pub(crate) fn refused_by<D: Any + Send + Sync>(decision: D, retry_after: Option<Duration>) -> Self {
-        Self(Arc::new(Kind::Refused(Refused { retry_after, decision: Box::new(decision) })))
+    /// `decision` is the decision of the limit that refused. `is_closed`: the limit is 0.
+    pub(crate) fn refused_by<D: Any + Send + Sync>(
+        decision: D,
+        retry_after: Option<Duration>,
+        is_closed: bool,
+    ) -> Self {
+        Self(Arc::new(Kind::Refused(Refused { retry_after, is_closed, decision: Box::new(decision) })))
     }
 
     pub(crate) fn exceeds_burst(cost: u32, burst: u32) -> Self {
@@ -230,7 +236,12 @@ impl fmt::Display for Error {
                 f,
                 "the request has no extension `{name}`: put the layer that inserts it outside of this one"
             ),
-            Kind::LookUpFailed(cause) => write!(f, "the key of the request cannot be looked up: {cause}"),
+            Kind::LookUpFailed(cause) => {
+                write!(f, "the key or the quotas of the request cannot be looked up: {cause}")
+            }
+            Kind::Refused(refused) if refused.is_closed => {
+                f.write_str("the limit is 0: it admits no request until it is changed")
+            }
             Kind::Refused(refused) => match refused.retry_after {
                 Some(after) => write!(f, "rate limit exceeded, retry in {after:?}"),
                 None => f.write_str("quota used up"),

@@ -9,13 +9,15 @@ use http::{HeaderMap, Response};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use crate::token_bucket::layer::BlockOnResponse;
+use crate::Error;
+use crate::token_bucket::{Block, BlockOnResponse};
 
 /// Blocks a key when the upstream refuses with a status that has `google.rpc.RetryInfo`: for
 /// [`block_on_response`](crate::RateLimitLayer::block_on_response) around a channel.
 ///
-/// It reads the status of trailers-only responses, which refusals without a message are. A longer time counts as 5 min;
-/// [`at_most`](Self::at_most) sets another maximum.
+/// It reads the status of trailers-only responses, which refusals without a message are. Details that cannot be read are ignored,
+/// and counted in the event `upstream_field_ignored`. A longer time counts as 5 min; [`at_most`](Self::at_most) sets another
+/// maximum.
 ///
 /// ```
 /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, grpc};
@@ -34,31 +36,47 @@ pub struct RetryInfo {
 
 impl Default for RetryInfo {
     fn default() -> Self {
-        Self { longest: Duration::from_secs(300) }
+        Self { longest: Block::LONGEST }
     }
 }
 
 impl RetryInfo {
     /// Sets the maximum. Default: 5 min.
-    #[must_use]
-    pub fn at_most(longest: Duration) -> Self {
-        Self { longest }
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::grpc::RetryInfo;
+    ///
+    /// let believed = RetryInfo::at_most(Duration::from_secs(60))?;
+    /// assert!(RetryInfo::at_most(Duration::ZERO).is_err_and(|error| error.is_invalid()));
+    /// # let _ = believed;
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if it is not 1 s to 366 days.
+    pub fn at_most(longest: Duration) -> Result<Self, Error> {
+        Ok(Self { longest: Block::longest(longest)? })
     }
 
-    /// Returns the time that the status in these header fields asks to wait. `None` if it does not, or if the call
+    /// Returns the time that the status in these header fields asks to wait. No time if it does not, or if the call
     /// succeeded.
     #[must_use]
-    pub fn read(&self, headers: &HeaderMap) -> Option<Duration> {
+    pub fn read(&self, headers: &HeaderMap) -> Block {
         // Most responses have none.
-        let details = headers.get("grpc-status-details-bin")?;
+        let Some(details) = headers.get("grpc-status-details-bin") else { return Block::default() };
         if headers.get("grpc-status").is_none_or(|status| status == "0") {
-            return None;
+            return Block::default();
         }
         // Not `Status::from_header_map`, which panics on details that are not base64.
-        let details = ENGINE.decode(details).ok()?;
-        let status = Status::with_details(Code::Unknown, "", details.into());
-        let after = status.get_details_retry_info()?.retry_delay?;
-        Some(after.min(self.longest)).filter(|after| !after.is_zero())
+        let details = ENGINE.decode(details).ok();
+        let status = details.map(|details| Status::with_details(Code::Unknown, "", details.into()));
+        let Some(details) = status.and_then(|status| status.check_error_details().ok()) else {
+            return Block { duration: None, ignored: 1 };
+        };
+        let delay = details.retry_info().and_then(|info| info.retry_delay);
+        delay.map(|delay| delay.min(self.longest)).filter(|delay| !delay.is_zero()).into()
     }
 }
 
@@ -69,7 +87,7 @@ const ENGINE: GeneralPurpose = GeneralPurpose::new(
 );
 
 impl<B> BlockOnResponse<Response<B>> for RetryInfo {
-    fn block_on_response(&self, response: &Response<B>) -> Option<Duration> {
+    fn block_on_response(&self, response: &Response<B>) -> Block {
         self.read(response.headers())
     }
 }
@@ -89,7 +107,7 @@ mod tests {
 
     #[test]
     fn the_delay_is_read_and_capped() {
-        let read = |response: &Response<()>| RetryInfo::default().block_on_response(response);
+        let read = |response: &Response<()>| RetryInfo::default().block_on_response(response).duration();
         assert_eq!(read(&told(Some(Duration::from_millis(1500)))), Some(Duration::from_millis(1500)));
         assert_eq!(read(&told(Some(Duration::from_secs(1_000_000_000)))), Some(Duration::from_secs(300)));
         assert_eq!(read(&told(None)).or(read(&told(Some(Duration::ZERO)))), None);
@@ -101,7 +119,12 @@ mod tests {
         for details in ["", "*", "CAgSBWxhdGVyGv", "////////////////", &"A".repeat(60_000)] {
             let mut response = told(Some(Duration::from_secs(1)));
             response.headers_mut().insert("grpc-status-details-bin", HeaderValue::from_str(details).unwrap());
-            assert_eq!(RetryInfo::default().block_on_response(&response), None, "{details:.20}");
+            let block = RetryInfo::default().block_on_response(&response);
+            assert_eq!(
+                (block.duration(), block.ignored()),
+                (None, u64::from(!details.is_empty())),
+                "{details:.20}"
+            );
         }
     }
 }

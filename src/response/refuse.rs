@@ -7,6 +7,8 @@ use http::{HeaderValue, Response, StatusCode};
 
 use crate::http::message::seconds;
 use crate::telemetry::tell_invalid;
+#[cfg(feature = "rate-limit")]
+use crate::token_bucket::Decision;
 use crate::{Refusal, RefusalKind, Reject, random};
 
 /// Returns a [`Reject`] that converts refusals into HTTP responses. The body is a problem document (RFC 9457).
@@ -32,7 +34,8 @@ use crate::{Refusal, RefusalKind, Reject, random};
 /// | [`Overloaded`](RefusalKind::Overloaded) | 503 | `Retry-After`: 1 |
 /// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | 503 | `Retry-After`: 1; the client does not see the cause |
 ///
-/// A refusal by a quota that never refills is a 429 without `Retry-After`. `Retry-After` of permits and locks is an
+/// A refusal by a quota that never refills, or by a [closed](crate::token_bucket#closed-limits) limit, is a 429 without
+/// `Retry-After`. `Retry-After` of permits and locks is an
 /// [estimate](Refusal::retry_after) of at most 5 s.
 ///
 /// [`RateLimitLayer::fields`](crate::RateLimitLayer::fields) adds the RateLimit fields to admitted and refused responses.
@@ -197,5 +200,9 @@ fn violated(refusal: &Refusal) -> String {
         }
     }
     violated.push_str(if violated.is_empty() { ",\"violated-policies\":[]" } else { "]" });
+    #[cfg(feature = "rate-limit")]
+    if refusal.decision().is_some_and(Decision::is_closed) {
+        violated.push_str(&detail(refusal));
+    }
     violated
 }

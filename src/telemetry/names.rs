@@ -71,8 +71,8 @@ named! {
         /// A request was refused because a layer or its primitive is set up wrongly.
         Misconfigured = "misconfigured",
         /// A header field that tells an upstream's limit was ignored, or its numbers were clamped to what a quota can have.
-        UpstreamLimitIgnored = "upstream_limit_ignored",
-        UpstreamLimitClamped = "upstream_limit_clamped",
+        UpstreamFieldIgnored = "upstream_field_ignored",
+        UpstreamFieldClamped = "upstream_field_clamped",
         /// A request has a forwarding header, and its peer is not a trusted proxy.
         HeaderUntrusted = "forwarding_header_untrusted",
         /// A setting of the fleet has another value.

@@ -87,7 +87,9 @@ impl BucketState {
         let mut after = self.bucket.clone();
         after.charge(&self.quotas, self.now, cost.into());
         let never = |(level, limit): (&Level, &Limit)| {
-            i64::from(cost) > limit.burst || (limit.never_refill() && level.tokens(limit, self.now) < 0)
+            limit.is_closed
+                || i64::from(cost) > limit.burst
+                || (limit.never_refill() && level.tokens(limit, self.now) < 0)
         };
         if after.pairs(&self.quotas).any(never) {
             return None;
@@ -116,7 +118,8 @@ impl BucketState {
 
     /// The tokens available now that are not held; negative if tokens are owed.
     fn free(&self, level: &Level, limit: &Limit) -> i64 {
-        level.tokens(limit, self.now) - self.bucket.held()
+        let free = level.tokens(limit, self.now) - self.bucket.held();
+        if limit.is_closed { free.min(0) } else { free }
     }
 
     /// Returns the balance of each quota, in the order of the quotas.
@@ -148,14 +151,15 @@ impl BucketState {
             (_, Some((_, next))) => next - self.now,
             (left, None) => Moment::default().advance(limit, left).ceil(),
         };
-        let has_window = refills || window.is_some();
+        let has_window = !limit.is_closed && (refills || window.is_some());
         Balance {
             name: &limit.name,
-            limit: u32::try_from(limit.burst).unwrap_or(u32::MAX),
+            limit: if limit.is_closed { 0 } else { u32::try_from(limit.burst).unwrap_or(u32::MAX) },
             remaining,
             window: has_window.then(|| micros(window.map_or(limit.span, |(length, _)| length))),
             effective_window: has_window.then(|| micros(effective_window().max(self.blocked()))),
             reset_after: match refills {
+                _ if limit.is_closed => None,
                 true => Some(micros(level.tat.ceil() - self.now)),
                 false => level.unused_from().map(|from| micros(from - self.now)),
             },
@@ -194,7 +198,7 @@ impl fmt::Debug for BucketState {
 pub struct Balance<'a> {
     /// The [name](crate::Quota::named) of the quota.
     pub name: &'a str,
-    /// The burst of the quota.
+    /// The burst of the quota. 0: it is [closed](crate::token_bucket#closed-limits).
     pub limit: u32,
     /// The number of tokens available now.
     pub remaining: u32,

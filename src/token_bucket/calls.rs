@@ -23,6 +23,7 @@ use super::operations::{Reserve, Reset};
 use super::peek::Peek;
 use super::returning::Returning;
 use super::state::{Ask, Bucket};
+use super::upstream::UpstreamEvents;
 use crate::fleet::Replicas;
 use crate::store::failure::Sharing;
 use crate::store::{Client, Namespace, OperationFuture};
@@ -46,6 +47,7 @@ pub(crate) struct Clients {
     pub(super) namespace: Namespace<Bucket>,
     /// How many processes share the quotas, in a local share.
     pub(super) replicas: Option<Replicas>,
+    pub(super) upstream: UpstreamEvents,
 }
 
 impl TokenBucket {
@@ -96,6 +98,11 @@ impl TokenBucket {
 
     pub(super) fn adjusting(&self, tokens: i64, block: Duration) -> Adjust {
         Adjust { quotas: self.quotas.clone(), tokens, block: to_micros(block) }
+    }
+
+    /// Tells that so many values of a response of an upstream cannot be read.
+    pub(crate) fn upstream_ignored(&self, values: u64) {
+        self.clients.upstream.ignored(values);
     }
 
     /// Blocks a key in the background.
@@ -195,6 +202,7 @@ impl Clients {
             store: store.clone(),
             namespace: namespace.clone(),
             replicas: None,
+            upstream: UpstreamEvents::new(name),
         }
     }
 }

@@ -88,11 +88,23 @@ impl Decision {
         Self::new(0, true, BucketState { quotas, now: 0, bucket })
     }
 
-    /// The decision on a cost of zero, and the error of a cost above the burst of a quota.
+    /// Refuses a request under quotas of which one is 0, without a call to the store. The state is that of an unused bucket.
+    pub(super) fn closed(quotas: &Quotas, cost: u32) -> Self {
+        let state = BucketState { quotas: quotas.clone(), now: 0, bucket: Bucket::full(quotas) };
+        Self::new(cost.into(), false, state)
+    }
+
+    /// Whether it refuses a request because a quota is 0.
+    pub(crate) fn is_closed(&self) -> bool {
+        !self.admitted && self.state.quotas.are_closed()
+    }
+
+    /// The decision on a cost of zero, on any other under a quota of 0, and the error of a cost above the burst of a quota.
     pub(super) fn without_state(quotas: &Quotas, cost: u32) -> Option<Result<Self, Error>> {
         let most = quotas.max_cost();
         match cost {
             0 => Some(Ok(Self::free(quotas.clone()))),
+            _ if most == 0 => Some(Ok(Self::closed(quotas, cost))),
             _ if cost > most => Some(Err(Error::exceeds_burst(cost, most))),
             _ => None,
         }
@@ -106,8 +118,8 @@ impl Decision {
 
     /// Converts a refusal to an error.
     pub(crate) fn refused(self) -> Error {
-        let retry_after = self.retry_after();
-        Error::refused_by(self, retry_after)
+        let (retry_after, is_closed) = (self.retry_after(), self.is_closed());
+        Error::refused_by(self, retry_after, is_closed)
     }
 
     /// Returns whether the request is admitted. It may act after its [`delay`](Self::delay).
@@ -124,7 +136,8 @@ impl Decision {
     }
 
     /// Returns when the same request may be admitted without waiting, if no other request comes before it. It is
-    /// never zero. `None` if the request is admitted, or can never be admitted.
+    /// never zero. `None` if the request is admitted, or can never be admitted, as by a
+    /// [closed](crate::token_bucket#closed-limits) limit.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match &self.costs {
@@ -137,11 +150,15 @@ impl Decision {
     /// The quotas that lack tokens for the request.
     #[cfg(feature = "http")]
     pub(crate) fn violated(&self) -> impl Iterator<Item = Balance<'_>> {
-        let cost = |quota: usize| self.costs.as_ref().and_then(|costs| costs.get(quota).copied());
-        let lacks = move |(quota, balance): &(usize, Balance<'_>)| {
-            balance.remaining < cost(*quota).unwrap_or(self.cost)
-        };
-        self.state.balances().enumerate().filter(lacks).map(|(_, balance)| balance)
+        let balances = self.state.balances().enumerate();
+        balances.filter(|(quota, balance)| self.lacks(*quota, balance)).map(|(_, balance)| balance)
+    }
+
+    /// Whether the quota at this position lacks tokens for the request.
+    #[cfg(feature = "http")]
+    pub(crate) fn lacks(&self, quota: usize, balance: &Balance<'_>) -> bool {
+        let cost = self.costs.as_ref().and_then(|costs| costs.get(quota).copied());
+        !self.admitted && balance.remaining < cost.unwrap_or(self.cost)
     }
 
     /// Returns the name of the quota that refused the request: the first, if several do. `None` if the request is

@@ -143,12 +143,15 @@ impl Limiter {
     }
 
     /// The learned quotas of a request, or else those that were chosen: also if the learned ones could never admit it. Then
-    /// no response would ever tell other quotas.
+    /// no response would ever tell other quotas. A closed limit stays closed, whatever was learned.
     #[inline]
     pub(crate) fn learned_or(&self, key: &Key, cost: u32, chosen: ChosenQuotas) -> ChosenQuotas {
         let Some(learned) = &self.first().learned else { return chosen };
         match self.first_key(key) {
-            Some(key) => learned.of(&key).for_cost(cost).or(|| chosen),
+            Some(key) => {
+                let learned = learned.of(&key).for_cost(cost);
+                chosen.if_closed_or(learned, self.first().quotas.are_closed())
+            }
             None => chosen,
         }
     }

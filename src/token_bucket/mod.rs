@@ -26,6 +26,7 @@ mod returning;
 mod settings;
 mod several;
 mod state;
+mod upstream;
 mod windows;
 
 #[cfg(test)]

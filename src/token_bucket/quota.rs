@@ -22,6 +22,8 @@ use crate::Error;
 ///
 /// A quota is checked when it becomes [`Quotas`]. Every constructor that takes a quota does this.
 ///
+/// A quota of 0 [closes](crate::token_bucket#closed-limits) its limit: requests are refused until the quota is changed.
+///
 /// ```
 /// use std::time::Duration;
 /// use tower_distributed::Quota;
@@ -33,6 +35,7 @@ use crate::Error;
 /// Quota::per_second_f64(0.5);                        // one every 2 seconds
 /// Quota::non_refilling(50);                          // 50 in total, no refill
 /// Quota::per_calendar_month(10_000);                 // 10 000 from the first of each month on
+/// Quota::per_second(0);                              // closed
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quota {
@@ -51,6 +54,17 @@ enum Rate {
     Fraction(f64),
     /// Tokens per window of a calendar.
     Calendar(u32, Unit),
+}
+
+impl Rate {
+    /// Whether it admits nothing. [`Never`](Self::Never) admits the burst.
+    fn is_zero(self) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Whole(rate) | Self::Calendar(rate, _) => rate == 0,
+            Self::Fraction(rate) => rate == 0.0,
+        }
+    }
 }
 
 impl Quota {
@@ -89,7 +103,7 @@ impl Quota {
         Self::new(rate, Duration::from_secs(86_400))
     }
 
-    /// A fractional `rate` of tokens per second, such as `0.5`: 1e-9 to 1e9. The default burst is the rate rounded
+    /// A fractional `rate` of tokens per second, such as `0.5`: 0, or 1e-9 to 1e9. The default burst is the rate rounded
     /// up.
     #[must_use]
     pub const fn per_second_f64(rate: f64) -> Self {
@@ -105,7 +119,7 @@ impl Quota {
         Self::at(Rate::Never, Duration::ZERO, Some(tokens))
     }
 
-    /// Sets how many tokens can be taken at once after a pause: at least 1. Default: the rate.
+    /// Sets how many tokens can be taken at once after a pause. Default: the rate. 0 closes the limit.
     ///
     /// A calendar quota has no burst: all its tokens can be taken at once.
     #[must_use]
@@ -129,7 +143,7 @@ impl Quota {
     }
 
     fn check(self, position: usize, of: usize) -> Result<Limit, Error> {
-        let invalid = |why: fmt::Arguments<'_>| Error::invalid(format!("{self:?}: {why}"));
+        let invalid = |why: fmt::Arguments<'_>| Error::invalid(format!("invalid quota \"{self}\": {why}"));
         let burst = match (self.burst, self.rate) {
             (Some(burst), _) => burst,
             (None, Rate::Whole(rate)) => rate,
@@ -142,9 +156,6 @@ impl Quota {
             Some(code) => (0, code),
             None => self.interval(burst.max(1)).map_err(|why| invalid(format_args!("{why}")))?,
         };
-        if burst == 0 {
-            return Err(invalid(format_args!("the burst must be at least 1, is 0")));
-        }
         let name = match &self.name {
             None => Self::default_name(position, of),
             Some(name) => name.clone(),
@@ -153,6 +164,9 @@ impl Quota {
             return Err(invalid(format_args!(
                 "the name must be printable ASCII without quotes and backslashes, is {name:?}"
             )));
+        }
+        if burst == 0 || self.rate.is_zero() {
+            return Ok(Limit::closed(name));
         }
         Ok(Limit::new(name, burst.into(), num, den))
     }
@@ -167,13 +181,13 @@ impl Quota {
         // period / rate, as integers
         let (period, rate) = match self.rate {
             Rate::Never | Rate::Calendar(..) => return Ok((0, 1)),
-            Rate::Whole(0) => return Err("the rate must be at least 1 per period, is 0"),
-            Rate::Whole(rate) => (micros, i128::from(rate)),
+            Rate::Whole(rate) => (micros, i128::from(rate.max(1))),
+            Rate::Fraction(0.0) => (micros, 1),
             Rate::Fraction(rate) if (1e-9..=1e9).contains(&rate) => {
                 // In units of 2^-60: exact for rates of 2^-8 and more; relative error up to 2^-22 at the lower end.
                 (micros << 60, (rate * (1_u64 << 60) as f64) as i128)
             }
-            Rate::Fraction(_) => return Err("the rate must be 1e-9 to 1e9 tokens per second"),
+            Rate::Fraction(_) => return Err("the rate must be 0, or 1e-9 to 1e9 tokens per second"),
         };
         if period == 0 {
             return Err("the period must be at least 1 µs");
@@ -236,11 +250,22 @@ fn ceiling(p: i128, q: i128, most: i128) -> (i128, i128) {
 pub(crate) struct Limit {
     pub(crate) name: Arc<str>,
     pub(crate) pace: Pace,
+    /// Whether it admits nothing. Then the pace is one token a second, in which the store keeps the state.
+    pub(crate) is_closed: bool,
 }
 
 impl Limit {
     fn new(name: Arc<str>, burst: i64, num: i64, den: i64) -> Self {
-        Self { name, pace: Pace::of(Tokens { burst, num, den }) }
+        Self { name, pace: Pace::of(Tokens { burst, num, den }), is_closed: false }
+    }
+
+    fn closed(name: Arc<str>) -> Self {
+        Self { is_closed: true, ..Self::new(name, 1, 1_000_000, 1) }
+    }
+
+    /// The largest cost that it can admit.
+    fn most(&self) -> i64 {
+        if self.is_closed { 0 } else { self.burst }
     }
 }
 

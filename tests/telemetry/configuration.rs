@@ -62,7 +62,7 @@ async fn limits_of_an_upstream_that_cannot_be_read_or_kept_are_told() {
         let request = Request::builder().uri(format!("/{told}")).body(Body::empty()).unwrap();
         limit.clone().layer(service_fn(upstream)).oneshot(request).await.unwrap();
         let counts =
-            ["upstream_limit_ignored", "upstream_limit_clamped"].map(|event| counted(event, "upstream"));
+            ["upstream_field_ignored", "upstream_field_clamped"].map(|event| counted(event, "upstream"));
         assert_eq!(counts, [ignored, clamped], "{told}");
     }
 }

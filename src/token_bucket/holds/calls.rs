@@ -117,6 +117,7 @@ impl TokenBucket {
     /// Refuses amounts that can never be held.
     pub(super) fn check_amount(&self, n: u32) -> Result<(), Error> {
         match self.quotas.max_cost() {
+            0 => Err(Decision::closed(&self.quotas, n).refused()),
             most if n == 0 => Err(Error::invalid(format!(
                 "the number of tokens to authorize must be 1 to {most}, the burst; it is 0"
             ))),

@@ -60,8 +60,8 @@ impl HoldSet {
         let some = !places.is_empty() && places.len() < keys.len();
         let limits = if some { limits.with_keys(&keys) } else { limits.clone() };
         let amounts: Amounts = places.iter().map(|limit| amounts[*limit]).collect();
-        for (bucket, amount) in limits.buckets().iter().zip(&amounts) {
-            bucket.check_amount(*amount)?;
+        for (limit, (bucket, amount)) in limits.buckets().iter().zip(&amounts).enumerate() {
+            bucket.check_amount(*amount).map_err(|error| refusal_of(&limits, limit, error))?;
         }
         let keys: SmallVec<[Key; 3]> = keys.into_iter().flatten().collect();
         let (are_together, holds, mut decision);
@@ -253,6 +253,12 @@ async fn authorize_together(
     Ok(held.enumerate().collect())
 }
 
+/// The refusal of one limit, as one of several.
+fn refusal_of(limits: &Several, limit: usize, error: Error) -> Error {
+    let refused = error.decision().map(|decision| limits.alone(limit, decision.clone()).refused());
+    refused.unwrap_or(error)
+}
+
 /// Holds tokens of one limit after the other, of those of which there is an amount. If one refuses, or the future is dropped,
 /// those before it are released.
 async fn authorize_in_order(limits: &Several, keys: &[Key], amounts: &[u32]) -> Result<Holds, Error> {
@@ -264,11 +270,7 @@ async fn authorize_in_order(limits: &Several, keys: &[Key], amounts: &[u32]) -> 
         // If another limit refuses, this one charges nothing: neither when the hold is dropped, nor after a crash.
         match bucket.with_on_end(OnEnd::Release).hold(key.clone(), *amount).await {
             Ok(hold) => held.push((limit, hold)),
-            Err(error) => {
-                let refused =
-                    error.decision().map(|decision| limits.alone(limit, decision.clone()).refused());
-                return Err(refused.unwrap_or(error));
-            }
+            Err(error) => return Err(refusal_of(limits, limit, error)),
         }
     }
     Ok(held)

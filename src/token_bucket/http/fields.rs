@@ -29,8 +29,8 @@ mod tests;
 /// `q` is the burst and `w` the seconds that an empty bucket takes to fill. `r` is the tokens left, and `t` the seconds in
 /// which as many come back, so that a client that spreads its requests over them is not refused; where none are left, the
 /// seconds until the next. For a calendar quota, `w` is the length of the current window, and `t` the time until the next
-/// window. For a refusal it is no later than `Retry-After`. Limits within limits add their items. A quota
-/// that never refills has neither `w` nor `t`. Seconds are rounded up.
+/// window. Of a quota that refused the request it is no later than `Retry-After`. Limits within limits add their items. A quota
+/// that never refills, or is 0, has neither `w` nor `t`. Seconds are rounded up.
 ///
 /// If requests cost different numbers of tokens ([`cost`](crate::RateLimitLayer::cost),
 /// [`cost_of_response`](crate::RateLimitLayer::cost_of_response)), the unit of `q` and `r` is not requests. Then the
@@ -129,16 +129,17 @@ impl RateLimitFields {
     /// `is_weighted`: requests cost different numbers of tokens.
     pub(super) fn write(self, decision: &Decision, is_weighted: bool, headers: &mut HeaderMap) {
         let retry_after = decision.retry_after();
-        let until = |balance: &Balance<'_>| {
-            // Never more than `Retry-After`.
+        let until = |quota: usize, balance: &Balance<'_>| {
             let window = balance.effective_window?;
-            Some(seconds(retry_after.map_or(window, |retry| retry.min(window))))
+            // Of what refused, never more than `Retry-After`.
+            let retry = retry_after.filter(|_| decision.lacks(quota, balance));
+            Some(seconds(retry.map_or(window, |retry| retry.min(window))))
         };
         if self.draft {
             let state = &decision.state;
             let policy = |rest: &str| {
                 let window = |balance: &Balance<'_>| Some(seconds(balance.window?).max(1));
-                field(state, [";q=", ";w="], |balance| (balance.limit, window(balance)), rest)
+                field(state, [";q=", ";w="], |_, balance| (balance.limit, window(balance)), rest)
             };
             let mut rest = String::new();
             if let Some(unit) = self.unit.or(is_weighted.then_some("tokens")) {
@@ -153,7 +154,8 @@ impl RateLimitFields {
                 "" => state.quotas.policy(|| policy("")),
                 rest => policy(rest),
             };
-            let limit = field(state, [";r=", ";t="], |balance| (balance.remaining, until(balance)), "");
+            let level = |quota: usize, balance: &Balance<'_>| (balance.remaining, until(quota, balance));
+            let limit = field(state, [";r=", ";t="], level, "");
             match headers.entry(POLICY) {
                 Entry::Vacant(vacant) => {
                     vacant.insert(policy);
@@ -179,7 +181,8 @@ impl RateLimitFields {
         if told.is_none_or(|told| tightest.remaining < told) {
             headers.insert(X_LIMIT, tightest.limit.into());
             headers.insert(X_REMAINING, tightest.remaining.into());
-            match until(&tightest) {
+            let quota = decision.state.balances().position(|balance| balance.name == tightest.name);
+            match until(quota.unwrap_or(0), &tightest) {
                 Some(until) => drop(headers.insert(X_RESET, until.into())),
                 None => drop(headers.remove(X_RESET)),
             }
@@ -219,17 +222,17 @@ fn partition(key: &Key) -> String {
     STANDARD.encode(&Sha256::digest(key.as_bytes())[..12])
 }
 
-/// A field with an item for each quota: its name, a number, where there is one another, and `rest`.
+/// A field with an item for each quota: its name, and by its position a number, where there is one another, and `rest`.
 fn field(
     state: &BucketState,
     parameters: [&str; 2],
-    numbers: impl Fn(&Balance<'_>) -> (u32, Option<u64>),
+    numbers: impl Fn(usize, &Balance<'_>) -> (u32, Option<u64>),
     rest: &str,
 ) -> HeaderValue {
     let (mut field, mut digits) = (SmallVec::<[u8; 128]>::new(), itoa::Buffer::new());
-    for balance in state.balances() {
+    for (quota, balance) in state.balances().enumerate() {
         let separator = if field.is_empty() { "\"" } else { ", \"" };
-        let (number, other) = numbers(&balance);
+        let (number, other) = numbers(quota, &balance);
         for part in [separator, balance.name, "\"", parameters[0], digits.format(number)] {
             field.extend_from_slice(part.as_bytes());
         }

@@ -3,4 +3,6 @@
 pub(crate) mod fields;
 pub(crate) mod learn;
 pub(crate) mod meter_body;
+mod origin;
 pub(crate) mod retry_after;
+mod values;

@@ -2,15 +2,29 @@
 
 use std::time::Duration;
 
-use http::header::RETRY_AFTER;
 use http::{HeaderMap, Response, StatusCode};
 
-use super::learn::now_by;
-use crate::token_bucket::layer::BlockOnResponse;
+use super::origin::Origin;
+use super::values::{texts, wait};
+use crate::Error;
+use crate::token_bucket::{Block, BlockOnResponse};
 
-/// Blocks a key when the upstream answers 429 or 503 with `Retry-After`, in seconds or as a date (counted from the
-/// `Date` of the response, or else by the clock of this machine), or with `retry-after-ms`, which is more exact: for
+#[cfg(test)]
+mod tests;
+
+/// Blocks a key when the upstream refuses and says for how long: for
 /// [`block_on_response`](crate::RateLimitLayer::block_on_response) around a client.
+///
+/// A response with a status from 400 to 599 that has one of these fields counts; [`statuses`](Self::statuses) sets others. Of a 2xx
+/// or 3xx the field means something else, so these never count.
+///
+/// | field | |
+/// |---|---|
+/// | `retry-after-ms` | milliseconds; it comes first, because it is more exact |
+/// | `Retry-After` | seconds, with or without a fraction; a time with units, such as `1m30s`; a date of HTTP or RFC 3339, counted from the `Date` of the response, or else by the clock of this machine |
+///
+/// If the response comes from a cache, its `Age` is subtracted. A value that cannot be read is ignored, and counted in the event
+/// `upstream_field_ignored`.
 ///
 /// A longer time counts as 5 min, so that no upstream can stop a fleet for years; [`at_most`](Self::at_most) sets another
 /// maximum. For a client whose responses are not of [`http::Response`], such as reqwest, [`read`](Self::read) takes the status
@@ -30,11 +44,13 @@ use crate::token_bucket::layer::BlockOnResponse;
 #[derive(Clone, Copy, Debug)]
 pub struct RetryAfter {
     longest: Duration,
+    /// `None`: all from 400 to 599.
+    statuses: Option<Statuses>,
 }
 
 impl Default for RetryAfter {
     fn default() -> Self {
-        Self { longest: Duration::from_secs(300) }
+        Self { longest: Block::LONGEST, statuses: None }
     }
 }
 
@@ -48,69 +64,120 @@ impl RetryAfter {
     ///
     /// let mut headers = HeaderMap::new();
     /// headers.insert("retry-after", "3600".parse().unwrap());
-    /// let asked = RetryAfter::at_most(Duration::from_secs(60)).read(StatusCode::TOO_MANY_REQUESTS, &headers);
-    /// assert_eq!(asked, Some(Duration::from_secs(60)));
+    /// let asked = RetryAfter::at_most(Duration::from_secs(60))?.read(StatusCode::TOO_MANY_REQUESTS, &headers);
+    /// assert_eq!(asked.duration(), Some(Duration::from_secs(60)));
+    /// assert!(RetryAfter::at_most(Duration::ZERO).is_err_and(|error| error.is_invalid()));
+    /// # Ok::<(), tower_distributed::Error>(())
     /// ```
-    #[must_use]
-    pub fn at_most(longest: Duration) -> Self {
-        Self { longest }
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if it is not 1 s to 366 days.
+    pub fn at_most(longest: Duration) -> Result<Self, Error> {
+        Self::default().with_longest(longest)
     }
 
-    /// Returns the time that the response asks its client to wait. `None` if its status is not 429 or 503, or if it has no
-    /// `Retry-After` or `retry-after-ms`.
+    pub(super) fn with_longest(self, longest: Duration) -> Result<Self, Error> {
+        Ok(Self { longest: Block::longest(longest)?, ..self })
+    }
+
+    /// Sets the statuses that count. Default: all from 400 to 599.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use tower_distributed::response::RetryAfter;
+    ///
+    /// let refusals = RetryAfter::default().statuses([StatusCode::TOO_MANY_REQUESTS, StatusCode::FORBIDDEN])?;
+    /// assert!(RetryAfter::default().statuses([StatusCode::FOUND]).is_err_and(|error| error.is_invalid()));
+    /// # let _ = refusals;
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if one of them is not 400 to 599.
+    pub fn statuses(self, statuses: impl IntoIterator<Item = StatusCode>) -> Result<Self, Error> {
+        Ok(Self { statuses: Some(Statuses::new(statuses)?), ..self })
+    }
+
+    /// Returns the time that the response asks its client to wait.
     #[must_use]
-    pub fn read(&self, status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
-        if !matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            return None;
+    pub fn read(&self, status: StatusCode, headers: &HeaderMap) -> Block {
+        let mut block = Block::default();
+        if !self.counts(status) {
+            return block;
         }
-        let number = |text: &str| {
-            let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-            // More than a number holds is more than is believed.
-            is_number.then(|| text.parse().unwrap_or(u64::MAX))
-        };
-        let text = |name: &str| Some(headers.get(name)?.to_str().ok()?.trim());
-        let millis = text("retry-after-ms").and_then(number).map(Duration::from_millis);
-        let after = millis.or_else(|| {
-            let told = text(RETRY_AFTER.as_str())?;
-            number(told)
-                .map(Duration::from_secs)
-                .or_else(|| httpdate::parse_http_date(told).ok()?.duration_since(now_by(headers)).ok())
-        });
-        Some(after?.min(self.longest))
+        for (name, unit) in [("retry-after-ms", 1_000_000), ("retry-after", 1_000_000_000)] {
+            if !headers.contains_key(name) {
+                continue;
+            }
+            let origin = Origin::of(headers);
+            for text in texts(headers, name) {
+                let Some(wait) = text.and_then(|text| wait(text, unit, origin.made)) else {
+                    block.ignored += 1;
+                    continue;
+                };
+                // Of several, the longest counts.
+                let left = wait.saturating_sub(origin.age).min(self.longest);
+                block.duration = block.duration.max(Some(left));
+            }
+            if block.duration.is_some() {
+                block.ignored += origin.ignored;
+                break;
+            }
+        }
+        block
+    }
+
+    fn counts(&self, status: StatusCode) -> bool {
+        match &self.statuses {
+            Some(statuses) => statuses.have(status),
+            None => Statuses::place(status).is_some(),
+        }
+    }
+
+    pub(super) fn longest(&self) -> Duration {
+        self.longest
+    }
+
+    /// Whether a response with this status is a refusal, also without the fields.
+    pub(super) fn is_refusal(&self, status: StatusCode) -> bool {
+        match &self.statuses {
+            Some(statuses) => statuses.have(status),
+            // GitHub refuses with 403.
+            None => matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::FORBIDDEN),
+        }
+    }
+}
+
+/// Some of the statuses from 400 to 599, a bit for each.
+#[derive(Clone, Copy, Debug)]
+struct Statuses([u64; 4]);
+
+impl Statuses {
+    fn new(statuses: impl IntoIterator<Item = StatusCode>) -> Result<Self, Error> {
+        let mut bits = [0; 4];
+        for status in statuses {
+            let place = Self::place(status).ok_or_else(|| {
+                let status = status.as_u16();
+                Error::invalid(format!("the status of a refusal must be 400 to 599, is {status}"))
+            })?;
+            bits[place / 64] |= 1 << (place % 64);
+        }
+        Ok(Self(bits))
+    }
+
+    fn place(status: StatusCode) -> Option<usize> {
+        usize::from(status.as_u16()).checked_sub(400).filter(|place| *place < 200)
+    }
+
+    fn have(&self, status: StatusCode) -> bool {
+        Self::place(status).is_some_and(|place| self.0[place / 64] & (1 << (place % 64)) != 0)
     }
 }
 
 impl<B> BlockOnResponse<Response<B>> for RetryAfter {
-    fn block_on_response(&self, response: &Response<B>) -> Option<Duration> {
+    fn block_on_response(&self, response: &Response<B>) -> Block {
         self.read(response.status(), response.headers())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::SystemTime;
-
-    use super::*;
-
-    fn observed(status: u16, told: &str) -> Option<Duration> {
-        let response = Response::builder().status(status).header(RETRY_AFTER, told).body(()).unwrap();
-        RetryAfter::at_most(Duration::from_secs(100)).block_on_response(&response)
-    }
-
-    #[test]
-    fn seconds_and_dates_are_understood_and_capped() {
-        assert_eq!(observed(429, "7"), Some(Duration::from_secs(7)));
-        assert_eq!(observed(503, "700"), Some(Duration::from_secs(100)));
-        assert_eq!(observed(503, "99999999999999999999999"), Some(Duration::from_secs(100)));
-        assert_eq!(observed(429, "-7").or(observed(429, "")), None);
-        let soon = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(50));
-        assert!(observed(429, &soon).is_some_and(|after| after > Duration::from_secs(40)));
-        assert_eq!(observed(429, "Sun, 06 Nov 1994 08:49:37 GMT"), None);
-        assert_eq!(observed(429, "soon"), None);
-        assert_eq!(observed(200, "7"), None);
-        let response =
-            Response::builder().status(429).header(RETRY_AFTER, "7").header("retry-after-ms", "6100");
-        let read = RetryAfter::default().block_on_response(&response.body(()).unwrap());
-        assert_eq!(read, Some(Duration::from_millis(6100)));
     }
 }

@@ -16,7 +16,7 @@ use crate::{Error, Key, Quota, TokenBucket};
 /// When a key is banned, and for how long.
 ///
 /// A ban is a [block](TokenBucket::block_for) of the key's bucket, in all processes. Refusals during a ban do not
-/// count. Refusals are counted in the same store, in the background, so some more requests may be refused before
+/// count, nor do those by a quota of 0. Refusals are counted in the same store, in the background, so some more requests may be refused before
 /// the ban starts.
 ///
 /// ```
@@ -77,6 +77,7 @@ pub(super) struct Bans {
 impl Bans {
     pub(super) fn new(bucket: &TokenBucket, ban: Ban) -> Result<Self, Error> {
         let Ban { refusals, span, longest } = ban;
+        in_range("the number of refusals before a ban", 1.., "at least 1", refusals)?;
         in_range("the longest ban", span.., format_args!("at least {span:?}"), longest)?;
         let told = |error: Error| {
             Error::invalid(format!("invalid ban after {refusals} refusals for {span:?}: {error}"))

@@ -121,7 +121,7 @@ where
                             let acquire = settings.limiter.acquire(quotas.as_ref(), key, *cost);
                             State::asking(acquire, inner, request)
                         }
-                        Err(error) if !settings.passes_without_key(&error) => {
+                        Err(error) if !settings.passes_undecided(&error) => {
                             return Poll::Ready(layer.refuse::<S::Error>(error.into()));
                         }
                         Ok(None) | Err(_) => State::unlimited(&mut inner, request),

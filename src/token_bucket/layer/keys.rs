@@ -21,22 +21,30 @@ pub trait KeyExtractors<Req, const N: usize> {
 }
 
 impl Limiter {
-    /// Extracts the key of a request, with the extractor of each limit.
+    /// Extracts the key of a request, with the extractor of each limit. `first` changes the key of the first limit.
     pub(in crate::token_bucket) fn key_of<Req>(
         &self,
         extractors: &[DynKey<Req>],
         request: &Req,
+        first: impl Fn(Extracted) -> Extracted,
     ) -> Extracted {
         match (self, extractors) {
-            (Self::One(_), [key]) => key.extract(request),
-            (_, keys) => extract_all(keys, request),
+            (Self::One(_), [key]) => first(key.extract(request)),
+            (_, keys) => extract_all(keys, request, first),
         }
     }
 }
 
 /// Extracts the key for each limit, and combines them into one key.
-fn extract_all<Req>(extractors: &[DynKey<Req>], request: &Req) -> Extracted {
-    let extracted = extractors.iter().map(|extractor| extractor.extract(request));
+fn extract_all<Req>(
+    extractors: &[DynKey<Req>],
+    request: &Req,
+    first: impl Fn(Extracted) -> Extracted,
+) -> Extracted {
+    let extracted = extractors.iter().enumerate().map(|(limit, extractor)| {
+        let key = extractor.extract(request);
+        if limit == 0 { first(key) } else { key }
+    });
     let extracted: SmallVec<[Extracted; 3]> = extracted.collect();
     if extracted.iter().any(|one| matches!(one, Extracted::Pending(_))) {
         let keys = try_join_all(extracted);

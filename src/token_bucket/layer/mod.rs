@@ -1,6 +1,7 @@
 //! The rate limit layer. See the public module `token_bucket`.
 
 mod ban;
+mod chosen;
 mod future;
 mod hooks;
 mod keys;
@@ -11,8 +12,9 @@ mod settings;
 mod settle;
 
 pub use self::ban::Ban;
-pub use self::hooks::BlockOnResponse;
+pub use self::chosen::{ChooseQuotas, ChosenQuotas, IntoQuotas};
+pub use self::hooks::{Block, BlockOnResponse};
 pub use self::keys::KeyExtractors;
-pub use self::quotas::{ChooseQuotas, ChosenQuotas, QuotaTable};
+pub use self::quotas::QuotaTable;
 pub use self::settings::RateLimitLayer;
 pub use crate::middleware::Cost;

@@ -1,118 +1,15 @@
 //! The quotas of a request.
 
 use std::collections::HashMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
+use smallvec::SmallVec;
 
+use super::chosen::{ChooseQuotas, ChosenQuotas};
 use super::settings::RateLimitLayer;
 use crate::fleet::FleetSetting;
-use crate::middleware::key::{DynKey, KeyFn};
-use crate::{Error, Extracted, IntoKey as _, Key, KeyExtractor, Quotas};
-
-/// Chooses the quotas of a request. Implemented by functions and closures from `&Req` to [`Quotas`], an `Option` of
-/// them, or a boxed future of an `Option` of them.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` does not choose the quotas of a `{Req}`",
-    note = "pass a closure with a typed argument that returns `Quotas` or `Option<Quotas>`",
-    note = "to look up quotas asynchronously, return `Box::pin(future)`"
-)]
-pub trait ChooseQuotas<Req> {
-    /// Returns the quotas, or the future of them.
-    fn quotas(&self, request: &Req) -> ChosenQuotas;
-}
-
-/// A [`ChooseQuotas`] whose type is erased.
-pub(super) type DynQuotas<Req> = Arc<dyn ChooseQuotas<Req> + Send + Sync>;
-
-impl<Req, F, Q> ChooseQuotas<Req> for F
-where
-    F: Fn(&Req) -> Q,
-    Q: Into<ChosenQuotas>,
-{
-    fn quotas(&self, request: &Req) -> ChosenQuotas {
-        self(request).into()
-    }
-}
-
-/// The quotas that apply to the whole fleet at the moment.
-impl<Req> ChooseQuotas<Req> for FleetSetting<Quotas> {
-    fn quotas(&self, _: &Req) -> ChosenQuotas {
-        self.current().into()
-    }
-}
-
-/// What a [`ChooseQuotas`] returns. `None`: the quotas that were set before, or those of the bucket.
-#[must_use = "quotas that are looked up are a future"]
-pub enum ChosenQuotas {
-    /// The quotas are known.
-    Ready(Option<Quotas>),
-    /// The quotas are looked up.
-    Pending(BoxFuture<'static, Option<Quotas>>),
-}
-
-impl ChosenQuotas {
-    /// Returns these quotas, or others if they are `None`.
-    pub(crate) fn or(self, other: impl FnOnce() -> Self) -> Self {
-        match self {
-            Self::Ready(None) => other(),
-            Self::Ready(quotas) => Self::Ready(quotas),
-            Self::Pending(quotas) => {
-                let other = other();
-                Self::Pending(Box::pin(async move {
-                    match quotas.await {
-                        None => other.get().await,
-                        quotas => quotas,
-                    }
-                }))
-            }
-        }
-    }
-
-    /// Only quotas that can admit a request of this cost.
-    pub(crate) fn for_cost(self, cost: u32) -> Self {
-        let admits = move |quotas: &Quotas| cost <= quotas.max_cost();
-        match self {
-            Self::Ready(quotas) => Self::Ready(quotas.filter(admits)),
-            Self::Pending(quotas) => Self::Pending(Box::pin(async move { quotas.await.filter(admits) })),
-        }
-    }
-
-    pub(super) async fn get(self) -> Option<Quotas> {
-        match self {
-            Self::Ready(quotas) => quotas,
-            Self::Pending(quotas) => quotas.await,
-        }
-    }
-}
-
-impl From<Quotas> for ChosenQuotas {
-    fn from(quotas: Quotas) -> Self {
-        Self::Ready(Some(quotas))
-    }
-}
-
-impl From<Option<Quotas>> for ChosenQuotas {
-    fn from(quotas: Option<Quotas>) -> Self {
-        Self::Ready(quotas)
-    }
-}
-
-impl<F: Future<Output = Option<Quotas>> + Send + 'static> From<Pin<Box<F>>> for ChosenQuotas {
-    fn from(quotas: Pin<Box<F>>) -> Self {
-        Self::Pending(quotas)
-    }
-}
-
-impl From<BoxFuture<'static, Option<Quotas>>> for ChosenQuotas {
-    fn from(quotas: BoxFuture<'static, Option<Quotas>>) -> Self {
-        Self::Pending(quotas)
-    }
-}
-
-debug!(ChosenQuotas);
+use crate::middleware::key::KeyFn;
+use crate::{Error, Extracted, IntoKey as _, Key, Quotas};
 
 /// Quotas by name, for example of a route or a method. Cloning is cheap.
 ///
@@ -200,33 +97,71 @@ impl From<FleetSetting<QuotaTable>> for Table {
     }
 }
 
-/// Returns the name and the quotas of the row of a request, if it is in a row.
-type Row<Req> = Arc<dyn Fn(&Req) -> Result<Option<(Key, Quotas)>, Error> + Send + Sync>;
+/// The name and the quotas of a row.
+type Row = (Key, Quotas);
 
-/// The key of a request in a table; see [`quota_table`](super::RateLimitLayer::quota_table).
-struct InTable<Req> {
-    row: Row<Req>,
-    key: DynKey<Req>,
+/// Returns the row of a request, if it is in one.
+type FindRow<Req> = Arc<dyn Fn(&Req) -> Result<Option<Row>, Error> + Send + Sync>;
+
+/// How a layer chooses quotas.
+pub(super) enum Choice<Req> {
+    By(Arc<dyn ChooseQuotas<Req> + Send + Sync>),
+    InTable(FindRow<Req>),
 }
 
-impl<Req> KeyExtractor<Req> for InTable<Req> {
-    fn extract(&self, request: &Req) -> Extracted {
-        let row = match (self.row)(request) {
-            Ok(row) => row,
-            Err(error) => return Extracted::Ready(Err(error)),
-        };
-        // Each row has its own bucket. No key of a request outside of the table can equal one of a row, regardless
-        // of the keys that clients choose.
-        self.key.extract(request).map(|key| match row {
-            Some((name, _)) => Key::of([name, key]),
-            None => Key::of([key]),
+impl<Req> Clone for Choice<Req> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::By(quotas) => Self::By(Arc::clone(quotas)),
+            Self::InTable(row) => Self::InTable(Arc::clone(row)),
+        }
+    }
+}
+
+/// The row of a request in each table of a layer, in the order of the tables. A table is read once for each request, so that the
+/// bucket and the quotas are of the same version of it.
+pub(super) struct Rows(SmallVec<[Option<Row>; 1]>);
+
+impl Rows {
+    /// The key of the first limit. Each row has its own bucket. No key of a request outside of a table can equal one of a row,
+    /// regardless of the keys that clients choose.
+    pub(super) fn key(&self, key: Extracted) -> Extracted {
+        self.0.iter().fold(key, |key, row| {
+            let name = row.as_ref().map(|(name, _)| name.clone());
+            key.map(|key| match name {
+                Some(name) => Key::of([name, key]),
+                None => Key::of([key]),
+            })
         })
     }
 }
 
 impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
-    /// Sets the quotas of a request, by a closure from `&Req` to [`Quotas`](crate::Quotas), an `Option` of them, or a
-    /// boxed future of an `Option` of them. Default, and for `None`: the quotas of the bucket.
+    /// Looks a request up in the tables.
+    pub(super) fn rows_of(&self, request: &Req) -> Result<Rows, Error> {
+        let rows = self.quotas.iter().filter_map(|choice| match choice {
+            Choice::By(_) => None,
+            Choice::InTable(row) => Some(row(request)),
+        });
+        rows.collect::<Result<_, _>>().map(Rows)
+    }
+
+    /// The quotas of a request with these rows. What was set later is asked first.
+    pub(super) fn quotas_of(&self, request: &Req, mut rows: Rows) -> ChosenQuotas {
+        self.quotas.iter().rev().fold(ChosenQuotas::NONE, |chosen, choice| match choice {
+            Choice::By(earlier) => chosen.or(|| earlier.quotas(request)),
+            Choice::InTable(_) => {
+                let row = rows.0.pop().flatten();
+                chosen.or(|| ChosenQuotas::Ready(Ok(row.map(|(_, quotas)| quotas))))
+            }
+        })
+    }
+}
+
+impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
+    /// Sets the quotas of a request, by a closure from `&Req` to [`Quotas`](crate::Quotas), an `Option` of them, a `Result` of
+    /// either, or a boxed future of one of these. Default, and for `None`: the quotas of the bucket. An error
+    /// [refuses the request](crate::token_bucket::IntoQuotas).
     ///
     /// If this is called more than once, or with [`quota_table`](Self::quota_table), what was set later is asked first;
     /// for `None`, what was set before applies.
@@ -252,21 +187,31 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// # Ok(()) }
     /// ```
     ///
-    /// With a future, the request waits for the lookup, for example of the plan of a customer in a database. Cache the
-    /// results.
+    /// With a future, the request waits for the lookup, for example of the plan of a customer in a database. Give it a time
+    /// limit, and cache the results. While the database is away, requests are refused with 503, and not under the quotas of
+    /// another plan.
     ///
     /// ```
-    /// # use tower_distributed::{Quota, Quotas, RateLimitLayer, Store, TokenBucket};
-    /// # fn main() -> Result<(), tower_distributed::Error> {
-    /// async fn plan(customer: String) -> Option<Quotas> {
-    ///     let text = if customer == "acme" { "100/s" } else { "10/s" }; // from a database
-    ///     text.parse().ok()
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use tower_distributed::{Quota, Quotas, RateLimitLayer, Refusal, RefusalKind, Store, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// async fn plan(customer: String) -> Result<Option<Quotas>, std::io::Error> {
+    ///     match &*customer { // from a database
+    ///         "acme" => Ok("100/s".parse().ok()),
+    ///         "away" => Err(std::io::ErrorKind::NotConnected.into()),
+    ///         _ => Ok(None), // the quotas of the bucket
+    ///     }
     /// }
     ///
     /// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(1))?;
-    /// let layer = RateLimitLayer::new(bucket, |customer: &String| customer.clone())
+    /// let limit = RateLimitLayer::new(bucket, |customer: &String| customer.clone())
     ///     .quotas(|customer: &String| Box::pin(plan(customer.clone())));
-    /// # let _: RateLimitLayer<_, ()> = layer;
+    /// let service = limit.layer(service_fn(async |_: String| Ok::<_, std::io::Error>("handled")));
+    ///
+    /// assert_eq!(service.clone().oneshot("acme".into()).await?, "handled");
+    /// let error = service.oneshot("away".into()).await.unwrap_err();
+    /// assert_eq!(error.downcast_ref().map(Refusal::kind), Some(RefusalKind::LookUpFailed));
     /// # Ok(()) }
     /// ```
     ///
@@ -291,7 +236,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// ```
     #[must_use]
     pub fn quotas(mut self, quotas: impl ChooseQuotas<Req> + Send + Sync + 'static) -> Self {
-        self.quotas.push(Arc::new(quotas));
+        self.quotas.push(Choice::By(Arc::new(quotas)));
         self
     }
 
@@ -318,16 +263,12 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     pub fn quota_table<N>(mut self, table: impl Into<Table>, name: N) -> Self
     where
         N: for<'a> KeyFn<&'a Req> + Send + Sync + 'static,
-        Req: 'static,
     {
         let table = table.into();
-        let row: Row<Req> = Arc::new(move |request| {
+        self.quotas.push(Choice::InTable(Arc::new(move |request| {
             let Some(name) = name(request).into_key()? else { return Ok(None) };
             Ok(table.get(&name).map(|quotas| (name, quotas)))
-        });
-        if let Some(first) = Arc::make_mut(&mut self.keys).first_mut() {
-            *first = Arc::new(InTable { row: Arc::clone(&row), key: Arc::clone(first) });
-        }
-        self.quotas(move |request: &Req| Some(row(request).ok()??.1))
+        })));
+        self
     }
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use tower::Service;
 
+use super::chosen::ChosenQuotas;
 use super::future::{Passing, ResponseFuture, State};
-use super::quotas::ChosenQuotas;
 use super::settings::RateLimitLayer;
 use crate::middleware::{Middleware, give_up_ready, take_ready};
 use crate::telemetry::Outcome;
 use crate::token_bucket::limiter::Begun;
-use crate::{Extracted, Reject};
+use crate::{Error, Extracted, Reject};
 
 impl<S, Req, Res, R> Middleware<S, Req> for RateLimitLayer<Req, Res, R>
 where
@@ -39,30 +39,29 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         if cost == 0 {
             return State::unlimited(inner, request);
         }
-        let key = match self.key_of(&request) {
+        let rows = match self.rows_of(&request) {
+            Ok(rows) => rows,
+            Err(error) => return self.undecided(inner, request, error),
+        };
+        let key = match self.key_of(&request, &rows) {
             Extracted::Ready(Ok(Some(key))) => key,
             Extracted::Ready(Ok(None)) => return State::unlimited(inner, request),
-            Extracted::Ready(Err(error)) => {
-                if settings.passes_without_key(&error) {
-                    return State::unlimited(inner, request);
-                }
-                give_up_ready(inner);
-                return State::Refused { refusal: Some(error.into()) };
-            }
+            Extracted::Ready(Err(error)) => return self.undecided(inner, request, error),
             pending => {
-                let (limiter, quotas) = (settings.limiter.clone(), self.quotas_of(&request));
+                let (limiter, quotas) = (settings.limiter.clone(), self.quotas_of(&request, rows));
                 let asked = async move {
                     let Some(key) = pending.await? else { return Ok(None) };
-                    let quotas = limiter.learned_or(&key, cost, quotas);
-                    Ok(Some((key, quotas.get().await)))
+                    let quotas = limiter.learned_or(&key, cost, quotas).get().await?;
+                    Ok(Some((key, quotas)))
                 };
                 return State::looking_up(Box::pin(asked), cost, inner, request);
             }
         };
-        let quotas = match settings.limiter.learned_or(&key, cost, self.quotas_of(&request)) {
-            ChosenQuotas::Ready(quotas) => quotas,
+        let quotas = match settings.limiter.learned_or(&key, cost, self.quotas_of(&request, rows)) {
+            ChosenQuotas::Ready(Ok(quotas)) => quotas,
+            ChosenQuotas::Ready(Err(error)) => return self.undecided(inner, request, error),
             pending => {
-                let asked = async move { Ok(Some((key, pending.get().await))) };
+                let asked = async move { Ok(Some((key, pending.get().await?))) };
                 return State::looking_up(Box::pin(asked), cost, inner, request);
             }
         };
@@ -83,5 +82,14 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
                 State::Refused { refusal: Some(refusal) }
             }
         }
+    }
+
+    /// What becomes of a request whose key or quotas cannot be had.
+    fn undecided<S: Service<Req> + Clone>(&self, inner: &mut S, request: Req, error: Error) -> State<S, Req> {
+        if self.settings.passes_undecided(&error) {
+            return State::unlimited(inner, request);
+        }
+        give_up_ready(inner);
+        State::Refused { refusal: Some(error.into()) }
     }
 }

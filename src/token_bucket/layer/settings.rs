@@ -9,7 +9,7 @@ use tower_layer::Layer;
 use super::ban::{Ban, Bans};
 use super::hooks::Hooks;
 use super::keys::KeyExtractors;
-use super::quotas::DynQuotas;
+use super::quotas::Choice;
 use crate::middleware::away::Away;
 use crate::middleware::key::DynKey;
 use crate::middleware::{Cost, Layered};
@@ -69,7 +69,7 @@ pub struct RateLimitLayer<Req, Res, R = AsError> {
     /// `None`: every request costs one token.
     pub(super) cost: Option<Arc<dyn Cost<Req> + Send + Sync>>,
     /// The last one that chooses quotas applies; if none does, those of the bucket.
-    pub(super) quotas: Vec<DynQuotas<Req>>,
+    pub(super) quotas: Vec<Choice<Req>>,
     pub(super) hooks: Hooks<Req, Res>,
     pub(super) reject: R,
 }

@@ -1,7 +1,8 @@
 //! What a layer does with a request, by its settings.
 
 use super::future::Passing;
-use super::quotas::ChosenQuotas;
+use super::hooks::Block;
+use super::quotas::Rows;
 use super::settings::{RateLimitLayer, Settings};
 use crate::middleware::away::Away;
 use crate::telemetry::Outcome;
@@ -14,8 +15,8 @@ impl Settings {
         if self.shadow && !may_pass { Outcome::Shadowed } else { outcome }
     }
 
-    /// Counts a request whose extractor failed. Returns whether it passes.
-    pub(super) fn passes_without_key(&self, error: &Error) -> bool {
+    /// Counts a request whose key or quotas cannot be had. Returns whether it passes.
+    pub(super) fn passes_undecided(&self, error: &Error) -> bool {
         let decisions = self.limiter.decisions();
         decisions.tell_unextracted(error);
         decisions.count(self.counted(Outcome::of_error(error), false));
@@ -34,13 +35,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         self.cost.as_ref().map_or(1, |cost| cost.cost(request))
     }
 
-    pub(super) fn key_of(&self, request: &Req) -> Extracted {
-        self.settings.limiter.key_of(&self.keys, request)
-    }
-
-    pub(super) fn quotas_of(&self, request: &Req) -> ChosenQuotas {
-        let quotas = self.quotas.iter().rev();
-        quotas.fold(ChosenQuotas::Ready(None), |chosen, earlier| chosen.or(|| earlier.quotas(request)))
+    pub(super) fn key_of(&self, request: &Req, rows: &Rows) -> Extracted {
+        self.settings.limiter.key_of(&self.keys, request, |first| rows.key(first))
     }
 
     /// Turns a refusal into a response or an error, with the fields of the layer.
@@ -104,6 +100,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         if let Some(bans) = &self.settings.ban
             && !self.settings.shadow
             && limit == 0
+            && !decision.is_closed()
         {
             bans.refused(self.settings.limiter.first(), key, decision);
         }
@@ -131,9 +128,14 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         if let (Some(learned), Passing::Admitted { decision, by_share: false }) = (&learned, passing) {
             settings.limiter.learn(decision, learned);
         }
-        let blocks = hooks.block_on_response.iter().filter_map(|hook| hook.block_on_response(response));
-        let blocks = blocks.chain(learned.and_then(|learned| learned.retry_after()));
-        if let (Some(duration), Some(key)) = (blocks.max(), key) {
+        let mut blocks = learned.map_or_else(Block::default, |learned| learned.block());
+        for hook in &hooks.block_on_response {
+            let block = hook.block_on_response(response);
+            blocks.duration = blocks.duration.max(block.duration);
+            blocks.ignored += block.ignored;
+        }
+        settings.limiter.first().upstream_ignored(blocks.ignored);
+        if let (Some(duration), Some(key)) = (blocks.duration.filter(|block| !block.is_zero()), key) {
             if let Away::LocalShare(local) = &settings.on_store_failure {
                 local.block(key, duration);
             }

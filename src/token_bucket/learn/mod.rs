@@ -7,8 +7,10 @@ mod table;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Block;
 use super::quota::is_quotable;
 
+use self::plan::SECOND;
 pub(super) use self::plan::{Plan, Planner};
 #[cfg(test)]
 pub(super) use self::step::Learn;
@@ -53,6 +55,15 @@ impl Learned {
         self.retry_after
     }
 
+    /// The latest reset of those that may be of a longer window than they seem.
+    fn doubtful_reset(&self) -> Option<Duration> {
+        self.policies.iter().filter(|policy| policy.is_doubtful).filter_map(|policy| policy.reset).max()
+    }
+
+    pub(crate) fn block(&self) -> Block {
+        Block { duration: self.retry_after, ignored: self.ignored }
+    }
+
     /// Returns how many header fields or items of a field were ignored, because they are broken or out of range.
     #[must_use]
     pub fn ignored(&self) -> u64 {
@@ -74,6 +85,8 @@ pub(crate) struct Policy {
     pub(crate) reset: Option<Duration>,
     /// What is counted: `requests`, `tokens`.
     pub(crate) unit: String,
+    /// Whether the window may be longer, because each window has such a reset at its end.
+    pub(crate) is_doubtful: bool,
     /// Whose limit it is.
     pub(crate) partition: Option<Vec<u8>>,
     /// Whether the upstream's limit is known to refill token by token. Then `reset` says when it is full.

@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::{Learned, Policy};
-use crate::token_bucket::Decision;
 use crate::token_bucket::quota::{Limit, repeated};
+use crate::token_bucket::{Block, Decision};
 use crate::{Quota, Quotas};
 
 /// How policies become quotas.
@@ -18,7 +18,7 @@ pub(crate) struct Planner {
 
 impl Default for Planner {
     fn default() -> Self {
-        Self { burst_percent: 1, longest: Duration::from_secs(300) }
+        Self { burst_percent: 1, longest: Block::LONGEST }
     }
 }
 
@@ -52,7 +52,7 @@ impl Numbers {
 const USED: u64 = 97;
 
 /// The resolution of a told reset.
-const SECOND: Duration = Duration::from_secs(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 /// Further policies are not learned.
 const MOST_QUOTAS: usize = 8;

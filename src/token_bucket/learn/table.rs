@@ -5,14 +5,15 @@ mod tests;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::step::{Learn, Memory, Remembered};
-use super::{Learned, Plan};
+use super::{Learned, Plan, SECOND};
 use crate::store::{Client, Namespace};
 use crate::sync::lock;
-use crate::telemetry::{Event, Often};
 use crate::token_bucket::Decision;
 use crate::token_bucket::TokenBucket;
+use crate::token_bucket::calls::to_micros;
 use crate::token_bucket::layer::ChosenQuotas;
 use crate::{Error, Key, Quotas, Store, clock};
 
@@ -23,8 +24,6 @@ pub(crate) struct LearnedQuotas(Arc<Inner>);
 struct Inner {
     client: Client<Learn>,
     known: Mutex<HashMap<Key, Known>>,
-    ignored: Often,
-    clamped: Often,
 }
 
 /// What this process knows of one key. Times are those of [`clock::micros`].
@@ -36,6 +35,8 @@ struct Known {
     asked_at: Option<i64>,
     /// When this process last sent other quotas than it knew.
     changed_at: i64,
+    /// After an answer that told a window by its end: when the next one begins, by the clock of the store.
+    next_window: Option<i64>,
     /// When the latest request was charged whose response told `quotas`, by the clock of the store.
     confirmed: i64,
 }
@@ -58,19 +59,14 @@ impl LearnedQuotas {
     /// Those of the buckets of the namespace `name`.
     pub(crate) fn new(store: &Store, name: &str) -> Self {
         let namespace: Namespace<Memory> = Namespace::open(store, &format!("{name}.learned"));
-        Self(Arc::new(Inner {
-            client: namespace.client(),
-            known: Mutex::default(),
-            ignored: Often::new(name, Event::UpstreamLimitIgnored),
-            clamped: Often::new(name, Event::UpstreamLimitClamped),
-        }))
+        Self(Arc::new(Inner { client: namespace.client(), known: Mutex::default() }))
     }
 
     /// The learned quotas of a key. They are read from the store for the first request, and then now and then in the
     /// background. If the store cannot say, there are none.
     pub(crate) fn of(&self, key: &Key) -> ChosenQuotas {
         if let Some(remembered) = self.0.client.step(key, Learn::read) {
-            return ChosenQuotas::Ready(remembered.ok().and_then(|remembered| parsed(&remembered)));
+            return ChosenQuotas::Ready(Ok(remembered.ok().and_then(|remembered| parsed(&remembered))));
         }
         let now = clock::micros();
         let found = lock(&self.0.known).get_mut(key).map(|known| {
@@ -80,7 +76,7 @@ impl LearnedQuotas {
         let Some((quotas, due)) = found else {
             let this = self.clone();
             let (reading, key) = (self.0.client.run(key.clone(), Learn::read()), key.clone());
-            return ChosenQuotas::Pending(Box::pin(async move { this.0.read(&key, reading.await) }));
+            return ChosenQuotas::Pending(Box::pin(async move { Ok(this.0.read(&key, reading.await)) }));
         };
         if let Some(order) = due {
             // What was told all the time is not undone by an older response that another process got late.
@@ -88,7 +84,7 @@ impl LearnedQuotas {
             let learn = Learn { order, quotas: confirmed.unwrap_or_default(), corrects: false };
             self.send(key.clone(), learn, |_| {});
         }
-        ChosenQuotas::Ready(quotas)
+        ChosenQuotas::Ready(Ok(quotas))
     }
 
     /// The learned quotas of a key, as far as this process knows.
@@ -101,14 +97,9 @@ impl LearnedQuotas {
 
     /// Learns from the response to a request for `key`, which `bucket` has admitted by a decision.
     pub(crate) fn learn(&self, bucket: &TokenBucket, key: &Key, decision: &Decision, learned: &Learned) {
-        if learned.ignored > 0 {
-            self.0.ignored.tell(format_args!("{} fields of a response cannot be read", learned.ignored));
-        }
         let known = self.known(key);
         let plan = Plan::of(learned, known.as_ref());
-        if plan.clamped > 0 {
-            self.0.clamped.tell(format_args!("{} limits of a response are out of range", plan.clamped));
-        }
+        bucket.clients.upstream.clamped(plan.clamped);
         let Some(quotas) = plan.quotas.clone() else { return };
         let (missing, order) = (plan.missing(decision), decision.state.now);
         let (corrects, now) = (missing.iter().any(|missing| *missing > 0), clock::micros());
@@ -118,13 +109,17 @@ impl LearnedQuotas {
             let Some(known) = slot(&mut all, key, now) else { return };
             if !changes {
                 known.confirmed = order.max(known.confirmed);
+            } else if let Some(reset) = learned.doubtful_reset() {
+                if known.is_doubtful(order, reset) {
+                    return;
+                }
             }
             let may_change = changes && (known.changed_at == 0 || now - known.changed_at > CHANGE_AFTER);
             if !(may_change || corrects) || !known.ask(now) {
                 return;
             }
             if changes {
-                known.changed_at = now;
+                (known.changed_at, known.next_window) = (now, None);
             }
             // Requests that are decided before the answer is here would wait by the configured quotas.
             if order > 0 {
@@ -182,6 +177,18 @@ impl Inner {
 }
 
 impl Known {
+    /// Whether a window may be longer than it seems by the answer to a request charged at `order`, because it ends in `reset`.
+    /// It is as short if it has begun a moment ago: after another such answer, its end, and not much longer.
+    fn is_doubtful(&mut self, order: i64, reset: Duration) -> bool {
+        let moment = if reset > SECOND { 20 * SECOND } else { 5 * SECOND };
+        let since = self.next_window.map(|next| order - next);
+        let has_begun = since.is_some_and(|since| since > 0 && since <= to_micros(moment));
+        if !has_begun && since.is_none_or(|since| since > 0) {
+            self.next_window = Some(order + to_micros(reset.saturating_add(SECOND)));
+        }
+        !has_begun
+    }
+
     /// Whether a call may be sent. One is in flight at a time.
     fn ask(&mut self, now: i64) -> bool {
         let is_free = self.asked_at.is_none_or(|asked| now - asked > GIVEN_UP);

@@ -26,7 +26,7 @@ pub(super) fn set(limits: SmallVec<[Limit; 1]>) -> Arc<Set> {
     let (hasher, known) = &*KNOWN;
     let mut hash = hasher.build_hasher();
     for limit in &limits {
-        (&limit.name, limit.burst, limit.num, limit.den).hash(&mut hash);
+        (&limit.name, limit.burst, limit.num, limit.den, limit.is_closed).hash(&mut hash);
     }
     let hash = hash.finish();
     let mut known = lock(known);

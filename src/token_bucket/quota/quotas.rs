@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
-use super::{Calendar, DEFAULT_NAME, Limit, MAX_SPAN, Pace, Quota, Tokens, equal};
+use super::{Calendar, DEFAULT_NAME, Limit, MAX_SPAN, Quota, Tokens, equal};
 use crate::Error;
 use crate::setters::in_range;
 use crate::store::packed;
@@ -21,7 +21,7 @@ use crate::store::packed;
 /// use tower_distributed::{Quota, Quotas};
 ///
 /// let free = Quotas::new([Quota::per_second(10), Quota::per_hour(1000).burst(100)])?;
-/// assert!(Quotas::new([Quota::per_second(0)]).is_err_and(|error| error.is_invalid()));
+/// assert!(Quotas::new([]).is_err_and(|error| error.is_invalid()));
 /// # Ok::<(), tower_distributed::Error>(())
 /// ```
 #[derive(Clone)]
@@ -44,7 +44,7 @@ pub(super) struct Set {
 
 impl Set {
     pub(super) fn of(limits: SmallVec<[Limit; 1]>) -> Self {
-        let burst = limits.iter().map(|limit| limit.burst).min().unwrap_or(0);
+        let burst = limits.iter().map(Limit::most).min().unwrap_or(0);
         Self {
             have_windows: limits.iter().any(|limit| Calendar::of(limit).is_some()),
             limits,
@@ -64,7 +64,7 @@ impl Quotas {
     ///
     /// [`is_invalid`](Error::is_invalid) in these cases:
     ///
-    /// * a quota could admit nothing: its rate, period or burst is 0;
+    /// * the period of a quota is 0, or its rate is not 0 or 1e-9 to 1e9 tokens per second;
     /// * a quota would take more than 35 years to refill;
     /// * the start or the offset of a calendar quota is not possible, or another quota has one;
     /// * a name is not valid in a header field, or two quotas have the same name;
@@ -91,7 +91,7 @@ impl Quotas {
             let is_unnamed = quotas.limits().len() == 1 && *quotas.limits()[0].name == *DEFAULT_NAME;
             quotas.limits().iter().map(move |quota| {
                 let name = if is_unnamed { limit.into() } else { format!("{limit}.{}", quota.name).into() };
-                Limit { name, pace: quota.pace }
+                Limit { name, ..quota.clone() }
             })
         });
         Self(equal::set(limits.collect()))
@@ -100,8 +100,9 @@ impl Quotas {
     /// The quotas with these numbers, which a store has stored. `None` if there are none.
     pub(crate) fn stored(tokens: impl ExactSizeIterator<Item = Tokens>) -> Option<Self> {
         let of = tokens.len();
-        let limit =
-            |(position, tokens)| Limit { name: Quota::default_name(position, of), pace: Pace::of(tokens) };
+        let limit = |(position, tokens): (usize, Tokens)| {
+            Limit::new(Quota::default_name(position, of), tokens.burst, tokens.num, tokens.den)
+        };
         (of > 0).then(|| Self(equal::set(tokens.enumerate().map(limit).collect())))
     }
 
@@ -110,10 +111,16 @@ impl Quotas {
         Self(equal::set(self.limits()[places].iter().cloned().collect()))
     }
 
-    /// Returns the largest cost that can be admitted: the smallest burst.
+    /// Returns the largest cost that can be admitted: the smallest burst. 0: the limit is
+    /// [closed](crate::token_bucket#closed-limits).
     #[must_use]
     pub fn max_cost(&self) -> u32 {
         u32::try_from(self.0.burst).unwrap_or(u32::MAX)
+    }
+
+    /// Whether one of them is 0, so that nothing is admitted.
+    pub(crate) fn are_closed(&self) -> bool {
+        self.0.burst == 0
     }
 
     /// Whether one of them is a calendar quota.
@@ -163,6 +170,9 @@ impl Quotas {
     fn divided(&self, parts: NonZeroU32) -> Self {
         let parts = i64::from(parts.get());
         let limits = self.limits().iter().map(|limit| {
+            if limit.is_closed {
+                return limit.clone();
+            }
             let burst = (limit.burst / parts).max(1);
             // At least one token per bucket, and at most 35 years to refill.
             let num = limit.num.saturating_mul(parts).min((MAX_SPAN / burst).saturating_mul(limit.den));

@@ -71,29 +71,41 @@ fn what_does_not_fit_is_rounded_to_the_slower_side_and_hardly() {
 }
 
 #[test]
-fn what_could_admit_nothing_cannot_be_built() {
+fn a_quota_of_zero_is_closed_whatever_its_period() {
+    for text in ["0/s", "0/day", "5/s, burst 0", "0/s, burst 5", "0 in all", "0/month", "0.0/min"] {
+        let quotas: Quotas = text.parse().unwrap();
+        assert_eq!((quotas.to_string().as_str(), quotas.max_cost()), ("0/s", 0), "{text}");
+        assert_eq!(quotas.to_string().parse::<Quotas>().unwrap(), quotas);
+        assert!(quotas.limits()[0].is_closed && quotas.limits()[0].are_valid());
+        assert_eq!(quotas.share(NonZeroU32::new(3).unwrap()), quotas);
+    }
+    let set: Quotas = "5/s; 0/h, named \"exports\"".parse().unwrap();
+    assert_eq!((set.to_string().as_str(), set.max_cost()), ("5/s; 0/s, named \"exports\"", 0));
+    assert_ne!("0/s".parse::<Quotas>().unwrap(), "1/s".parse().unwrap());
+}
+
+#[test]
+fn what_makes_no_sense_cannot_be_built_and_is_told_in_a_sentence() {
     let century = Duration::from_secs(86_400 * 36_525);
     for (quota, named) in [
-        (Quota::per_second(0), "rate must be at least 1"),
-        (Quota::per_second(0).burst(5), "rate must be at least 1"),
-        (Quota::per_second(5).burst(0), "burst must be at least 1"),
         (Quota::new(5, Duration::ZERO), "period must be at least 1 µs"),
         (Quota::new(5, Duration::from_nanos(999)), "period must be at least 1 µs"),
         (Quota::new(1, century), "35 years"),
         (Quota::new(1, Duration::MAX), "35 years"),
         (Quota::per_second_f64(f64::NAN), "1e-9 to 1e9"),
         (Quota::per_second_f64(-1.0), "1e-9 to 1e9"),
-        (Quota::per_second_f64(0.0), "1e-9 to 1e9"),
         (Quota::per_second_f64(f64::INFINITY), "1e-9 to 1e9"),
         (Quota::per_second_f64(1e-9).burst(10), "35 years"),
-        (Quota::non_refilling(0), "burst must be at least 1"),
+        (Quota::new(0, Duration::ZERO), "period must be at least 1 µs"),
+        (Quota::per_calendar_month(0).starting(40), "must be 1 to 31"),
         (Quota::per_second(5).named(""), "name must be printable"),
         (Quota::per_second(5).named("a\"b"), "name must be printable"),
         (Quota::per_second(5).named("a\nb"), "name must be printable"),
     ] {
         let error = Quotas::new([quota.clone()]).unwrap_err();
         assert!(error.is_invalid() && error.to_string().contains(named), "{error}");
-        assert!(error.to_string().contains("Quota {"), "{error}");
+        let begin = format!("invalid quota \"{quota}\": ");
+        assert!(error.to_string().starts_with(&begin), "{error}");
     }
     assert!(Quotas::new([]).unwrap_err().to_string().contains("is 0"));
     assert!(Quotas::new(vec![Quota::per_second(1); 9]).unwrap_err().to_string().contains("is 9"));

@@ -238,6 +238,9 @@ impl fmt::Display for Quotas {
 
 /// The quota with these numbers, without a name. Its period is the shortest unit in which the rate is an integer.
 fn described(limit: &Limit) -> Quota {
+    if limit.is_closed {
+        return Quota::per_second(0);
+    }
     let burst = u32::try_from(limit.burst).unwrap_or(u32::MAX);
     if let Some((unit, calendar)) = calendar::described(limit) {
         return Quota { calendar, ..Quota::calendar(burst, unit) };

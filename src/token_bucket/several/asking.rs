@@ -67,9 +67,14 @@ impl Several {
         }
     }
 
-    /// The decision on a cost of zero, and the error of a cost above the burst.
+    /// The decision on a cost of zero, on any other of a closed limit, and the error of a cost above the burst.
     fn without_state(&self, price: Price) -> Option<Result<Decision, Error>> {
         let terms = &self.limits.terms;
+        let closed =
+            (0..terms.each.len()).find(|limit| price.of(*limit) > 0 && terms.each[*limit].are_closed());
+        if let Some(limit) = closed {
+            return Some(Ok(self.alone(limit, Decision::closed(&terms.each[limit], price.of(limit)))));
+        }
         match price {
             Price::Same(cost) => Decision::without_state(&terms.all, cost),
             Price::Each(costs) => {

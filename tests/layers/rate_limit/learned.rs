@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use tokio::sync::Notify;
@@ -18,6 +19,8 @@ on_each_store!(
     a_policy_is_the_quota_of_its_key_everywhere,
     what_remains_lowers_the_level_and_never_raises_it,
     an_older_response_undoes_nothing,
+    a_stored_response_tells_the_policy_and_no_level,
+    the_end_of_a_window_is_no_window,
     a_refusal_stops_the_fleet,
     what_is_broken_changes_nothing,
     the_first_of_several_limits_is_learned,
@@ -38,6 +41,11 @@ const NINE_HUNDRED_LEFT: Fields =
     &[("ratelimit-policy", "\"default\";q=1000;w=1000"), ("ratelimit", "\"default\";r=900")];
 const NONE_LEFT: Fields =
     &[("ratelimit-policy", "\"default\";q=1000;w=1000"), ("ratelimit", "\"default\";r=0")];
+const STORED: Fields = &[
+    ("ratelimit-policy", "\"default\";q=1000;w=1000"),
+    ("ratelimit", "\"default\";r=0;t=1000"),
+    ("age", "200"),
+];
 const REFUSED: Fields = &[("ratelimit-policy", "\"default\";q=20;w=1"), ("retry-after", "30")];
 const TWO_THOUSAND: Fields = &[("ratelimit-policy", "\"default\";q=2000;w=1000")];
 
@@ -178,6 +186,38 @@ async fn an_older_response_undoes_nothing(stores: Stores) {
     let decision = ask(&client, "/a", &[]).await;
     assert_eq!(decision.state.tightest().limit, 1001);
     assert!(decision.remaining() > 500, "{decision:?}");
+}
+
+async fn a_stored_response_tells_the_policy_and_no_level(stores: Stores) {
+    let bucket = at_most(100, &stores.open());
+    let client = client(RateLimitLayer::new(bucket.clone(), path), half());
+    ask(&client, "/a", STORED).await;
+    learns(&client, 501).await;
+    let before = ask(&client, "/a", STORED).await.remaining();
+    // What it told would have left before this.
+    bucket.block_for("marker", SOON).await.unwrap();
+    let after = ask(&client, "/a", STORED).await.remaining();
+    assert!(before > 400 && after >= before - 1, "{before}, {after}");
+}
+
+/// Near the end of any window, its reset is as near as that of a window of a second.
+async fn the_end_of_a_window_is_no_window(stores: Stores) {
+    for (path, fields) in [
+        ("/0", &[("x-ratelimit-limit", "60"), ("x-ratelimit-reset", "0")] as Fields),
+        ("/1", &[("x-ratelimit-limit", "60"), ("x-ratelimit-reset", "1")]),
+        ("/9", &[("x-ratelimit-limit", "60"), ("x-ratelimit-reset", "9")]),
+    ] {
+        let bucket = at_most(100, &stores.open());
+        let client = client(RateLimitLayer::new(bucket.clone(), self::path), UpstreamLimits::default());
+        ask(&client, path, fields).await;
+        bucket.block_for("marker", SOON).await.unwrap();
+        assert_eq!(limit(&client, path).await, 100, "{path}");
+        // The next window has begun.
+        ask(&client, path, &[("x-ratelimit-limit", "60"), ("x-ratelimit-reset", "59")]).await;
+        eventually("the quota to be learned", SOON, async || limit(&client, path).await == 1).await;
+        let next = ask(&client, path, &[]).await.state.tightest().window.unwrap();
+        assert!(next > Duration::from_secs(1), "one of 60 in a minute, less 3 %: {next:?}");
+    }
 }
 
 async fn a_refusal_stops_the_fleet(stores: Stores) {

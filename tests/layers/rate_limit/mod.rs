@@ -3,6 +3,7 @@
 mod asked;
 mod away;
 mod bounds;
+mod closed;
 mod decided_first;
 mod dropped;
 mod hooks;

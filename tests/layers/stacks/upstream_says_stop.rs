@@ -22,6 +22,8 @@ on_each_store!(
     a_closure_reads_reqwest_responses,
     retry_after_reads_http_responses,
     an_answer_without_retry_after_stops_nobody,
+    whatever_refuses_and_however_it_says_so,
+    what_is_no_refusal_stops_nobody,
     nobody_is_blocked_for_longer_than_is_believed,
 );
 
@@ -105,7 +107,7 @@ async fn retry_after_reads_http_responses(stores: Stores) {
 async fn nobody_is_blocked_for_longer_than_is_believed(stores: Stores) {
     let (url, _) = fed_up(StatusCode::TOO_MANY_REQUESTS, Some("18446744073709551615")).await;
     let bucket = at_most(100, &stores.open());
-    let limit = RetryAfter::at_most(Duration::from_secs(60));
+    let limit = RetryAfter::at_most(Duration::from_secs(60)).unwrap();
     believing!(bucket, limit).oneshot(get(&url)).await.unwrap();
     let blocked = blocked(&bucket, "127.0.0.1").await;
     assert!((Duration::from_secs(30)..=Duration::from_secs(60)).contains(&blocked), "{blocked:?}");
@@ -130,6 +132,47 @@ async fn an_answer_without_retry_after_stops_nobody(stores: Stores) {
         assert_eq!(requests.load(Ordering::SeqCst), 2, "{status} {retry_after:?}");
     }
     // A block would by now be seen: it would have left before this.
+    bucket.block_for("marker", SOON).await.unwrap();
+    assert_eq!(bucket.peek("127.0.0.1").await.unwrap().blocked_for(), Duration::ZERO);
+}
+
+/// Fractions, units and dates of RFC 3339 are in use, and other statuses than 429 and 503.
+async fn whatever_refuses_and_however_it_says_so(stores: Stores) {
+    let bucket = at_most(100, &stores.open());
+    let cases = [
+        (429, "299.997"),
+        (429, "299.99700000000000001"),
+        (429, "30.0"),
+        (429, "30s"),
+        (429, "2999-01-01T00:00:00Z"),
+        (403, "30"),
+        (529, "30"),
+    ];
+    for (status, retry_after) in cases {
+        let status = StatusCode::from_u16(status).unwrap();
+        let (url, requests) = fed_up(status, Some(retry_after)).await;
+        assert_eq!(
+            believing!(bucket, RetryAfter::default()).oneshot(get(&url)).await.unwrap().status(),
+            status
+        );
+        blocked(&bucket, "127.0.0.1").await;
+        let error = believing!(bucket, RetryAfter::default()).oneshot(get(&url)).await.unwrap_err();
+        assert!(error.downcast_ref::<Refusal>().is_some(), "{error}");
+        assert_eq!(requests.load(Ordering::SeqCst), 1, "{status} {retry_after}");
+        bucket.reset("127.0.0.1").await.unwrap();
+    }
+}
+
+/// Of a redirect, the field says when to follow it.
+async fn what_is_no_refusal_stops_nobody(stores: Stores) {
+    let bucket = at_most(100, &stores.open());
+    for status in [StatusCode::OK, StatusCode::ACCEPTED, StatusCode::FOUND, StatusCode::NOT_MODIFIED] {
+        let (url, _) = fed_up(status, Some("30")).await;
+        assert_eq!(
+            believing!(bucket, RetryAfter::default()).oneshot(get(&url)).await.unwrap().status(),
+            status
+        );
+    }
     bucket.block_for("marker", SOON).await.unwrap();
     assert_eq!(bucket.peek("127.0.0.1").await.unwrap().blocked_for(), Duration::ZERO);
 }

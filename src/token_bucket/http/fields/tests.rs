@@ -1,6 +1,7 @@
 mod calendar;
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
@@ -126,6 +127,43 @@ async fn they_are_lists_of_rfc_9651() {
         assert_eq!(of("qu").as_string().map(|unit| unit.as_str()), Some("content-bytes"));
         assert_eq!(of("pk").as_byte_sequence().map(<[u8]>::len), Some(12));
     }
+}
+
+/// When a month ends does not depend on which second refuses.
+#[tokio::test(start_paused = true)]
+async fn only_the_quota_that_refused_is_no_later_than_retry_after() {
+    let quotas = [
+        Quota::per_second(2).named("second"),
+        Quota::new(1, Duration::from_secs(3600)).burst(100).named("month"),
+    ];
+    let bucket = TokenBucket::new(&Store::in_memory(), "fields", quotas).unwrap();
+    let refused = async |cost| {
+        let decision = bucket.allow_n("ann", cost).await.unwrap();
+        assert!(!decision.is_admitted());
+        let mut headers = HeaderMap::new();
+        RateLimitFields::default().and_legacy().write(&decision, false, &mut headers);
+        let text = |name| headers[name].to_str().unwrap().to_owned();
+        (text(&RATE_LIMIT), text(&X_RESET))
+    };
+    bucket.allow("ann").await.unwrap();
+    assert_eq!(refused(2).await, ("\"second\";r=1;t=1, \"month\";r=99;t=356400".into(), "1".into()));
+    bucket.allow("ann").await.unwrap();
+    assert_eq!(refused(1).await, ("\"second\";r=0;t=1, \"month\";r=98;t=352800".into(), "1".into()));
+}
+
+/// Nobody knows when a closed limit is opened.
+#[tokio::test]
+async fn a_closed_limit_has_a_policy_of_zero_and_no_time() {
+    for (status, policy, state) in fields(limit(Quota::per_hour(0))).await {
+        assert_eq!(status, 429);
+        assert_eq!((policy.as_deref(), state.as_deref()), (Some("\"default\";q=0"), Some("\"default\";r=0")));
+    }
+    let layer = limit(Quota::per_hour(0));
+    let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
+    let response = layer.layer(inner).oneshot(Request::new(())).await.unwrap();
+    assert!(!response.headers().contains_key("retry-after"));
+    assert!(response.body().contains("\"detail\":\"the limit is 0"), "{}", response.body());
+    assert!(response.body().contains("\"violated-policies\":[\"default\"]"), "{}", response.body());
 }
 
 /// Two layers may have equal quotas.

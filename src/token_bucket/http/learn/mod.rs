@@ -3,18 +3,17 @@
 mod draft;
 #[cfg(test)]
 mod tests;
-mod values;
 mod vendors;
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use http::header::DATE;
 use http::{HeaderMap, Response, StatusCode};
 
+use super::origin::Origin;
 use super::retry_after::RetryAfter;
 use crate::Error;
 use crate::setters::in_range;
-use crate::token_bucket::learn::{LearnFromResponse, Learned, Planner};
+use crate::token_bucket::learn::{LearnFromResponse, Learned, Planner, Policy};
 
 /// Reads what an upstream says of its limit, for [`learn`](crate::RateLimitLayer::learn) around a client.
 ///
@@ -25,12 +24,19 @@ use crate::token_bucket::learn::{LearnFromResponse, Learned, Planner};
 /// | the same with `X-RateLimit-Resource` | GitHub: per hour, searches per minute |
 /// | `x-ratelimit-limit-requests`, `-tokens`, and so on | OpenAI: per minute or day, as the reset tells |
 /// | `anthropic-ratelimit-requests-limit`, `-tokens-`, `-input-tokens-`, `-output-tokens-`, and so on | Anthropic: per minute |
-/// | `Retry-After`, `retry-after-ms` of a 429, 503 or 403 | as [`RetryAfter`] reads them |
+/// | `Retry-After`, `retry-after-ms` of a status from 400 to 599 | as [`RetryAfter`] reads them |
 ///
 /// A 429 or 403 without these, but with a limit of which nothing remains, asks to wait until the reset.
 ///
 /// A field that is broken, longer than 64 bytes (4 KiB for the fields of the draft), or has several values, is ignored and
-/// counted in the event `upstream_limit_ignored`.
+/// counted in the event `upstream_field_ignored`.
+///
+/// # Responses from a cache
+///
+/// A response that a cache has stored tells what was. Its policy counts: the limit and the window. What remained does not, and a
+/// reset and `Retry-After` are counted from when it was made: they lose its `Age`, down to 0. A response is stored if its `Age` is
+/// above 0, if `Cache-Status` says `hit`, or if `X-Cache`, `X-Cache-Status` or `CF-Cache-Status` says `HIT`, `STALE` or `UPDATING`. A
+/// 304 is current.
 ///
 /// # From a policy to a quota
 ///
@@ -60,12 +66,12 @@ pub struct UpstreamLimits {
     unit: &'static str,
     window: Option<Duration>,
     burst_percent: Option<u8>,
-    longest: Duration,
+    retry_after: RetryAfter,
 }
 
 impl Default for UpstreamLimits {
     fn default() -> Self {
-        Self { unit: "requests", window: None, burst_percent: None, longest: Planner::default().longest }
+        Self { unit: "requests", window: None, burst_percent: None, retry_after: RetryAfter::default() }
     }
 }
 
@@ -88,6 +94,9 @@ impl UpstreamLimits {
 
     /// Sets the window of `X-RateLimit-Limit`, which does not tell it. Default: the shortest of 1 s, 10 s, 1 min, 5 min,
     /// 15 min, 1 h, 1 day and 31 days in which the reset is, or the longer one that was learned before; without a reset, the limit is not learned.
+    ///
+    /// Each window has a near reset at its end. So one of 10 s or less is used only if it is told again a moment after the next
+    /// window must have begun.
     ///
     /// ```
     /// use std::time::Duration;
@@ -131,46 +140,73 @@ impl UpstreamLimits {
     /// Sets the longest time for which an upstream can stop its clients. Default: 5 min.
     ///
     /// One token comes back in this time, whatever limit was told: a quota below that is raised, and counted in the event
-    /// `upstream_limit_clamped`. Set a day for an upstream that allows a few requests a day.
+    /// `upstream_field_clamped`. Set a day for an upstream that allows a few requests a day.
     ///
     /// ```
     /// use std::time::Duration;
     /// use tower_distributed::response::UpstreamLimits;
     ///
-    /// let limits = UpstreamLimits::default().at_most(Duration::from_secs(3600));
-    /// # let _ = limits;
+    /// let limits = UpstreamLimits::default().at_most(Duration::from_secs(3600))?;
+    /// assert!(limits.at_most(Duration::ZERO).is_err_and(|error| error.is_invalid()));
+    /// # Ok::<(), tower_distributed::Error>(())
     /// ```
-    #[must_use]
-    pub fn at_most(self, longest: Duration) -> Self {
-        Self { longest, ..self }
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if it is not 1 s to 366 days.
+    pub fn at_most(self, longest: Duration) -> Result<Self, Error> {
+        Ok(Self { retry_after: self.retry_after.with_longest(longest)?, ..self })
+    }
+
+    /// Sets the statuses of refusals: those of which `Retry-After` counts, and those without it that ask to wait until the reset if
+    /// nothing remains. Default: all from 400 to 599, and 429 and 403. See [`RetryAfter::statuses`].
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use tower_distributed::response::UpstreamLimits;
+    ///
+    /// let limits = UpstreamLimits::default().statuses([StatusCode::TOO_MANY_REQUESTS])?;
+    /// # let _ = limits;
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if one of them is not 400 to 599.
+    pub fn statuses(self, statuses: impl IntoIterator<Item = StatusCode>) -> Result<Self, Error> {
+        Ok(Self { retry_after: self.retry_after.statuses(statuses)?, ..self })
     }
 
     /// Reads the status and the header fields of a response.
     #[must_use]
     pub fn read(&self, status: StatusCode, headers: &HeaderMap) -> Learned {
         let burst_percent = self.burst_percent.unwrap_or(if self.unit == "requests" { 1 } else { 50 });
-        let planner = Planner { burst_percent, longest: self.longest };
+        let planner = Planner { burst_percent, longest: self.retry_after.longest() };
         let mut learned = Learned { planner, ..Learned::default() };
+        let origin = Origin::of(headers);
         draft::read(headers, &mut learned);
-        vendors::read(headers, now_by(headers), self.window, &mut learned);
+        vendors::read(headers, origin.made, self.window, &mut learned);
+        if !learned.policies.is_empty() {
+            learned.ignored += origin.ignored;
+        }
         learned.policies.retain(|policy| policy.unit == self.unit);
-        let is_refusal = status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::FORBIDDEN;
-        // GitHub refuses with 403.
-        let read_as = if is_refusal { StatusCode::TOO_MANY_REQUESTS } else { status };
-        learned.retry_after = RetryAfter::at_most(self.longest).read(read_as, headers).or_else(|| {
-            let used_up =
-                learned.policies.iter().filter(|policy| policy.remaining == Some(0) && !policy.refills);
-            let reset = used_up.filter_map(|policy| policy.reset).max();
-            reset.filter(|reset| is_refusal && !reset.is_zero()).map(|reset| reset.min(self.longest))
-        });
+        for policy in &mut learned.policies {
+            policy.remaining = policy.remaining.filter(|_| !origin.is_stored);
+            policy.reset = policy.reset.map(|reset| reset.saturating_sub(origin.age));
+        }
+        let asked = self.retry_after.read(status, headers);
+        learned.ignored += asked.ignored();
+        learned.retry_after = asked.duration().or_else(|| self.until_reset(status, &learned.policies));
         learned
     }
-}
 
-/// The time by the clock of the sender, where it says what that is.
-pub(super) fn now_by(headers: &HeaderMap) -> SystemTime {
-    let date = headers.get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
-    date.unwrap_or_else(SystemTime::now)
+    /// How long a refusal asks to wait that says only when there is more.
+    fn until_reset(&self, status: StatusCode, policies: &[Policy]) -> Option<Duration> {
+        let used_up = policies.iter().filter(|policy| policy.remaining == Some(0) && !policy.refills);
+        let reset = used_up.filter_map(|policy| policy.reset).max();
+        let reset = reset.filter(|reset| self.retry_after.is_refusal(status) && !reset.is_zero());
+        reset.map(|reset| reset.min(self.retry_after.longest()))
+    }
 }
 
 impl<B> LearnFromResponse<Response<B>> for UpstreamLimits {

@@ -104,7 +104,7 @@ fn limits_are_read_as_they_are_set() {
     };
     let default = UpstreamLimits::default();
     assert_eq!(response(default), (2, 63, 300));
-    assert_eq!(response(default.at_most(Duration::from_secs(10))), (2, 10, 10));
+    assert_eq!(response(default.at_most(Duration::from_secs(10)).unwrap()), (2, 10, 10));
     assert_eq!(response(default.burst_percent(90).unwrap()), (91, 300, 300));
     assert_eq!(response(default.burst_percent(0).unwrap()), (1, 62, 300));
     assert_eq!(response(default.unit("bytes")).0, 51);
@@ -145,6 +145,11 @@ fn a_guessed_window_is_never_shortened() {
             [("x-ratelimit-limit", limit), ("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", reset)];
         Plan::of(&read(UpstreamLimits::default(), &fields), known).quotas.unwrap()
     };
+    let doubtful = |reset| {
+        let fields = [("x-ratelimit-limit", "60"), ("x-ratelimit-reset", reset)];
+        read(UpstreamLimits::default(), &fields).policies[0].is_doubtful
+    };
+    assert_eq!(["0", "1", "10", "11", "60", "3600"].map(doubtful), [true, true, true, false, false, false]);
     let per_minute = told("60", "60", None);
     assert_ne!(told("60", "1", None), per_minute);
     for reset in ["0", "1", "9", "59"] {
@@ -256,6 +261,47 @@ fn refusals_say_how_long_to_wait() {
         assert_eq!(wait(429, &[(limit, "5"), left, (reset, "40s")]), None);
     }
     assert_eq!((wait(429, &[]), wait(403, &[])), (None, None));
+}
+
+/// It tells what was.
+#[test]
+fn a_stored_response_tells_the_policy_only() {
+    let stored = |more: &[(&str, &str)]| {
+        let draft = [("ratelimit-policy", "\"default\";q=100;w=60"), ("ratelimit", "\"default\";r=0;t=50")];
+        let until = (MIDNIGHT + 50).to_string();
+        let older =
+            [("x-ratelimit-limit", "100"), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", &*until)];
+        let asked = [("date", DATE), ("retry-after", "90")];
+        let fields: Vec<_> = [&draft[..], &older, &asked, more].concat();
+        let learned = UpstreamLimits::default().read(StatusCode::TOO_MANY_REQUESTS, &headers(&fields));
+        let told: Vec<_> = told(&learned).into_iter().map(|(_, q, w, r, t)| (q, w, r, t)).collect();
+        assert_eq!(told[0], told[1]);
+        (told[0], learned.retry_after().map(|after| after.as_secs()))
+    };
+    assert_eq!(stored(&[]), ((100, 60, Some(0), 50), Some(90)));
+    assert_eq!(stored(&[("age", "0")]), ((100, 60, Some(0), 50), Some(90)));
+    assert_eq!(stored(&[("age", "20")]), ((100, 60, None, 30), Some(70)));
+    assert_eq!(stored(&[("age", "200")]), ((100, 60, None, 0), Some(0)));
+    assert_eq!(stored(&[("x-cache", "HIT")]), ((100, 60, None, 50), Some(90)));
+    // Without another sign, nothing remains until the reset, so the refusal asks to wait for it.
+    let refused = |more: &[(&str, &str)]| {
+        let used_up =
+            [("x-ratelimit-limit", "5"), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "40")];
+        let fields = [&used_up[..], more].concat();
+        UpstreamLimits::default().read(StatusCode::FORBIDDEN, &headers(&fields)).retry_after()
+    };
+    assert_eq!((refused(&[]), refused(&[("age", "20")])), (Some(Duration::from_secs(40)), None));
+}
+
+/// Each value that is read, whatever it is for.
+#[test]
+fn what_cannot_be_read_of_a_refusal_is_counted() {
+    let ignored = |fields: &[(&str, &str)]| {
+        UpstreamLimits::default().read(StatusCode::TOO_MANY_REQUESTS, &headers(fields)).ignored()
+    };
+    assert_eq!(ignored(&[("retry-after", "soon"), ("retry-after-ms", "-1")]), 2);
+    assert_eq!(ignored(&[("age", "old"), ("date", "today")]), 0, "nothing is read that needs them");
+    assert_eq!(ignored(&[("x-ratelimit-limit", "5"), ("age", "old"), ("date", "today")]), 2);
 }
 
 /// Each is ignored and counted, and keeps nothing else from being read.

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
 
-use super::values::{number, reset, value};
+use crate::token_bucket::http::values::{number, reset, value};
 use crate::token_bucket::learn::{Learned, Policy};
 
 /// The fields of one limit.
@@ -73,6 +73,9 @@ static USUAL: [Duration; 8] = [
     Duration::from_secs(31 * 86_400),
 ];
 
+/// Each window, however long it is, has a reset of less at its end.
+const END: Duration = Duration::from_secs(10);
+
 /// Reads the fields of all families. `window`: what the user says of limits whose window is not told.
 pub(super) fn read(headers: &HeaderMap, now: SystemTime, window: Option<Duration>, learned: &mut Learned) {
     for family in &FAMILIES {
@@ -104,6 +107,7 @@ pub(super) fn read(headers: &HeaderMap, now: SystemTime, window: Option<Duration
             continue;
         }
         let mut longer: &[Duration] = &[];
+        let mut is_doubtful = false;
         let told = match family.kind {
             Kind::Window => match resource {
                 // GitHub's limits on searches are per minute, all others per hour.
@@ -112,6 +116,7 @@ pub(super) fn read(headers: &HeaderMap, now: SystemTime, window: Option<Duration
                 None => window.or_else(|| {
                     let guess = USUAL.iter().position(|usual| *usual >= until.unwrap_or(Duration::MAX))?;
                     longer = &USUAL[guess + 1..];
+                    is_doubtful = USUAL[guess] <= END;
                     Some(USUAL[guess])
                 }),
             },
@@ -125,6 +130,7 @@ pub(super) fn read(headers: &HeaderMap, now: SystemTime, window: Option<Duration
             remaining,
             reset: until,
             unit: family.unit.into(),
+            is_doubtful,
             refills: family.kind != Kind::Window,
             ..Policy::named(resource.unwrap_or(family.unit))
         });

@@ -209,7 +209,7 @@ async fn the_store_is_asked_again_after_two_seconds() {
     for (age, asks) in [(-60_000_000, false), (READ_AFTER + 1, true)] {
         let before = Known { read_at: clock::micros() - age, ..Known::default() };
         let process = Process::knows(before.clone());
-        assert!(matches!(process.learned.of(&process.key), ChosenQuotas::Ready(None)));
+        assert!(matches!(process.learned.of(&process.key), ChosenQuotas::Ready(Ok(None))));
         assert_eq!(process.has_asked(&before), asks, "{age}");
     }
 }
@@ -226,7 +226,7 @@ async fn what_is_confirmed_is_told_to_the_store_again() {
         learned.0.client.run(key.clone(), late).await.unwrap();
         let known = Known { quotas: Some(quotas(20)), confirmed, ..Known::default() };
         lock(&learned.0.known).insert(key.clone(), known);
-        assert!(matches!(learned.of(&key), ChosenQuotas::Ready(Some(now)) if now == quotas(20)));
+        assert!(matches!(learned.of(&key), ChosenQuotas::Ready(Ok(Some(now))) if now == quotas(20)));
         support::eventually("the store answers", Duration::from_secs(60), async || {
             lock(&learned.0.known)[&key].read_at > 0
         })

@@ -14,6 +14,9 @@ mod tests;
 /// Longer values are not read.
 const LONGEST: usize = 64;
 
+/// Further copies of a field are not read.
+const MOST_COPIES: usize = 64;
+
 /// The units of a span, as Go writes them.
 const UNITS: [(&str, u64); 8] = [
     ("d", 86_400_000_000_000),
@@ -28,12 +31,17 @@ const UNITS: [(&str, u64); 8] = [
 
 /// The value of a field. `Some(None)`: it is there, but cannot be read, or its copies differ.
 pub(super) fn value<'a>(headers: &'a HeaderMap, name: &str) -> Option<Option<&'a str>> {
-    let mut values = headers.get_all(name).iter();
-    let first = values.next()?;
+    let mut copies = texts(headers, name);
+    let first = copies.next()?;
+    // Some proxies repeat a field.
+    Some(first.filter(|_| copies.all(|other| other == first)))
+}
+
+/// The values of a field, of which no more than [`MOST_COPIES`] are read. `None`: one cannot be read.
+pub(super) fn texts<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = Option<&'a str>> {
     let text = |value: &'a HeaderValue| std::str::from_utf8(value.as_bytes()).ok();
-    // Some proxies repeat a field. More copies are not compared.
-    let is_one = values.take(LONGEST).all(|other| other == first);
-    Some(text(first).map(str::trim).filter(|text| is_one && text.len() <= LONGEST))
+    let texts = headers.get_all(name).iter().map(move |value| text(value).map(str::trim));
+    texts.map(|text| text.filter(|text| text.len() <= LONGEST)).take(MOST_COPIES)
 }
 
 /// A whole number of at most 15 digits. Some upstreams write a fraction of zeros.
@@ -44,16 +52,38 @@ pub(super) fn number(text: &str) -> Option<u64> {
 }
 
 fn digits(text: &str) -> Option<u64> {
-    let fits = (1..=15).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+    let fits = (1..=15).contains(&text.len()) && are_digits(text);
     if fits { text.parse().ok() } else { None }
+}
+
+fn are_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// A time to wait, from `now` on: a number of units of so many nanoseconds, a span with units, or a date. A number of more
+/// digits than others have is the longest time. A date in the past is now.
+pub(super) fn wait(text: &str, unit: u64, now: SystemTime) -> Option<Duration> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    if whole.len() > 15 && are_digits(whole) && are_digits(fraction) {
+        return Some(Duration::MAX);
+    }
+    times(text, unit).or_else(|| span(text)).or_else(|| until(text, now))
+}
+
+/// The time until a date.
+fn until(text: &str, now: SystemTime) -> Option<Duration> {
+    let date = rfc3339(text).or_else(|| httpdate::parse_http_date(text).ok())?;
+    Some(date.duration_since(now).unwrap_or(Duration::ZERO))
 }
 
 /// Decimal digits with or without a fraction, times `unit` nanoseconds.
 fn times(text: &str, unit: u64) -> Option<Duration> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let whole = u128::from(digits(whole)?) * u128::from(unit);
-    // Nobody needs more digits.
-    digits(fraction)?;
+    if !are_digits(fraction) {
+        return None;
+    }
+    // Nobody needs more of them.
     let digits = &fraction[..fraction.len().min(9)];
     let part = u128::from(digits.parse::<u64>().ok()?) * u128::from(unit) / 10_u128.pow(digits.len() as u32);
     let nanos = whole + part;
@@ -81,8 +111,10 @@ pub(super) fn span(text: &str) -> Option<Duration> {
 /// date. A number below 10⁸ (3 years) counts from now; one from 10⁹ (the year 2001) on is in seconds, from 10¹² on in
 /// milliseconds. A time in the past is now.
 pub(super) fn reset(text: &str, now: SystemTime) -> Option<Duration> {
-    let until = |at: SystemTime| at.duration_since(now).unwrap_or(Duration::ZERO);
-    let since_1970 = |span| Some(until(SystemTime::UNIX_EPOCH.checked_add(span)?));
+    let since_1970 = |span| {
+        let at = SystemTime::UNIX_EPOCH.checked_add(span)?;
+        Some(at.duration_since(now).unwrap_or(Duration::ZERO))
+    };
     if let Some(number) = times(text, 1_000_000_000) {
         return match number.as_secs() {
             ..100_000_000 => Some(number),
@@ -91,8 +123,7 @@ pub(super) fn reset(text: &str, now: SystemTime) -> Option<Duration> {
             _ => None,
         };
     }
-    let date = || rfc3339(text).or_else(|| httpdate::parse_http_date(text).ok());
-    span(text).or_else(|| date().map(until))
+    span(text).or_else(|| until(text, now))
 }
 
 /// A time such as `2026-01-27T12:34:56.789Z` or `2026-01-27T12:34:56+02:00` (RFC 3339).

@@ -1,0 +1,46 @@
+//! What is told of the values that upstreams send.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use crate::telemetry::{Event, Often};
+
+/// The events about values of upstreams that a namespace's layers read. They are counted from the first one on.
+pub(super) struct UpstreamEvents {
+    namespace: String,
+    ignored: OnceLock<Often>,
+    clamped: OnceLock<Often>,
+}
+
+impl UpstreamEvents {
+    pub(super) fn new(namespace: &str) -> Self {
+        Self { namespace: namespace.to_owned(), ignored: OnceLock::new(), clamped: OnceLock::new() }
+    }
+
+    /// So many values of one response cannot be read.
+    pub(super) fn ignored(&self, values: u64) {
+        let what = format_args!("{values} fields of a response cannot be read");
+        self.tell(&self.ignored, Event::UpstreamFieldIgnored, values, what);
+    }
+
+    /// So many limits of one response are out of range.
+    pub(super) fn clamped(&self, limits: u64) {
+        let what = format_args!("{limits} limits of a response are out of range");
+        self.tell(&self.clamped, Event::UpstreamFieldClamped, limits, what);
+    }
+
+    /// The usage that a response tells is above what is believed.
+    #[cfg(feature = "http")]
+    pub(super) fn usage_clamped(&self, told: u64, most: u32) {
+        let what = format_args!("a response tells a usage of {told} tokens: {most} are charged");
+        self.tell(&self.clamped, Event::UpstreamFieldClamped, 1, what);
+    }
+
+    fn tell(&self, often: &OnceLock<Often>, event: Event, count: u64, what: fmt::Arguments<'_>) {
+        if count > 0 {
+            often.get_or_init(|| Often::new(&self.namespace, event)).tell(what);
+        }
+    }
+}
+
+debug!(UpstreamEvents, namespace);
