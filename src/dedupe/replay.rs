@@ -10,6 +10,7 @@ use crate::error::Subject;
 use crate::lease::{Ask, Got, Lease, LeaseOptions, LeaseState};
 use crate::single_flight::answer::{Asker, Entry, Flight, Found};
 use crate::store::Namespace;
+use crate::store::detached::Work;
 use crate::telemetry::{Decisions, Event, tell};
 use crate::{Error, Key, Store};
 
@@ -88,6 +89,16 @@ impl Claims<Flight> {
 }
 
 impl ReplayClaim {
+    /// Holds the claim for some work.
+    pub(crate) fn belongs_to(&self, work: &Work) {
+        self.lease.state.belongs_to(work);
+    }
+
+    /// Releases the claim in the background, so that the key can be claimed again.
+    pub(crate) fn give_back(self) {
+        self.lease.give_back();
+    }
+
     /// Stores the outcome, as [`Claim::confirm`] does. Returns whether the claim was still held.
     pub(crate) async fn keep(self, bytes: Arc<[u8]>) -> Result<bool, Error> {
         let entry = Entry::of(bytes, self.replays.remember_for, Duration::ZERO);

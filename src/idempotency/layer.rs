@@ -13,6 +13,7 @@ use super::{DAY, Shared};
 use crate::dedupe::Replays;
 use crate::middleware::Layered;
 use crate::middleware::away::Away;
+use crate::middleware::detached::{AFTER_CALLER, Detach};
 use crate::middleware::key::DynKey;
 use crate::response::{Refuse, Responses, refuse};
 use crate::setters::{in_range, setters};
@@ -62,6 +63,7 @@ struct Settings<B> {
     largest_response: usize,
     max_buffered: usize,
     read_timeout: Duration,
+    max_detached: Duration,
 }
 
 /// A [`Layer`] that answers a repeated request with the stored response. See [`idempotency`](super::idempotency()).
@@ -102,6 +104,7 @@ impl<B> IdempotencyBuilder<B> {
             largest_response: 1 << 20,
             max_buffered: 64 << 20,
             read_timeout: Duration::from_secs(30),
+            max_detached: AFTER_CALLER,
         };
         Self { settings, reject: refuse() }
     }
@@ -157,7 +160,11 @@ impl<B, R> IdempotencyBuilder<B, R> {
         let Self { settings, reject } = self;
         let span = Duration::from_secs(1)..=365 * DAY;
         in_range("remember_for", span, "1 s to 365 days", settings.remember_for)?;
-        in_range("read_timeout", Duration::from_millis(1)..=DAY, "1 ms to 1 day", settings.read_timeout)?;
+        for (setting, span) in
+            [("read_timeout", settings.read_timeout), ("max_detached", settings.max_detached)]
+        {
+            in_range(setting, Duration::from_millis(1)..=DAY, "1 ms to 1 day", span)?;
+        }
         let (buffered, largest) = (settings.max_buffered, settings.largest_request);
         let responses = settings.responses.largest_body(settings.largest_response).max_buffered(buffered);
         let room = responses.reading().up_to(buffered / 2);
@@ -181,6 +188,7 @@ impl<B, R> IdempotencyBuilder<B, R> {
             principal: settings.principal,
             upload: Limits { largest, within: settings.read_timeout, room },
             responses,
+            detach: Detach::new(&settings.store, "idempotency", &settings.name, settings.max_detached),
             is_required: settings.is_required,
             reject,
         };
@@ -214,6 +222,12 @@ setters! { IdempotencyBuilder<B, R>:
     /// Sets how long the client may take to send the request body, 1 ms to 1 day. Default: 30 s. A request whose body is
     /// not complete by then is refused with 408.
     fn read_timeout(timeout: Duration) => settings.read_timeout = timeout;
+
+    /// Sets how long a request is handled after its client has left, 1 ms to 1 day. Default: 5 min.
+    ///
+    /// Then its handler is dropped, and its claim is released: a repeated request is handled again. The event
+    /// `detached_given_up` reports it. [`Store::shutdown`] waits for requests whose clients have left.
+    fn max_detached(limit: Duration) => settings.max_detached = limit;
 
     /// Sets what to do with requests that have a key while the store is unavailable. Default:
     /// [`StoreFailure::FailClosed`], they are refused with 503.

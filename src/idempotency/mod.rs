@@ -17,6 +17,7 @@ use http::Request;
 use self::upload::Limits;
 use crate::dedupe::Replays;
 use crate::middleware::away::Away;
+use crate::middleware::detached::Detach;
 use crate::middleware::key::DynKey;
 use crate::response::Responses;
 use crate::{KeyExtractor, Store};
@@ -110,6 +111,7 @@ pub struct Shared<B, R> {
     replays: Arc<Replays>,
     away: Away<Arc<Replays>>,
     responses: Responses,
+    detach: Detach,
     upload: Limits,
     is_required: bool,
     reject: R,

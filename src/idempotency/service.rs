@@ -1,13 +1,11 @@
 //! How the layer handles requests.
 
-use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderValue, Method, Request, Response};
 use http_body::Body;
-use tokio::runtime::Handle;
 use tower::Service;
 
 use super::Shared;
@@ -19,7 +17,7 @@ use crate::middleware::{Middleware, take_ready};
 use crate::response::{Answer, FlightBody};
 use crate::single_flight::http::asked::Asked;
 use crate::single_flight::layer::{Capture, Captured};
-use crate::telemetry::{Event, Outcome, in_current_span, tell};
+use crate::telemetry::{Event, Outcome, tell};
 use crate::{Error, Extracted, Key, KeyExtractor as _, Reject};
 
 /// What is done with a request.
@@ -123,15 +121,10 @@ impl<B, R> Shared<B, R> {
             return Ok(Answered::Handled(response.map(|response| response.map(FlightBody::untouched))));
         };
         // If the client disconnects, the request is handled to its end, so that a repeated request gets the response.
-        let once = in_current_span(self.once(inner, request, taken, claim, fingerprint));
-        let Ok(runtime) = Handle::try_current() else { return Ok(Answered::Handled(once.await)) };
-        match runtime.spawn(once).await {
-            Ok(response) => Ok(Answered::Handled(response)),
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => resume_unwind(panic),
-                Err(_) => Err(Error::interrupted()),
-            },
-        }
+        let work = self.detach.begin();
+        claim.belongs_to(&work);
+        let detach = self.detach.clone();
+        detach.run(work, self.once(inner, request, taken, claim, fingerprint)).await.map(Answered::Handled)
     }
 
     /// Handles a request and stores its response.
@@ -156,8 +149,7 @@ impl<B, R> Shared<B, R> {
         let is_final = self.responses.shares(&parts);
         let response = Response::from_parts(parts, body);
         if !is_final {
-            // Releases the claim.
-            drop(claim);
+            claim.give_back();
             return Ok(response.map(FlightBody::untouched));
         }
         // By the rules for the responses of single flights.

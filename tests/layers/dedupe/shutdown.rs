@@ -159,7 +159,8 @@ async fn what_still_runs_keeps_its_claim_and_its_locks_and_is_told() {
 /// The runtime of the process ends after the shutdown, in the middle of the work.
 #[test]
 fn what_is_cut_off_after_a_shutdown_keeps_its_claim() {
-    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (ends, stays) = (runtime(), runtime());
     let stores = stays.block_on(Stores::redis());
     let store = stores.open();
@@ -182,7 +183,16 @@ fn what_is_cut_off_after_a_shutdown_keeps_its_claim() {
     });
 }
 
-fn flights(store: &Store, go_on: bool) -> SingleFlightLayer<Request, tower_distributed::response::Answer, std::convert::Infallible, Responses, tower_distributed::response::Refuse> {
+fn flights(
+    store: &Store,
+    go_on: bool,
+) -> SingleFlightLayer<
+    Request,
+    tower_distributed::response::Answer,
+    std::convert::Infallible,
+    Responses,
+    tower_distributed::response::Refuse,
+> {
     let flight = SingleFlight::builder(AnswerCodec).lease_ttl(LONG).ttl(LONG).go_on(go_on);
     let flight = flight.build(store, "reports").unwrap();
     SingleFlightLayer::new(flight, |_: &Request| "all").capture(Responses::default()).reject_with(refuse())
