@@ -7,7 +7,7 @@ async fn answer(asked: &[(&'static str, &'static str)], fields: &[(&'static str,
 }
 
 #[tokio::test]
-async fn fields_of_one_connection_are_not_shared() {
+async fn fields_of_one_connection_or_exchange_are_not_shared() {
     let fields = [
         ("connection", "close, X-Hop"),
         ("connection", "x-Hop-2, not a name"),
@@ -20,6 +20,16 @@ async fn fields_of_one_connection_are_not_shared() {
         ("trailer", "etag"),
         ("transfer-encoding", "chunked"),
         ("upgrade", "h2c"),
+        ("ratelimit", "\"api\";r=0;t=1"),
+        ("ratelimit-policy", "\"api\";q=10;w=1"),
+        ("x-ratelimit-remaining", "0"),
+        ("x-rate-limit-reset", "1"),
+        ("anthropic-ratelimit-requests-remaining", "0"),
+        ("retry-after", "1"),
+        ("age", "200"),
+        ("server-timing", "db;dur=53"),
+        ("x-request-id", "1"),
+        ("idempotency-replayed", "?1"),
         ("link", "</a>"),
         ("link", "</b>"),
         ("etag", "\"7\""),
