@@ -33,6 +33,11 @@ impl Detach {
         Self { work: Arc::clone(store.detached()), namespace: namespace.into(), name, limit }
     }
 
+    /// Sets how long a run goes on without its caller.
+    pub(crate) fn within(self, limit: Duration) -> Self {
+        Self { limit, ..self }
+    }
+
     /// Begins a run. A shutdown waits until what is returned is dropped.
     pub(crate) fn begin(&self) -> Work {
         self.work.begin(&self.name)
