@@ -63,7 +63,7 @@ async fn a_shutdown_ends_in_time_and_says_what_is_left() {
     let client = client::<Ask>(Store::builder());
     let store = &client.store;
     let began = Instant::now();
-    let left = |operations| Left { operations, ..Left::default() };
+    let left = |operations| crate::store::Left { operations, ..Default::default() };
     assert_eq!(store.shutdown(SPAN).await, left(0));
     assert!(began.elapsed() < SPAN / 10);
     let whole = crate::store::Store(Arc::new(Backend::Redis(Arc::clone(store))));
