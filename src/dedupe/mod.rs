@@ -22,7 +22,7 @@ pub use self::claim::Claim;
 pub(crate) use self::claims::{Found, Memory};
 pub(crate) use self::claims::{Known, Looked};
 pub use self::exact::ExactBuilder;
-pub use self::layer::{DedupeLayer, DuplicateAction, Evidence, Unsure};
+pub use self::layer::{DedupeLayer, DuplicateAction, Evidence, GoOnLayer, Unsure};
 #[cfg(feature = "http")]
 pub(crate) use self::replay::{Replay, ReplayClaim, Replays};
 
@@ -115,6 +115,12 @@ impl Dedupe {
             Mode::Filter(claims) => &claims.common,
             Mode::Exact(claims) => &claims.common,
         }
+    }
+
+    /// The store, and the name in it.
+    pub(crate) fn place(&self) -> (&Store, &str) {
+        let Common { store, name, .. } = self.common();
+        (store, name)
     }
 
     /// Claims an item, without waiting. An item is any bytes, and may be empty.

@@ -7,9 +7,10 @@ use super::builder::options;
 use super::claim::{Claim, Place};
 use super::claims::{Claims, unasked};
 use crate::error::Subject;
-use crate::lease::{Ask, Got, Lease, LeaseOptions, LeaseState};
+use crate::lease::{Ask, Got, Lease, LeaseOptions, LeaseState, Wait};
 use crate::single_flight::answer::{Asker, Entry, Flight, Found};
 use crate::store::Namespace;
+use crate::store::detached::Work;
 use crate::telemetry::{Decisions, Event, tell};
 use crate::{Error, Key, Store};
 
@@ -57,9 +58,15 @@ impl Replays {
         &self.claims.common.name
     }
 
-    /// Claims a key. Returns an error if another caller holds the claim. Does not count a decision.
-    pub(crate) async fn claim(self: &Arc<Self>, key: Key) -> Result<Replay, Error> {
-        let ask = Ask::new(Asker::default(), Subject::Flight, Default::default(), 0, None);
+    /// Claims a key. If another caller holds the claim, waits for up to `max_wait`, or returns an error. Does not count a
+    /// decision.
+    pub(crate) async fn claim(
+        self: &Arc<Self>,
+        key: Key,
+        max_wait: Option<Duration>,
+    ) -> Result<Replay, Error> {
+        let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..Wait::FOR_EVER });
+        let ask = Ask::new(Asker::default(), Subject::Flight, Default::default(), 0, wait);
         match self.claims.leases.acquire_or_find(key, ask).await? {
             Got::Done(Found::Answer { bytes, .. }) => Ok(Replay::Known(bytes)),
             // Drops the claim: what was handled is not handled again.
@@ -88,6 +95,16 @@ impl Claims<Flight> {
 }
 
 impl ReplayClaim {
+    /// Holds the claim for some work.
+    pub(crate) fn belongs_to(&self, work: &Work) {
+        self.lease.state.belongs_to(work);
+    }
+
+    /// Releases the claim in the background, so that the key can be claimed again.
+    pub(crate) fn give_back(self) {
+        self.lease.give_back();
+    }
+
     /// Stores the outcome, as [`Claim::confirm`] does. Returns whether the claim was still held.
     pub(crate) async fn keep(self, bytes: Arc<[u8]>) -> Result<bool, Error> {
         let entry = Entry::of(bytes, self.replays.remember_for, Duration::ZERO);

@@ -3,16 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use derive_where::derive_where;
-use http::{Request, StatusCode, response};
+use http::{HeaderMap, Method, Request, StatusCode, request, response};
 use tower_layer::Layer;
 
-use super::record::FORMAT;
+use super::fingerprint::Compare;
+use super::record::{FORMAT, KeyField};
+use super::streams::Streams;
 use super::upload::Limits;
 use super::{DAY, Shared};
 use crate::dedupe::Replays;
 use crate::middleware::Layered;
 use crate::middleware::away::Away;
+use crate::middleware::detached::{AFTER_CALLER, Detach};
 use crate::middleware::key::DynKey;
 use crate::response::{Refuse, Responses, refuse};
 use crate::setters::{in_range, setters};
@@ -38,6 +42,7 @@ use crate::{Error, Store, StoreFailure};
 ///     .max_buffered(16 << 20)                        // 503 while the bodies of all requests exceed 8 MiB
 ///     .read_timeout(Duration::from_secs(10))         // 408 if the request body takes longer
 ///     .keep_when(|parts| parts.status.is_success())  // after other responses the payment can be repeated
+///     .max_detached(Duration::from_secs(60))         // dropped 60 s after the client has left
 ///     .ttl(Duration::from_secs(60))                  // a crashed process blocks a key for 60 s
 ///     .build()?;
 /// let app: Router = Router::new().route("/payments", post(async || "paid")).layer(once);
@@ -62,6 +67,12 @@ struct Settings<B> {
     largest_response: usize,
     max_buffered: usize,
     read_timeout: Duration,
+    max_detached: Duration,
+    max_wait: Option<Duration>,
+    methods: Vec<Method>,
+    header: String,
+    compare: Compare,
+    streams: Streams,
 }
 
 /// A [`Layer`] that answers a repeated request with the stored response. See [`idempotency`](super::idempotency()).
@@ -84,7 +95,14 @@ fn is_final(parts: &response::Parts) -> bool {
     ];
     let status = parts.status;
     let is_of_these = status.is_success() || status.is_redirection() || status.is_client_error();
-    is_of_these && !passes.contains(&status)
+    is_of_these && !passes.contains(&status) && is_final_for_grpc(&parts.headers)
+}
+
+/// The same for an error of gRPC that is told in the head.
+fn is_final_for_grpc(headers: &HeaderMap) -> bool {
+    // OK, INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED
+    const FINAL: [&str; 8] = ["0", "3", "5", "6", "7", "9", "11", "12"];
+    headers.get("grpc-status").is_none_or(|status| FINAL.iter().any(|code| status == code))
 }
 
 impl<B> IdempotencyBuilder<B> {
@@ -102,6 +120,12 @@ impl<B> IdempotencyBuilder<B> {
             largest_response: 1 << 20,
             max_buffered: 64 << 20,
             read_timeout: Duration::from_secs(30),
+            max_detached: AFTER_CALLER,
+            max_wait: None,
+            methods: vec![Method::POST, Method::PATCH],
+            header: "Idempotency-Key".to_owned(),
+            compare: Compare::Parts,
+            streams: Streams::default(),
         };
         Self { settings, reject: refuse() }
     }
@@ -147,23 +171,80 @@ impl<B, R> IdempotencyBuilder<B, R> {
         self
     }
 
+    /// Sets which responses are streams beside those that are by their [content type](super::idempotency()#streams), by a
+    /// closure from the head of a response. Default: none.
+    ///
+    /// ```
+    /// use tower_distributed::{Store, extract, web};
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let once = web::idempotency(&Store::in_memory(), "chats", extract::client_ip())
+    ///     .stream_when(|parts: &http::response::Parts| parts.headers.contains_key("x-accel-buffering"))
+    ///     .confirm_streams(false) // a repeated request is handled again
+    ///     .build()?;
+    /// let app: axum::Router = axum::Router::new().layer(once);
+    /// # Ok(()) }
+    /// ```
+    pub fn stream_when(mut self, is: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.settings.streams.named = Some(Arc::new(is));
+        self
+    }
+
+    /// Sets by what two requests are the same: by the bytes that a closure returns for a request and its body. Default: method,
+    /// host, path, query, `Content-Type` and body, see [here](super::idempotency()#when-two-requests-are-the-same).
+    ///
+    /// While two versions of a service compare in different ways, a request that the other one has handled gets 409.
+    ///
+    /// ```
+    /// use tower_distributed::{Store, extract, web};
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// // The client writes the time into the body. What it pays for is in the path.
+    /// let once = web::idempotency(&Store::in_memory(), "payments", extract::client_ip())
+    ///     .compare_by(|parts, _body| parts.uri.path().as_bytes().to_vec())
+    ///     .build()?;
+    /// let app: axum::Router = axum::Router::new().layer(once);
+    /// # Ok(()) }
+    /// ```
+    pub fn compare_by(
+        mut self,
+        chosen: impl Fn(&request::Parts, &Bytes) -> Vec<u8> + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.compare = Compare::By(Arc::new(chosen));
+        self
+    }
+
     /// Builds the layer.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if a setting is out of range, the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, or
-    /// half of [`max_buffered`](Self::max_buffered) is less than [`largest_request`](Self::largest_request).
+    /// [`is_invalid`](Error::is_invalid) if a setting is out of range, the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`,
+    /// half of [`max_buffered`](Self::max_buffered) is less than [`largest_request`](Self::largest_request),
+    /// [`header`](Self::header) is no name of a header field, or [`methods`](Self::methods) has none, or one that is safe.
     pub fn build(self) -> Result<IdempotencyLayer<B, R>, Error> {
         let Self { settings, reject } = self;
         let span = Duration::from_secs(1)..=365 * DAY;
         in_range("remember_for", span, "1 s to 365 days", settings.remember_for)?;
-        in_range("read_timeout", Duration::from_millis(1)..=DAY, "1 ms to 1 day", settings.read_timeout)?;
+        for (setting, span) in
+            [("read_timeout", settings.read_timeout), ("max_detached", settings.max_detached)]
+        {
+            in_range(setting, Duration::from_millis(1)..=DAY, "1 ms to 1 day", span)?;
+        }
         let (buffered, largest) = (settings.max_buffered, settings.largest_request);
         let responses = settings.responses.largest_body(settings.largest_response).max_buffered(buffered);
         let room = responses.reading().up_to(buffered / 2);
         if room.most < largest {
             return Err(Error::invalid(format!(
                 "max_buffered must be at least twice largest_request, 2 * {largest} bytes, is {buffered} bytes"
+            )));
+        }
+        let methods = settings.methods;
+        if methods.is_empty() {
+            return Err(Error::invalid("methods must have at least one method"));
+        }
+        if let Some(safe) = methods.iter().find(|method| method.is_safe() || **method == Method::CONNECT) {
+            return Err(Error::invalid(format!(
+                "methods must have methods that change something, such as POST, PUT, PATCH or DELETE, has {safe}"
             )));
         }
         let open = |store: &Store| {
@@ -181,7 +262,13 @@ impl<B, R> IdempotencyBuilder<B, R> {
             principal: settings.principal,
             upload: Limits { largest, within: settings.read_timeout, room },
             responses,
+            detach: Detach::new(&settings.store, "idempotency", &settings.name, settings.max_detached),
             is_required: settings.is_required,
+            methods,
+            key_field: KeyField::new(settings.header)?,
+            max_wait: settings.max_wait,
+            compare: settings.compare,
+            streams: settings.streams,
             reject,
         };
         Ok(IdempotencyLayer { shared: Arc::new(shared) })
@@ -192,8 +279,40 @@ setters! { IdempotencyBuilder<B, R>:
     /// Sets how long a response is stored, 1 second to 365 days. Default: 1 day.
     fn remember_for(span: Duration) => settings.remember_for = span;
 
-    /// Sets whether a POST or PATCH of a principal without an `Idempotency-Key` is refused with 400. Default:
-    /// `false`, the request passes.
+    /// Sets the methods of the requests that the layer answers by their keys; others pass. Default: POST and PATCH. PUT and DELETE
+    /// repeat what they did by definition, but a repeated DELETE may get 404, and a late PUT may undo a later change.
+    ///
+    /// ```
+    /// use http::Method;
+    /// use tower_distributed::{Store, extract, web};
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let once = web::idempotency(&Store::in_memory(), "orders", extract::client_ip())
+    ///     .methods([Method::POST, Method::PUT, Method::PATCH, Method::DELETE])
+    ///     .header("X-Request-Token")                           // rather than `Idempotency-Key`
+    ///     .max_wait(std::time::Duration::from_secs(5))         // for the first request, instead of 409 at once
+    ///     .build()?;
+    /// let app: axum::Router = axum::Router::new().layer(once);
+    /// # Ok(()) }
+    /// ```
+    fn methods(methods: impl IntoIterator<Item = Method>) => settings.methods = methods.into_iter().collect();
+
+    /// Sets the name of the header field that has the key. Default: `Idempotency-Key`. Errors write it as it is given here.
+    fn header(name: impl Into<String>) => settings.header = name.into();
+
+    /// Sets how long a request waits for another one with its key that is being handled, as
+    /// [`DedupeLayer::max_wait`](crate::DedupeLayer::max_wait) does. Default: it does not wait and gets 409.
+    ///
+    /// It then gets the stored response, or is handled if the other one has failed. After that time it is refused as
+    /// [`WaitedTooLong`](crate::RefusalKind::WaitedTooLong), 503. Its body counts as [buffered](Self::max_buffered) meanwhile.
+    fn max_wait(longest: Duration) => settings.max_wait = Some(longest);
+
+    /// Sets whether the key of a request counts as used once its response is a [stream](super::idempotency()#streams).
+    /// Default: `true`, a repeated request gets 409. With `false`, the claim is released when the stream begins, and a
+    /// repeated request is handled again, also while the stream runs.
+    fn confirm_streams(confirm: bool) => settings.streams.confirms = confirm;
+
+    /// Sets whether a request of a principal without a key is refused with 400. Default: `false`, the request passes.
     fn required(required: bool) => settings.is_required = required;
 
     /// Sets the maximum size of a request body in bytes. Default: 1 MiB. A request with a larger body is refused
@@ -214,6 +333,12 @@ setters! { IdempotencyBuilder<B, R>:
     /// Sets how long the client may take to send the request body, 1 ms to 1 day. Default: 30 s. A request whose body is
     /// not complete by then is refused with 408.
     fn read_timeout(timeout: Duration) => settings.read_timeout = timeout;
+
+    /// Sets how long a request is handled after its client has left, 1 ms to 1 day. Default: 5 min.
+    ///
+    /// Then its handler is dropped, and its claim is released: a repeated request is handled again. The event
+    /// `detached_given_up` reports it. [`Store::shutdown`] waits for requests whose clients have left.
+    fn max_detached(limit: Duration) => settings.max_detached = limit;
 
     /// Sets what to do with requests that have a key while the store is unavailable. Default:
     /// [`StoreFailure::FailClosed`], they are refused with 503.

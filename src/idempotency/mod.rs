@@ -1,8 +1,11 @@
 //! `Idempotency-Key`: a repeated request gets the stored response.
 
+mod content;
+mod fingerprint;
 mod layer;
 mod record;
 mod service;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod upload;
@@ -12,11 +15,17 @@ use std::time::Duration;
 
 pub use self::layer::{IdempotencyBuilder, IdempotencyLayer};
 
-use http::Request;
+pub use self::upload::RequestTrailers;
 
+use http::{Method, Request};
+
+use self::fingerprint::Compare;
+use self::record::KeyField;
+use self::streams::Streams;
 use self::upload::Limits;
 use crate::dedupe::Replays;
 use crate::middleware::away::Away;
+use crate::middleware::detached::Detach;
 use crate::middleware::key::DynKey;
 use crate::response::Responses;
 use crate::{KeyExtractor, Store};
@@ -37,15 +46,16 @@ use crate::{KeyExtractor, Store};
 /// # Ok(()) }
 /// ```
 ///
-/// The layer follows draft-ietf-httpapi-idempotency-key-header. It answers POST and PATCH requests by their
-/// `Idempotency-Key`. Other requests pass.
+/// The layer follows draft-ietf-httpapi-idempotency-key-header. It answers POST and PATCH requests, or those of
+/// [other methods](IdempotencyBuilder::methods), by their `Idempotency-Key`, or
+/// [another header field](IdempotencyBuilder::header). Other requests pass.
 ///
 /// | the key | response |
 /// |---|---|
 /// | is new | The request is handled. The response is stored if it is [final](IdempotencyBuilder::keep_when). |
 /// | was used for the same request | The stored response, with `idempotency-replayed: ?1` (a boolean of RFC 9651). |
 /// | was used for another request | 422. Its text says whether the method, the target or the body differs. |
-/// | is in use by a request that is being handled | 409 with `Retry-After` |
+/// | is in use by a request that is being handled | 409 with `Retry-After`, or the response after a [wait](IdempotencyBuilder::max_wait) |
 /// | was used, but the response was not stored, or is stored in a format that this version cannot read | 409 without `Retry-After`. The request is not handled again. |
 /// | is missing | The request passes. If the key is [required](IdempotencyBuilder::required): 400. |
 /// | is empty, longer than 255 bytes, sent more than once, or has a quote, a backslash or a character that is not visible ASCII | 400 |
@@ -60,9 +70,27 @@ use crate::{KeyExtractor, Store};
 ///
 /// # When two requests are the same
 ///
-/// Two requests are the same if their method, host, path, query, `Content-Type` and body are the same. In a nested
-/// router of axum, the whole path counts with the feature `axum`. Without the feature it lacks the prefix: use another
-/// name for each nested router.
+/// Two requests are the same if their method, host, path, query, `Content-Type` and body are the same. Spelling does not
+/// count: the case of the host and a port 80 or 443, the case and order of the parameters of `Content-Type`, `charset=utf-8`,
+/// the boundary of a multipart body. [`compare_by`](IdempotencyBuilder::compare_by) sets another rule.
+///
+/// In a nested router of axum, the whole path counts with the feature `axum`. Without the feature it lacks the prefix: use
+/// another name for each nested router.
+///
+/// # Streams
+///
+/// A response that is a stream is passed on as it arrives, and not stored: by its content type (`text/event-stream`,
+/// `multipart/x-mixed-replace`, lines or sequences of JSON such as `application/x-ndjson`, gRPC), or because
+/// [you name it](IdempotencyBuilder::stream_when). Its key counts as used from then on
+/// ([by default](IdempotencyBuilder::confirm_streams)): a repeated request gets 409. If the client leaves, the stream ends.
+///
+/// A length that is not known does not make a response a stream. So each other response is read to its end, or to
+/// [`largest_response`](IdempotencyBuilder::largest_response), before its head is sent.
+///
+/// Trailers of a response are stored with it. Trailers of a request reach the handler as [`RequestTrailers`]. With the
+/// feature `axum` the body of axum has them as well.
+///
+/// Fields of one exchange are not replayed: see [`Responses`](crate::response::Responses).
 ///
 /// # Bounds
 ///
@@ -78,8 +106,10 @@ use crate::{KeyExtractor, Store};
 /// # Guarantees
 ///
 /// A request holds a [claim](crate::dedupe) on its key while it is handled. The claim is released after a failure
-/// or a panic, and expires after a crash. If the client disconnects, the request is still handled to its end in a
-/// separate task, and the response is stored.
+/// or a panic, and expires after a crash. If the client disconnects, the request is still handled in a
+/// separate task, for [5 min](IdempotencyBuilder::max_detached) at most, and the response is stored.
+/// [`Store::shutdown`] waits for such requests: call it after the server has drained, so that the next process does not
+/// handle a repeated request at the same time.
 ///
 /// A request may be handled twice in two cases:
 ///
@@ -110,8 +140,14 @@ pub struct Shared<B, R> {
     replays: Arc<Replays>,
     away: Away<Arc<Replays>>,
     responses: Responses,
+    detach: Detach,
     upload: Limits,
     is_required: bool,
+    methods: Vec<Method>,
+    key_field: KeyField,
+    max_wait: Option<Duration>,
+    compare: Compare,
+    streams: Streams,
     reject: R,
 }
 

@@ -1,25 +1,26 @@
 //! How the layer handles requests.
 
-use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http::{HeaderValue, Method, Request, Response};
 use http_body::Body;
-use tokio::runtime::Handle;
 use tower::Service;
 
 use super::Shared;
-use super::record::{self, Fingerprint, Record};
-use crate::dedupe::{Replay, ReplayClaim};
-use crate::error::Upload;
+use super::fingerprint::Fingerprint;
+use super::record::{self, Record};
+use super::upload::{Upload, restore};
+use crate::dedupe::{Replay, ReplayClaim, Replays};
+use crate::error::Upload as Refused;
 use crate::http::reading::Taken;
 use crate::middleware::{Middleware, take_ready};
 use crate::response::{Answer, FlightBody};
 use crate::single_flight::http::asked::Asked;
 use crate::single_flight::layer::{Capture, Captured};
-use crate::telemetry::{Event, Outcome, in_current_span, tell};
+use crate::telemetry::{Event, Outcome, tell};
 use crate::{Error, Extracted, Key, KeyExtractor as _, Reject};
 
 /// What is done with a request.
@@ -49,13 +50,11 @@ where
 
     fn call(self: &Arc<Self>, inner: &mut S, request: Request<B>) -> Self::Future {
         let (mut inner, shared) = (take_ready(inner), Arc::clone(self));
-        let key = record::idempotency_key(request.headers(), shared.is_required);
+        let key = shared.key_field.key(request.headers(), shared.is_required);
         let key = key.map(|key| key.map(<[u8]>::to_vec));
         // The principal may be looked up in a database: only if it matters.
-        let principal = match *request.method() {
-            Method::POST | Method::PATCH if !matches!(key, Ok(None)) => shared.principal.extract(&request),
-            _ => Extracted::NONE,
-        };
+        let is_answered = shared.methods.contains(request.method()) && !matches!(key, Ok(None));
+        let principal = if is_answered { shared.principal.extract(&request) } else { Extracted::NONE };
         Box::pin(async move {
             let decisions = shared.replays.decisions();
             let key = match (decisions.extracted(principal.await), key) {
@@ -102,11 +101,13 @@ impl<B, R> Shared<B, R> {
         B2: Body<Data = Bytes> + Send + 'static,
         B2::Error: Send + 'static,
     {
-        let (parts, body) = request.into_parts();
-        let (body, taken) = self.upload.read(body).await?;
-        let fingerprint = record::fingerprint(&parts, &body);
-        let claimed = self.replays.claim(key.clone()).await;
-        let claimed = self.away.settle(claimed, |local, _| async move { local.claim(key).await }).await;
+        let (mut parts, body) = request.into_parts();
+        let Upload { whole, trailers, taken } = self.upload.read(body).await?;
+        let fingerprint = self.compare.fingerprint(&parts, &whole);
+        let max_wait = self.max_wait;
+        let claimed = self.replays.claim(key.clone(), max_wait).await;
+        let local = |local: Arc<Replays>, _| async move { local.claim(key, max_wait).await };
+        let claimed = self.away.settle(claimed, local).await;
         let (replay, outcome) = claimed?;
         let claim = match replay {
             Some(Replay::Known(bytes)) => {
@@ -117,21 +118,17 @@ impl<B, R> Shared<B, R> {
             None => None,
         };
         self.replays.decisions().count(outcome);
-        let request = Request::from_parts(parts, B::from(body));
+        let body = restore(whole, trailers, &mut parts.extensions);
+        let request = Request::from_parts(parts, body);
         let Some(claim) = claim else {
             let response = inner.call(request).await;
             return Ok(Answered::Handled(response.map(|response| response.map(FlightBody::untouched))));
         };
         // If the client disconnects, the request is handled to its end, so that a repeated request gets the response.
-        let once = in_current_span(self.once(inner, request, taken, claim, fingerprint));
-        let Ok(runtime) = Handle::try_current() else { return Ok(Answered::Handled(once.await)) };
-        match runtime.spawn(once).await {
-            Ok(response) => Ok(Answered::Handled(response)),
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => resume_unwind(panic),
-                Err(_) => Err(Error::interrupted()),
-            },
-        }
+        let work = self.detach.begin();
+        claim.belongs_to(&work);
+        let detach = self.detach.clone();
+        detach.run(work, self.once(inner, request, taken, claim, fingerprint)).await.map(Answered::Handled)
     }
 
     /// Handles a request and stores its response.
@@ -154,12 +151,17 @@ impl<B, R> Shared<B, R> {
         drop(taken);
         let (parts, body) = response.into_parts();
         let is_final = self.responses.shares(&parts);
+        let is_stream = self.streams.has(&parts);
         let response = Response::from_parts(parts, body);
-        if !is_final {
-            // Releases the claim.
-            drop(claim);
+        if !is_final || is_stream {
+            if is_final && self.streams.confirms {
+                let _ = claim.keep(record::encode(&fingerprint, None)).await;
+            } else {
+                claim.give_back();
+            }
             return Ok(response.map(FlightBody::untouched));
         }
+        let claim = HandledClaim { claim: Some(claim), without_response: record::encode(&fingerprint, None) };
         // By the rules for the responses of single flights.
         let Captured { own, shared } =
             Capture::<Request<()>, _, Error>::capture(&self.responses, context, response).await;
@@ -167,7 +169,7 @@ impl<B, R> Shared<B, R> {
         let mut stored = self.responses.reading().begin();
         let answer = shared.answer().filter(|answer| stored.add(2 * answer.body.len()));
         // The response is returned after it is stored. If it cannot be stored, `confirm` sends an event.
-        let _ = claim.keep(record::encode(&fingerprint, answer.as_ref())).await;
+        claim.keep(record::encode(&fingerprint, answer.as_ref())).await;
         Ok(own)
     }
 
@@ -176,7 +178,8 @@ impl<B, R> Shared<B, R> {
         match record {
             Record::Same(Some(answer)) => Ok(answer),
             Record::Same(None) => Err(Error::duplicate_as(NOT_STORED)),
-            Record::Another(part) => Err(Error::upload(Upload::KeyReused(part))),
+            Record::Another(part) => Err(Error::upload(Refused::KeyReused(part))),
+            Record::Incomparable => Err(Error::duplicate_as(INCOMPARABLE)),
             Record::Garbled => {
                 tell(self.replays.name(), Event::AnswerGarbled, "a stored response could not be decoded");
                 Err(Error::duplicate_as(UNREADABLE))
@@ -185,7 +188,33 @@ impl<B, R> Shared<B, R> {
     }
 }
 
+/// The claim of a request that was handled. If its response is not read to the end, the request counts as handled, without a
+/// response.
+struct HandledClaim {
+    claim: Option<ReplayClaim>,
+    without_response: Arc<[u8]>,
+}
+
+impl HandledClaim {
+    async fn keep(mut self, record: Arc<[u8]>) {
+        if let Some(claim) = self.claim.take() {
+            let _ = claim.keep(record).await;
+        }
+    }
+}
+
+impl Drop for HandledClaim {
+    fn drop(&mut self) {
+        if let Some(claim) = self.claim.take() {
+            // Once it is polled, it is completed in the background.
+            let _ = claim.keep(Arc::clone(&self.without_response)).now_or_never();
+        }
+    }
+}
+
 const NOT_STORED: &str = "the request was handled before, but its response was not stored";
+const INCOMPARABLE: &str =
+    "the request was handled before, by a service that compares requests in another way";
 const UNREADABLE: &str = "the request was handled before, but its stored response cannot be read";
 
 fn replayed<B: Body<Data = Bytes>>(answer: Answer) -> Response<FlightBody<B>> {

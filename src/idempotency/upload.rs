@@ -5,12 +5,64 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
+use http::{Extensions, HeaderMap};
 use http_body::Body;
 
 use crate::Error;
-use crate::error::Upload;
+use crate::error::Upload as Refused;
 use crate::http::reading::{Reading, Taken};
+#[cfg(feature = "axum")]
+use crate::response::FlightBody;
 use crate::store::timer::within;
+
+/// The trailers of a request, as an extension of the request that the handler of [`idempotency`](super::idempotency()) gets.
+///
+/// The layer reads the body of a request before the request is handled. With the feature `axum`, the body of axum that it
+/// passes on has the trailers as well; others have not.
+///
+/// ```
+/// use axum::{Extension, Router, routing::post};
+/// use tower_distributed::web::RequestTrailers;
+///
+/// async fn upload(trailers: Option<Extension<RequestTrailers>>) -> String {
+///     let digest = trailers.as_ref().and_then(|trailers| trailers.0.0.get("content-digest"));
+///     format!("{digest:?}")
+/// }
+/// let app: Router = Router::new().route("/uploads", post(upload));
+/// ```
+#[derive(Clone, Debug)]
+pub struct RequestTrailers(pub HeaderMap);
+
+/// A request body that was read.
+pub(super) struct Upload {
+    pub(super) whole: Bytes,
+    pub(super) trailers: Option<HeaderMap>,
+    /// Its bytes are counted until this is dropped.
+    pub(super) taken: Taken,
+}
+
+/// Returns the body of a request, and adds its trailers to the extensions.
+pub(super) fn restore<B: From<Bytes> + 'static>(
+    whole: Bytes,
+    trailers: Option<HeaderMap>,
+    extensions: &mut Extensions,
+) -> B {
+    let Some(trailers) = trailers else { return B::from(whole) };
+    extensions.insert(RequestTrailers(trailers.clone()));
+    with_trailers(&whole, trailers).unwrap_or_else(|| B::from(whole))
+}
+
+#[cfg(feature = "axum")]
+fn with_trailers<B: 'static>(whole: &Bytes, trailers: HeaderMap) -> Option<B> {
+    type Whole = FlightBody<axum::body::Body>;
+    let mut body = Some(axum::body::Body::new(Whole::whole(whole.clone(), Some(trailers))));
+    (&mut body as &mut dyn std::any::Any).downcast_mut::<Option<B>>()?.take()
+}
+
+#[cfg(not(feature = "axum"))]
+fn with_trailers<B>(_: &Bytes, _: HeaderMap) -> Option<B> {
+    None
+}
 
 /// The bounds of the request bodies of a layer.
 pub(super) struct Limits {
@@ -21,21 +73,28 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Reads a body to its end. Its bytes are counted until the second value is dropped.
-    pub(super) async fn read<B: Body>(&self, body: B) -> Result<(Bytes, Taken), Error> {
+    /// Reads a body to its end.
+    pub(super) async fn read<B: Body>(&self, body: B) -> Result<Upload, Error> {
         let read = within(self.within, self.read_whole(body)).await;
-        read.unwrap_or_else(|| Err(Error::upload(Upload::TooSlow(self.within))))
+        read.unwrap_or_else(|| Err(Error::upload(Refused::TooSlow(self.within))))
     }
 
-    async fn read_whole<B: Body>(&self, body: B) -> Result<(Bytes, Taken), Error> {
-        let too_large = || Error::upload(Upload::TooLarge(self.largest));
+    async fn read_whole<B: Body>(&self, body: B) -> Result<Upload, Error> {
+        let too_large = || Error::upload(Refused::TooLarge(self.largest));
         if body.size_hint().lower() > self.largest as u64 {
             return Err(too_large());
         }
         let (mut body, mut whole, mut taken) = (pin!(body), Vec::new(), self.room.begin());
+        let mut trailers = None;
         while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
             let frame = frame.map_err(|_| Error::malformed("the request body could not be read"))?;
-            let Ok(data) = frame.into_data() else { continue };
+            let data = match frame.into_data() {
+                Ok(data) => data,
+                Err(frame) => {
+                    trailers = frame.into_trailers().ok().or(trailers);
+                    continue;
+                }
+            };
             let (held, length) = (whole.capacity(), whole.len() + data.remaining());
             if length > self.largest {
                 return Err(too_large());
@@ -44,12 +103,12 @@ impl Limits {
             if length > held {
                 let capacity = length.max(2 * held).min(self.largest);
                 if !taken.add(capacity - held) {
-                    return Err(Error::upload(Upload::NoRoom(self.room.most)));
+                    return Err(Error::upload(Refused::NoRoom(self.room.most)));
                 }
                 whole.reserve_exact(capacity - whole.len());
             }
             whole.put(data);
         }
-        Ok((whole.into(), taken))
+        Ok(Upload { whole: whole.into(), trailers, taken })
     }
 }

@@ -241,8 +241,26 @@ impl Lease {
 
     /// Records that the store has released the lease.
     pub(crate) fn settled(mut self) {
+        self.settled_in_place();
+    }
+
+    fn settled_in_place(&mut self) {
         if let Some(keeper) = self.take_keeper() {
             keeper.released(&self.handle);
+        }
+    }
+
+    /// Releases the lease in the background, for a holder that is done, whatever becomes of the work it belongs to.
+    pub(crate) fn give_back(mut self) {
+        self.release_in_background();
+        self.kept = Kept::Released;
+    }
+
+    fn release_in_background(&self) {
+        if let Some(keeper) = self.keeper()
+            && !keeper.release_at_once(&self.handle)
+        {
+            Arc::clone(keeper).release_detached(&self.handle);
         }
     }
 
@@ -290,11 +308,10 @@ impl Drop for Lease {
         if let Some(due) = self.not_before() {
             return self.release_at(due);
         }
-        if let Some(keeper) = self.keeper()
-            && !keeper.release_at_once(&self.handle)
-        {
-            Arc::clone(keeper).release_detached(&self.handle);
+        if self.state.is_cut_off() {
+            self.settled_in_place();
         }
+        self.release_in_background();
     }
 }
 

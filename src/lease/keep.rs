@@ -28,6 +28,7 @@ impl<K: Kind> Admission<K> {
     /// Takes in a lease that was acquired at once.
     pub(super) fn hold(self: &Arc<Self>, grant: Grant, holding: &Arc<Holding>) -> LeaseHandle {
         let (id, at, lease) = (grant.id, grant.at, LeaseHandle::new(grant, holding));
+        lease.state.belongs_to_current_work();
         if self.has_outages.load(Ordering::Relaxed) {
             let State { tokens, .. } = &mut *lock(&self.tokens);
             tokens.is_back(lease.key(), at);
@@ -117,6 +118,7 @@ impl<K: Kind> Admission<K> {
     /// Lets the waiter of an offered lease accept it. Returns `false` if the lease was taken back, or has ended.
     pub(super) fn accept(self: &Arc<Self>, lease: &LeaseHandle) -> bool {
         let Grant { id, fence, offered, .. } = lease.state.grant;
+        lease.state.belongs_to_current_work();
         if offered {
             self.step(|_| {
                 let accepts = lease.is_held();

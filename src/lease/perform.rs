@@ -56,7 +56,7 @@ impl<K: Kind> Party for Local<K> {
     }
 
     fn outlasts(lease: &LeaseHandle) -> bool {
-        lease.state.is_retained()
+        lease.state.outlasts()
     }
 
     fn token(&mut self, waiter: &Self::Waiter) -> (u64, Token) {

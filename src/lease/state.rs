@@ -14,6 +14,7 @@ use super::options::Holding;
 use super::token;
 use super::tokens::{Grant, Release};
 use super::validity::Validity;
+use crate::store::detached::{Work, WorkMark};
 use crate::store::timer::sleep_until;
 use crate::sync::{lock, my_stripe};
 use crate::telemetry::Leases;
@@ -64,6 +65,7 @@ impl LeaseHandle {
             holding: Arc::clone(holding),
             stripe: my_stripe(),
             text: OnceLock::new(),
+            work: OnceLock::new(),
             is_lost: AtomicBool::new(false),
             is_watched: AtomicBool::new(false),
             state: Mutex::new(state),
@@ -247,6 +249,8 @@ pub(crate) struct LeaseState {
     pub(super) stripe: usize,
     /// The text of its token, once somebody has asked for it.
     text: OnceLock<Arc<str>>,
+    /// The work that it is held for, if that goes on when its callers leave.
+    work: OnceLock<WorkMark>,
     /// Whether its loss was counted.
     is_lost: AtomicBool,
     /// Whether anybody waits for a change. Set before `state` is locked to look whether the lease is held, and read after it
@@ -311,8 +315,28 @@ impl LeaseState {
         }
     }
 
-    pub(crate) fn is_retained(&self) -> bool {
-        lock(&self.state).phase == Phase::Retained
+    /// Whether it is to last even if this process ends: its holder is done, and others must not have it yet, or detached
+    /// work still runs under it.
+    pub(super) fn outlasts(&self) -> bool {
+        lock(&self.state).phase == Phase::Retained || self.work.get().is_some_and(WorkMark::runs)
+    }
+
+    /// Holds the lease for some work.
+    pub(crate) fn belongs_to(&self, work: &Work) {
+        // If it was acquired for the work around this one, it lasts for that.
+        let _ = self.work.set(work.mark());
+    }
+
+    /// Holds the lease for the work that is being polled, if there is any.
+    pub(crate) fn belongs_to_current_work(&self) {
+        if let Some(mark) = WorkMark::current() {
+            let _ = self.work.set(mark);
+        }
+    }
+
+    /// Whether its work was left running by a shutdown, and was cut off: it is not released before its ttl.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.work.get().is_some_and(WorkMark::is_cut_off)
     }
 
     /// Sees to it that the loss of the lease is learned of soon. See [`Watched`](super::options::Watched).

@@ -7,6 +7,7 @@ use tokio::task::coop::has_budget_remaining;
 
 pub(crate) mod away;
 mod cost;
+pub(crate) mod detached;
 pub(crate) mod key;
 mod layered;
 mod reject;

@@ -275,7 +275,8 @@ setters! { SingleFlightBuilder<T, E>:
     /// killed. 10 ms to 1 day; default: 5 s.
     fn lease_ttl(ttl: Duration) => options.ttl = ttl;
 
-    /// Sets whether a run continues after the last caller of its process was dropped. Default: `false`.
+    /// Sets whether a run continues after the last caller of its process was dropped, for up to
+    /// [`max_run`](Self::max_run). Default: `false`. [`Store::shutdown`] waits for such runs, as for refreshes in the background.
     ///
     /// ```
     /// use std::time::Duration;

@@ -19,6 +19,7 @@ use super::stored::Stored;
 use super::table::{Caller, LeaderGuard, Role, Table, Wakeup};
 use crate::error::{Busy, Subject, Why};
 use crate::lease::{Admission, LeaseOptions, Leases};
+use crate::middleware::detached::Detach;
 use crate::store::Namespace;
 use crate::store::background::Background;
 use crate::store::timer::until;
@@ -38,6 +39,7 @@ pub(crate) struct Core<T, E> {
     pub(super) over_budget: Often,
     pub(super) local_cache: Option<Arc<LocalCache<T>>>,
     pub(super) background: Background,
+    pub(super) detach: Detach,
     table: Arc<Table<SharedOutcome<T, E>>>,
 }
 
@@ -147,6 +149,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             over_budget: Often::new(name, Event::AnswerOverBudget),
             local_cache: local_cache.transpose()?,
             background: store.background_or_thread(),
+            // A run has a time limit of its own.
+            detach: Detach::new(store, "flight", name, Duration::MAX),
             settings,
             format,
             leases: Leases::new(admission, options, counts),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use futures_util::future::Either;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -73,6 +74,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         call: Call<W>,
         caller: oneshot::Sender<Result<OutcomeOf<W, T, E>, Error>>,
     ) {
+        // Outlives the lease and the run. The run of a caller that stays with it is not detached.
+        let mut work = None;
         let epoch = self.local_cache.as_ref().map(|cache| cache.epoch());
         if epoch.is_some_and(Epoch::hears_nothing) {
             self.leases.admission.store.subscribe();
@@ -98,6 +101,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 return send(&mut caller, Err(error));
             }
         };
+        if self.settings.go_on {
+            work = Some(self.detach.begin());
+        }
         let has_old = stored.is_some();
         if let Some(Stored { outcome, found, asked }) = stored {
             match outcome {
@@ -105,6 +111,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 SharedOutcome::Answer(answer) if lease.is_some() && call.work.fits(&answer) => {
                     guard.serve(SharedOutcome::Answer(answer.clone()), asked.checked_add(found.left()));
                     send(&mut caller, Ok(FlightOutcome::Shared(Ok(answer), None)));
+                    work.get_or_insert_with(|| self.detach.begin());
                 }
                 _ if lease.is_some() && found.fresh().is_zero() => {}
                 outcome => {
@@ -118,7 +125,14 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             }
         }
         self.decisions.count(counted);
-        let mut work = pin!(call.work.run(lease.as_ref().map(Lease::handle)));
+        let run = call.work.run(lease.as_ref().map(Lease::handle));
+        let mut run = pin!(match &work {
+            None => Either::Left(run),
+            Some(work) => {
+                lease.iter().for_each(|lease| lease.state.belongs_to(work));
+                Either::Right(work.run(run))
+            }
+        });
         let longest = self.max_run();
         let lost = async {
             match &lease {
@@ -128,7 +142,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         };
         let Captured { own, shared } = tokio::select! {
             biased;
-            captured = &mut work => captured,
+            captured = &mut run => captured,
             () = lost => return send(&mut caller, Err(Error::lost())),
             // In boxes once the wait begins, as in `until`.
             () = async { Box::pin(sleep(longest)).await } => {
@@ -140,7 +154,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 drop(lease);
                 drop(guard);
                 // From here on the run belongs to its caller only, and ends when that caller is dropped.
-                return send_later(caller, async { Ok(FlightOutcome::Own(work.await.own)) }).await;
+                return send_later(caller, async { Ok(FlightOutcome::Own(run.await.own)) }).await;
             }
         };
         guard.work_done();

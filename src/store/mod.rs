@@ -4,6 +4,7 @@ mod acl;
 pub(crate) mod background;
 mod builder;
 mod credentials;
+pub(crate) mod detached;
 mod durability;
 pub(crate) mod failure;
 pub(crate) mod in_memory;
@@ -51,9 +52,11 @@ pub(crate) use self::scheduler::{PeriodicTask, Scheduler, Signal};
 pub use self::stats::{BreakerState, StoreStats};
 
 use self::background::Background;
+use self::detached::{DetachedWork, LeftWork};
 use self::in_memory::{Bounds, InMemory};
 use self::names::Names;
 use self::redis::RedisStore;
+use self::timer::within;
 use crate::Error;
 use crate::error::Cause;
 
@@ -162,6 +165,7 @@ struct Base {
     notifier: Arc<Notifier>,
     scheduler: Arc<Scheduler>,
     names: Names,
+    detached: Arc<DetachedWork>,
     local_share: OnceLock<Store>,
 }
 
@@ -169,7 +173,8 @@ impl Base {
     fn new(prefix: String, link: Link, background: Background, follows_paused: bool) -> Self {
         let notifier = Arc::new(Notifier::new(link));
         let scheduler = Scheduler::new(notifier.link(), background, follows_paused);
-        Self { prefix, notifier, scheduler, names: Names::default(), local_share: OnceLock::new() }
+        let (names, detached, local_share) = (Names::default(), Arc::default(), OnceLock::new());
+        Self { prefix, notifier, scheduler, names, detached, local_share }
     }
 }
 
@@ -265,34 +270,57 @@ impl Store {
         }
     }
 
-    /// Waits until all pending background operations are done, such as releases after drops, and closes the
-    /// connections. Use it for a clean exit of the process. Answers of flights are published first, in at most half of `limit`.
+    /// Waits for detached work and for all pending background operations, such as releases after drops, and closes the
+    /// connections. Use it for a clean exit of the process, after the server has drained.
     ///
-    /// Leases that are still held, such as those of requests that a time-out has cut off, end: they signal
-    /// [`lost`](crate::LeaseHandle::lost) and are released. Locks that are kept
-    /// [at least](crate::mutex::MutexBuilder::at_least_for) for a time stay: they expire after their ttl if the process ends
-    /// earlier. Calls that are under way are completed, and close their connections. A later call connects again.
+    /// 1. It waits for *detached work*: requests of `web::idempotency`, requests of `web::dedupe` and runs of single flights
+    ///    that [go on](crate::single_flight::SingleFlightBuilder::go_on), and refreshes of stale answers. The client of such a
+    ///    request may have left, and the server then no longer waits for it. The store serves the calls of this work
+    ///    meanwhile. The last quarter of `limit`, 1 s at most, is kept for the rest.
+    /// 2. Answers of flights that are on their way are published, in at most half of the time that is left.
+    /// 3. Leases that are still held, such as those of requests that a time-out has cut off, end: they signal
+    ///    [`lost`](crate::LeaseHandle::lost) and are released. Detached work that still runs keeps its claim or lead, and the
+    ///    leases that it has acquired, also if its runtime ends: another process gets them after their ttl. Locks that are
+    ///    kept [at least](crate::mutex::MutexBuilder::at_least_for) for a time stay as well.
+    /// 4. Calls that are under way are completed, and close their connections. A later call connects again.
     ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// A store in memory waits for detached work only.
+    ///
+    /// ```no_run
+    /// # async fn serve(listener: tokio::net::TcpListener, app: axum::Router) -> Result<(), tower::BoxError> {
+    /// # async fn sigterm() {}
     /// # let store = tower_distributed::Store::in_memory();
-    /// store.shutdown(std::time::Duration::from_secs(5)).await?;
+    /// axum::serve(listener, app).with_graceful_shutdown(sigterm()).await?;
+    /// // Kubernetes kills the process 30 s after SIGTERM.
+    /// if let Err(left) = store.shutdown(std::time::Duration::from_secs(20)).await {
+    ///     eprintln!("{left}"); // still running within 20s: 1 of idempotency "payments"
+    /// }
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable) if the operations are not done within `limit`. The text says how
-    /// many are left.
+    /// [`is_unavailable`](Error::is_unavailable) and [`is_timeout`](Error::is_timeout) if all that is not done within `limit`.
+    /// The text says which work still runs, and how many operations are left.
     pub async fn shutdown(&self, limit: Duration) -> Result<(), Error> {
-        let Some(store) = self.on_redis() else { return Ok(()) };
-        let (background, store) = (store.background.clone(), Arc::clone(store));
-        // On the background thread, since there may be no runtime here.
-        background.run(async move { store.shutdown(limit).await }).await?.map_err(|left| {
-            let text =
-                format!("{left} releases and other background operations were not done within {limit:?}");
-            Error::unavailable(Cause::TimedOut, text)
-        })
+        let left = match self.on_redis() {
+            None => {
+                let work = &self.base().detached;
+                let _ = within(limit, work.none()).await;
+                Left { work: work.leave(), operations: 0 }
+            }
+            Some(store) => {
+                let (background, store) = (store.background.clone(), Arc::clone(store));
+                // On the background thread, since there may be no runtime here.
+                background.run(async move { store.shutdown(limit).await }).await?
+            }
+        };
+        left.told(limit)
+    }
+
+    /// Work that goes on when its callers leave.
+    pub(crate) fn detached(&self) -> &Arc<DetachedWork> {
+        &self.base().detached
     }
 
     /// Delivers wake-ups to waiters.
@@ -359,6 +387,33 @@ impl Store {
         if let Some(store) = self.on_redis() {
             store.subscribe();
         }
+    }
+}
+
+/// What a shutdown has left.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Left {
+    work: LeftWork,
+    operations: usize,
+}
+
+impl Left {
+    fn told(&self, limit: Duration) -> Result<(), Error> {
+        let Self { work, operations } = self;
+        let text = match (work.is_empty(), operations) {
+            (true, 0) => return Ok(()),
+            (false, 0) => format!("still running within {limit:?}: {work}"),
+            (true, _) => {
+                format!(
+                    "{operations} releases and other background operations were not done within {limit:?}"
+                )
+            }
+            (false, _) => format!(
+                "still running within {limit:?}: {work}; and {operations} releases and other background operations \
+                 were not done"
+            ),
+        };
+        Err(Error::unavailable(Cause::TimedOut, text))
     }
 }
 

@@ -54,6 +54,8 @@ named! {
         FlightLost = "flight_lost",
         /// A run exceeded `max_run`: the next caller runs.
         FlightGivenUp = "flight_given_up",
+        /// A run whose client had left was dropped at its time limit.
+        DetachedGivenUp = "detached_given_up",
         /// An answer in the store was ignored: another codec or version wrote it, or it cannot be decoded.
         AnswerForeign = "answer_foreign",
         AnswerGarbled = "answer_garbled",

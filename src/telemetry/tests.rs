@@ -28,6 +28,7 @@ const EVENTS: [&str; 32] = [
     "answer_not_published",
     "flight_lost",
     "flight_given_up",
+    "detached_given_up",
     "answer_foreign",
     "answer_garbled",
     "claim_lost",

@@ -50,6 +50,11 @@ use crate::{Dedupe, DedupeLayer, KeyExtractor};
 /// # Ok(()) }
 /// ```
 ///
+/// # A sender that gives up
+///
+/// Senders of webhooks wait for some seconds. If the handler may take longer, call [`go_on`](DedupeLayer::go_on), so that it
+/// ends even if the sender has left, and the next attempt is a duplicate. Otherwise each attempt is begun anew, and none ends.
+///
 /// # Authenticate the sender first
 ///
 /// While a message is being handled, other messages with the same id are refused. So put the layer that

@@ -61,4 +61,4 @@ pub use self::single_flight::single_flight;
 #[cfg(feature = "rate-limit")]
 pub use self::token_budget::{insert_usage, token_budget, token_budgets};
 #[cfg(feature = "dedupe")]
-pub use crate::idempotency::{IdempotencyBuilder, IdempotencyLayer, idempotency};
+pub use crate::idempotency::{IdempotencyBuilder, IdempotencyLayer, RequestTrailers, idempotency};

@@ -804,17 +804,17 @@ mod idempotency {
         let scene = Scene::new().await;
         let name = "td:{payments:idempotency:0d1d3e3a962f3135c4fd89369f7f0df244d3df2bc9ec5298c801ca0610e7b32d}:flight:answer";
         let head = format!(r#"SET {name} "<NOW-1s> 86400000000 86400000000 "#);
-        let print = r"\xa2\x30\xee\xd4\x03\x71\x2e\xe6\x86\xdf\x45\x88\x97\xe0\x3f\xc7\x7a\x2a\x79\xeb\x6a\x71\x03\x65\x36\x09\x55\x77\xa8\xce\x2b\x95";
+        let print = r"p\xa2\x30\xee\xd4\x03\x71\x2e\xe6\x86\xdf\x45\x88\x97\xe0\x3f\xc7\x7a\x2a\x79\xeb\x6a\x71\x03\x65\x36\x09\x55\x77\xa8\xce\x2b\x95";
         let response = concat!(
             r"1\x00\xc9\x00\x00\x00\x00\x6a\xfd\x86\xc0\x00\x00\x00\x02\x00\x0ccontent-type\x00\x00\x00\x0atext/plain",
-            r"\x00\x06x-call\x00\x00\x00\x011\x00\x00\x00\x00\x00\x04paid"
+            r"\x00\x06x-call\x00\x00\x00\x011\x00\x00\x00\x00\x00\x00\x00\x04paid"
         );
-        scene.run(&format!(r#"{head}idempotency/2+http/2 {print}{response}" PX 86400000"#));
+        scene.run(&format!(r#"{head}idempotency/3+http/3 {print}{response}" PX 86400000"#));
         let replayed = (StatusCode::CREATED, Some("1".to_owned()), "paid".to_owned());
         assert_eq!(send(&scene, "8e03978e", "10 EUR").await, replayed);
         assert_eq!(send(&scene, "8e03978e", "11 EUR").await.0, StatusCode::UNPROCESSABLE_ENTITY);
         for record in [
-            format!(r#"{head}idempotency/2+http/2 {print}" PX 86400000"#),
+            format!(r#"{head}idempotency/3+http/3 {print}" PX 86400000"#),
             format!(r#"{head}idempotency/1+http/2 {print}1xyz" PX 86400000"#),
             format!(r#"SET {name} "in another form" PX 86400000"#),
         ] {
@@ -828,8 +828,8 @@ mod idempotency {
         let record: Vec<u8> = scene.server.query(&["GET", own]).unwrap();
         let codec = record.iter().enumerate().filter(|(_, byte)| **byte == b' ').nth(3).unwrap().0;
         let head = String::from_utf8(record[..codec].to_vec()).unwrap();
-        assert_form(&head, "# 86400000000 86400000000 idempotency/2+http/2");
-        assert_eq!((record[codec + 33], &record[codec + 34..codec + 36]), (b'1', &[0, 200][..]));
+        assert_form(&head, "# 86400000000 86400000000 idempotency/3+http/3");
+        assert_eq!((record[codec + 34], &record[codec + 35..codec + 37]), (b'1', &[0, 200][..]));
     }
 }
 

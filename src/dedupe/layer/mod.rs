@@ -2,6 +2,7 @@
 
 mod claims;
 mod duplicate;
+mod go_on;
 
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use futures_util::future::BoxFuture;
 
 use self::claims::Source;
 pub use self::duplicate::{DuplicateAction, Evidence};
+pub use self::go_on::GoOnLayer;
 
 use crate::lease::layer::LeaseLayer;
 use crate::middleware::Choose;

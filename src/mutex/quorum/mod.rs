@@ -177,6 +177,7 @@ impl Quorum {
         let options = Arc::clone(first.holding());
         let grant = Grant { key, token, id, fence, twice: false, validity, at, offered: false };
         let lease = LeaseHandle::new(grant.clone(), &options);
+        lease.state.belongs_to_current_work();
         let renew = first_renewal(first.admission.began, &grant, &options.options);
         self.handle(Event::Holds { grant, lease: lease.clone(), options, renew });
         Ok(Lease::new(lease, Arc::new(attempt)))

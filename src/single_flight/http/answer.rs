@@ -1,23 +1,25 @@
 //! The shared form of a response, and its encoding.
 
 use bytes::{BufMut as _, Bytes};
+use http::header::TRAILER;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use http_body::Body;
 use tower::BoxError;
 
 use super::flight_body::FlightBody;
-use crate::http::message::{end_to_end, has_length};
+use crate::http::message::{for_others, has_length};
 use crate::single_flight::Codec;
 
 #[cfg(test)]
 mod tests;
 
-/// The shared form of a response: its status, header fields and body, without trailers and without the header
-/// fields that apply to one connection only.
+/// The shared form of a response: its status, header fields, body and trailers, without the fields that apply to one
+/// connection or one exchange only.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
+    pub(crate) trailers: HeaderMap,
     pub(crate) vary: Vec<Varied>,
     /// When the origin created the response, in seconds since 1970.
     pub(crate) made: u64,
@@ -49,15 +51,27 @@ impl Answer {
         &self.body
     }
 
+    /// Returns the trailers.
+    #[must_use]
+    pub fn trailers(&self) -> &HeaderMap {
+        &self.trailers
+    }
+
     pub(crate) fn into_response<B: Body<Data = Bytes>>(self) -> Response<FlightBody<B>> {
-        let mut response = Response::new(FlightBody::whole(self.body, None));
+        // A server of HTTP/1.1 sends the trailers that this field names.
+        let named = self.trailers.keys().map(HeaderName::as_str).collect::<Vec<_>>().join(", ");
+        let trailers = Some(self.trailers).filter(|trailers| !trailers.is_empty());
+        let mut response = Response::new(FlightBody::whole(self.body, trailers));
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers;
+        if let (false, Ok(named)) = (named.is_empty(), HeaderValue::try_from(named)) {
+            response.headers_mut().insert(TRAILER, named);
+        }
         response
     }
 }
 
-/// The codec for [`Answer`]s. Its name is `http/2`.
+/// The codec for [`Answer`]s. Its name is `http/3`.
 ///
 /// It does not encrypt or compress: the header fields, the body, and the request's values of the fields that `Vary`
 /// names are readable in Redis. To encrypt or compress, write a [`Codec`](crate::single_flight::Codec) that wraps
@@ -67,13 +81,14 @@ impl Answer {
 //     answer  = status:u16 made:u64 head:u16
 //               fields:u16 { name value }          in order; a field with several values has one entry for each
 //               varied:u16 { name values:u16 { value } }
+//               trailers:u16 { name value }
 //               length:u32 body
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnswerCodec;
 
 impl Codec<Answer> for AnswerCodec {
     fn name(&self) -> &str {
-        "http/2"
+        "http/3"
     }
 
     fn encode(&self, answer: &Answer) -> Result<Vec<u8>, BoxError> {
@@ -81,11 +96,7 @@ impl Codec<Answer> for AnswerCodec {
         out.0.put_u16(answer.status.as_u16());
         out.0.put_u64(answer.made);
         out.0.put_u16(answer.is_head.into());
-        out.count(answer.headers.len())?;
-        for (name, value) in &answer.headers {
-            out.name(name)?;
-            out.long(value.as_bytes())?;
-        }
+        out.fields(&answer.headers)?;
         out.count(answer.vary.len())?;
         for (name, values) in &answer.vary {
             out.name(name)?;
@@ -94,6 +105,7 @@ impl Codec<Answer> for AnswerCodec {
                 out.long(value.as_bytes())?;
             }
         }
+        out.fields(&answer.trailers)?;
         out.long(&answer.body)?;
         Ok(out.0)
     }
@@ -105,16 +117,14 @@ impl Codec<Answer> for AnswerCodec {
             return Err(format!("the status must not be 1xx, is {status}").into());
         }
         let (made, is_head) = (u64::from_be_bytes(from.array()?), from.u16()? != 0);
-        let mut headers = HeaderMap::new();
-        for _ in 0..from.u16()? {
-            headers.try_append(from.name()?, from.value()?)?;
-        }
+        let headers = from.fields()?;
         let mut vary = Vec::new();
         for _ in 0..from.u16()? {
             let name = from.name()?;
             let values = (0..from.u16()?).map(|_| from.value()).collect::<Result<_, _>>()?;
             vary.push((name, values));
         }
+        let trailers = from.fields()?;
         let body = Bytes::copy_from_slice(from.long()?);
         if !from.0.is_empty() {
             return Err(format!("{} bytes are left after the answer", from.0.len()).into());
@@ -122,9 +132,9 @@ impl Codec<Answer> for AnswerCodec {
         if !is_head && !has_length(&headers, body.len()) {
             return Err(format!("Content-Length is not the length of the body, {} bytes", body.len()).into());
         }
-        // `capture` stores no hop-by-hop fields, but another client of Redis can write some.
-        let headers = end_to_end(headers);
-        Ok(Answer { status, headers, vary, made, is_head, body })
+        // `capture` stores no fields of one connection or exchange, but another client of Redis can write some.
+        let (headers, trailers) = (for_others(headers), for_others(trailers));
+        Ok(Answer { status, headers, trailers, vary, made, is_head, body })
     }
 }
 
@@ -141,6 +151,15 @@ impl Writer {
     fn name(&mut self, name: &HeaderName) -> Result<(), BoxError> {
         self.count(name.as_str().len())?;
         self.0.extend_from_slice(name.as_str().as_bytes());
+        Ok(())
+    }
+
+    fn fields(&mut self, fields: &HeaderMap) -> Result<(), BoxError> {
+        self.count(fields.len())?;
+        for (name, value) in fields {
+            self.name(name)?;
+            self.long(value.as_bytes())?;
+        }
         Ok(())
     }
 
@@ -177,6 +196,14 @@ impl<'a> Reader<'a> {
     fn long(&mut self) -> Result<&'a [u8], BoxError> {
         let length = u32::from_be_bytes(self.array()?);
         self.take(usize::try_from(length)?)
+    }
+
+    fn fields(&mut self) -> Result<HeaderMap, BoxError> {
+        let mut fields = HeaderMap::new();
+        for _ in 0..self.u16()? {
+            fields.try_append(self.name()?, self.value()?)?;
+        }
+        Ok(fields)
     }
 
     fn name(&mut self) -> Result<HeaderName, BoxError> {

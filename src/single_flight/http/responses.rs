@@ -18,7 +18,7 @@ use super::freshness::Freshness;
 use super::shareable::{is_for_all, is_shareable};
 use crate::extract::tells_scheme;
 use crate::http::lists::items;
-use crate::http::message::{end_to_end, has_length};
+use crate::http::message::{for_others, has_length};
 use crate::http::reading::Reading;
 use crate::single_flight::Share;
 use crate::single_flight::layer::{Capture, Captured};
@@ -55,10 +55,17 @@ mod tests;
 /// with `must-revalidate`, `proxy-revalidate` or `s-maxage` is not served stale. The responses of other callers
 /// have an `Age`.
 ///
-/// Other callers get the status, the header fields and the body. They do not get trailers, the response's
-/// extensions, or the fields that apply to one connection only: `Connection` and the fields that it names,
-/// `Keep-Alive`, `TE`, `Trailer`, `Transfer-Encoding`, `Upgrade` and the proxy's fields. The caller of the request
-/// gets all of these. `Content-Length` is kept, because responses to HEAD need it.
+/// Other callers get the status, the header fields, the body and the trailers. They do not get the response's extensions, nor
+/// the fields that apply to one connection or one exchange only:
+///
+/// * `Connection` and the fields that it names, `Keep-Alive`, `TE`, `Trailer`, `Transfer-Encoding`, `Upgrade` and the
+///   proxy's fields;
+/// * `RateLimit`, `X-RateLimit-…` and all other fields with `ratelimit` or `rate-limit` in their names, and `Retry-After`:
+///   they tell one client how much it has left;
+/// * `Age`, which is computed anew, `Server-Timing`, `Traceresponse`, `X-Request-Id`, `X-Correlation-Id` and
+///   `Idempotency-Replayed`.
+///
+/// The caller of the request gets all of these. `Content-Length` is kept, because responses to HEAD need it.
 ///
 /// A response with `Vary` is shared with requests whose values of the named fields are equal, byte by byte.
 /// Requests with other values share among themselves. If a response depends on a field that `Vary` does not name
@@ -247,14 +254,15 @@ where
             Ok(whole) => whole,
             Err((body, shared)) => return unshared(parts, body, shared),
         };
-        let own = FlightBody::whole(body.clone(), trailers);
+        let own = FlightBody::whole(body.clone(), trailers.clone());
         if !is_head && !has_length(&parts.headers, body.len()) {
             return unshared(parts, own, Share::Nobody);
         }
         let made = now.checked_sub(freshness.age).map_or(0, unix_seconds);
         let answer = Answer {
             status: parts.status,
-            headers: end_to_end(parts.headers.clone()),
+            headers: for_others(parts.headers.clone()),
+            trailers: for_others(trailers.clone().unwrap_or_default()),
             vary: varied(&parts.headers, &asked),
             made,
             is_head,

@@ -56,14 +56,26 @@ static OF_ONE_CLIENT: [HeaderName; 5] = [
     HeaderName::from_static("proxy-authentication-info"),
 ];
 
-fn is_stream(content_type: &HeaderValue) -> bool {
-    const STREAMS: [&[u8]; 6] = [
+/// Returns whether a response is a stream by its content type: events, parts that replace each other, lines or sequences of
+/// JSON, gRPC.
+pub(crate) fn is_stream(content_type: &HeaderValue) -> bool {
+    const STREAMS: [&[u8]; 16] = [
         b"text/event-stream",
         b"multipart/x-mixed-replace",
         b"application/x-ndjson",
         b"application/ndjson",
+        b"text/x-ndjson",
+        b"application/x-ldjson",
+        b"application/x-jsonl",
         b"application/jsonl",
+        b"application/x-jsonlines",
+        b"application/jsonlines",
         b"application/json-seq",
+        b"application/stream+json",
+        b"application/x-json-stream",
+        b"application/connect+json",
+        b"application/connect+proto",
+        b"application/vnd.amazon.eventstream",
     ];
     const GRPC: &[u8] = b"application/grpc"; // with "+proto" and the like, and "-web"
     let essence = content_type.as_bytes().split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();

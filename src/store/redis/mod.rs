@@ -64,7 +64,7 @@ use super::key::Key;
 use super::notifier::{ALL, Link as Pushes};
 use super::operation::{Operation, Script, lua};
 use super::owed::Owed;
-use super::{Base, BreakerState, StoreStats};
+use super::{Base, BreakerState, Left, StoreStats};
 use crate::Error;
 use crate::error::Cause;
 use crate::sync::lock;
@@ -262,16 +262,20 @@ impl RedisStore {
         overloaded.clone()
     }
 
-    /// Waits until nothing is owed, then closes all connections. After `limit` it returns how many operations are
-    /// still owed.
-    pub(super) async fn shutdown(&self, limit: Duration) -> Result<(), usize> {
+    /// Waits until no detached work runs and nothing is owed, then closes all connections. Returns what is left after
+    /// `limit`.
+    pub(super) async fn shutdown(&self, limit: Duration) -> Left {
         let began = Instant::now();
+        let left = || limit.saturating_sub(began.elapsed());
+        let for_releases = (limit / 4).min(Duration::from_secs(1));
+        _ = timeout(limit - for_releases, self.base.detached.none()).await;
         // The end of a lease could overtake what its holder has published. What is published by a runtime that stands still
         // leaves time for all others.
-        _ = timeout(limit / 2, self.publications.none()).await;
+        _ = timeout(left() / 2, self.publications.none()).await;
+        let work = self.base.detached.leave();
         self.base.scheduler.shut_down();
         self.base.scheduler.hurry();
-        let none = timeout(limit.saturating_sub(began.elapsed()), async {
+        let none = timeout(left(), async {
             self.publications.none().await;
             self.owed.none().await;
         })
@@ -281,7 +285,8 @@ impl RedisStore {
         let runtimes = lock(&self.runtimes).clone();
         runtimes.iter().for_each(|links| links.close());
         self.source.stop();
-        none.map_err(|_| self.owed.count() + self.publications.count())
+        let operations = if none.is_ok() { 0 } else { self.owed.count() + self.publications.count() };
+        Left { work, operations }
     }
 }
 

@@ -6,4 +6,5 @@ mod duplicates;
 mod exact;
 mod idempotency;
 mod outcomes;
+mod shutdown;
 mod tonic_server;

@@ -18,8 +18,10 @@ fn answer() -> Answer {
         (http::header::ACCEPT, vec!["text/plain".parse().unwrap(), "text/*".parse().unwrap()]),
         (http::header::ACCEPT_LANGUAGE, vec![]),
     ];
+    let trailers = HeaderMap::from_iter([(http::header::ETAG, HeaderValue::from_static("\"7\""))]);
     Answer {
         headers,
+        trailers,
         vary,
         made: 1_800_000_000,
         body: Bytes::from_static(b"caf\xc3\xa9 and \x00"),
@@ -31,6 +33,7 @@ fn empty() -> Answer {
     Answer {
         status: StatusCode::OK,
         headers: HeaderMap::new(),
+        trailers: HeaderMap::new(),
         vary: vec![],
         made: 0,
         is_head: false,
@@ -70,10 +73,11 @@ fn every_status_comes_back() {
 fn the_format_is_fixed() {
     let mut small = Answer { vary: vec![(http::header::TE, vec!["x".parse().unwrap()])], ..empty() };
     small.headers.insert("a", "bc".parse().unwrap());
+    small.trailers.insert("d", "e".parse().unwrap());
     small.body = Bytes::from_static(b"body");
-    let expected = b"\x00\xc8\0\0\0\0\0\0\0\0\0\0\x00\x01\x00\x01a\x00\x00\x00\x02bc\x00\x01\x00\x02te\x00\x01\x00\x00\x00\x01x\x00\x00\x00\x04body";
+    let expected = b"\x00\xc8\0\0\0\0\0\0\0\0\0\0\x00\x01\x00\x01a\x00\x00\x00\x02bc\x00\x01\x00\x02te\x00\x01\x00\x00\x00\x01x\x00\x01\x00\x01d\x00\x00\x00\x01e\x00\x00\x00\x04body";
     assert_eq!(AnswerCodec.encode(&small).unwrap(), expected);
-    assert_eq!(Codec::<Answer>::name(&AnswerCodec), "http/2");
+    assert_eq!(Codec::<Answer>::name(&AnswerCodec), "http/3");
 }
 
 #[test]
@@ -90,7 +94,7 @@ fn what_is_cut_short_or_has_more_is_refused() {
 #[test]
 fn lengths_that_cannot_be_are_refused() {
     assert_eq!(
-        decode(b"\x00\xc8\0\0\0\0\0\0\0\0\0\0\x00\x00\x00\x00\xff\xff\xff\xff").unwrap_err(),
+        decode(b"\x00\xc8\0\0\0\0\0\0\0\0\0\0\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff").unwrap_err(),
         "cut short: 4294967295 bytes were expected, 0 are left"
     );
     assert!(decode(b"\x00\xc8\0\0\0\0\0\0\0\0\0\0\xff\xff").unwrap_err().starts_with("cut short"));
@@ -103,7 +107,7 @@ fn lengths_that_cannot_be_are_refused() {
         many.extend_from_slice(name.as_bytes());
         many.extend_from_slice(&[0; 4]);
     }
-    many.extend_from_slice(&[0; 6]);
+    many.extend_from_slice(&[0; 8]);
     assert!(decode(&many).is_err());
 }
 
@@ -114,7 +118,7 @@ fn bytes(status: u16, rest: &[u8]) -> Vec<u8> {
 
 #[test]
 fn what_http_does_not_allow_is_refused() {
-    let none = [0; 8];
+    let none = [0; 10];
     assert!(decode(&bytes(200, &none)).is_ok());
     for status in [99, 100, 101, 199, 1000] {
         assert!(decode(&bytes(status, &none)).is_err(), "status {status}");
@@ -124,7 +128,7 @@ fn what_http_does_not_allow_is_refused() {
         ("upper case", b"\x00\x01\x00\x01A\x00\x00\x00\x00"),
         ("line feed", b"\x00\x01\x00\x01a\x00\x00\x00\x01\n"),
     ] {
-        assert!(decode(&bytes(200, &[fields, &[0; 6]].concat())).is_err(), "{wrong}");
+        assert!(decode(&bytes(200, &[fields, &[0; 8]].concat())).is_err(), "{wrong}");
     }
 }
 

@@ -128,7 +128,7 @@ async fn a_connection_is_left_if_it_is_broken_but_not_if_the_server_is_slow() {
     let version = store.stats(Some(runtime.id())).server_version.unwrap();
     assert!(server.cli(&["INFO", "server"]).contains(&format!("_version:{version}\r")), "{version}");
     assert_eq!(store.stats(None).server_version, None);
-    store.shutdown(TIMEOUT).await.unwrap();
+    assert_eq!(store.shutdown(TIMEOUT).await, crate::store::Left::default());
     assert_eq!(link.version(), None, "it is closed");
 }
 

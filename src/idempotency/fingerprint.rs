@@ -1,0 +1,172 @@
+//! By what two requests are the same.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HOST};
+use http::request;
+use sha2::{Digest as _, Sha256};
+
+use super::content;
+
+/// What is compared.
+#[derive(Clone)]
+pub(super) enum Compare {
+    /// The [`PARTS`].
+    Parts,
+    /// What a closure of the user returns.
+    By(CompareBy),
+}
+
+pub(super) type CompareBy = Arc<dyn Fn(&request::Parts, &Bytes) -> Vec<u8> + Send + Sync>;
+
+/// The digests of the parts of a request, each cut to its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fingerprint {
+    /// How requests are compared: records of another kind cannot be compared with this one.
+    pub(super) kind: u8,
+    pub(super) digests: [u8; 32],
+}
+
+pub(super) type Part = (&'static str, Range<usize>);
+
+/// The parts by which two requests are the same, and the bytes of each.
+const PARTS: &[Part] = &[("method", 0..4), ("host, path or query", 4..16), ("Content-Type or body", 16..32)];
+const CHOSEN: &[Part] = &[("content, as this service compares it", 0..32)];
+
+/// Returns the digest of several texts. Each text is hashed with its length, so that no text can run into the next.
+pub(super) fn digest<'a>(texts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for text in texts {
+        hash.update((text.len() as u64).to_be_bytes());
+        hash.update(text);
+    }
+    hash.finalize().into()
+}
+
+impl Compare {
+    pub(super) fn fingerprint(&self, parts: &request::Parts, body: &Bytes) -> Fingerprint {
+        match self {
+            Self::Parts => Fingerprint { kind: b'p', digests: digests(parts, body) },
+            Self::By(chosen) => Fingerprint { kind: b'c', digests: digest([chosen(parts, body).as_slice()]) },
+        }
+    }
+}
+
+impl Fingerprint {
+    /// Returns the first part that differs from that of a record of the same kind.
+    pub(super) fn differs(&self, recorded: &[u8; 32]) -> Option<&'static str> {
+        let parts = if self.kind == b'p' { PARTS } else { CHOSEN };
+        let mut differ = parts.iter().filter(|(_, at)| self.digests[at.clone()] != recorded[at.clone()]);
+        differ.next().map(|(part, _)| *part)
+    }
+}
+
+/// Returns the digests of the [`PARTS`].
+fn digests(parts: &request::Parts, body: &Bytes) -> [u8; 32] {
+    #[cfg(feature = "axum")]
+    let uri = parts.extensions.get::<axum::extract::OriginalUri>().map_or(&parts.uri, |original| &original.0);
+    #[cfg(not(feature = "axum"))]
+    let uri = &parts.uri;
+    let target = uri.path_and_query().map_or("", |target| target.as_str());
+    let field = |name| parts.headers.get(name).map_or(&b""[..], |value| value.as_bytes());
+    let host = parts.uri.authority().map_or(field(HOST), |authority| authority.as_str().as_bytes());
+    let (content_type, contents) = content::compared(field(CONTENT_TYPE), body);
+    let texts = [
+        digest([parts.method.as_str().as_bytes()]),
+        digest([&plain_host(host), target.as_bytes()]),
+        digest([content_type.as_slice()].into_iter().chain(contents)),
+    ];
+    let mut digests = [0; 32];
+    for ((_, bytes), digest) in PARTS.iter().zip(texts) {
+        digests[bytes.clone()].copy_from_slice(&digest[bytes.clone()]);
+    }
+    digests
+}
+
+/// Returns a host in lower case, without the port of HTTP or HTTPS.
+fn plain_host(host: &[u8]) -> Vec<u8> {
+    let host = host.to_ascii_lowercase();
+    let name = [&b":443"[..], b":80"].into_iter().find_map(|port| host.strip_suffix(port)).unwrap_or(&host);
+    name.strip_suffix(b".").unwrap_or(name).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Sent<'a> {
+        method: &'a str,
+        uri: &'a str,
+        host: &'a str,
+        content_type: &'a str,
+        body: &'static str,
+    }
+
+    const FIRST: Sent<'_> =
+        Sent { method: "POST", uri: "/a?b", host: "x", content_type: "text/plain", body: "10 EUR" };
+
+    fn of(Sent { method, uri, host, content_type, body }: Sent<'_>) -> (request::Parts, Bytes) {
+        let request = http::Request::builder().method(method).uri(uri);
+        let request = request.header(HOST, host).header(CONTENT_TYPE, content_type).body(()).unwrap();
+        (request.into_parts().0, Bytes::from_static(body.as_bytes()))
+    }
+
+    fn differs(one: Sent<'_>, other: Sent<'_>) -> Option<&'static str> {
+        let [one, other] = [one, other].map(|sent| {
+            let (parts, body) = of(sent);
+            Compare::Parts.fingerprint(&parts, &body)
+        });
+        one.differs(&other.digests)
+    }
+
+    #[test]
+    fn the_first_part_that_differs_is_told() {
+        assert_eq!(differs(FIRST, FIRST), None);
+        let other = Sent { method: "PATCH", uri: "/", host: "y", content_type: "", body: "" };
+        assert_eq!(differs(FIRST, other), Some("method"));
+        for (uri, host) in [("/b?b", "x"), ("/a?c", "x"), ("/a?b", "y"), ("/a?", "bx"), ("/a?b", "x:8080")] {
+            let other = Sent { uri, host, ..FIRST };
+            assert_eq!(differs(FIRST, other), Some("host, path or query"), "{uri} {host}");
+        }
+        for (content_type, body) in
+            [("text/html", "10 EUR"), ("text/plain", "11 EUR"), ("text/plain1", "0 EUR")]
+        {
+            let other = Sent { content_type, body, ..FIRST };
+            assert_eq!(differs(FIRST, other), Some("Content-Type or body"), "{content_type} {body}");
+        }
+    }
+
+    #[test]
+    fn what_means_the_same_is_the_same() {
+        let uri = "https://Shop.Example/a";
+        for (uri, host) in [
+            ("/a", "SHOP.example"),
+            ("/a", "shop.example:443"),
+            ("/a", "shop.example:80"),
+            ("/a", "shop.example.:443"),
+            ("https://shop.example:443/a", "shop.example"),
+            ("http://SHOP.EXAMPLE:80/a", ""),
+        ] {
+            let other = Sent { uri, host, ..FIRST };
+            assert_eq!(differs(Sent { uri: "https://Shop.Example/a", ..FIRST }, other), None, "{uri} {host}");
+        }
+        for host in ["shop.example:8443", "shop.example:4430", "a.shop.example"] {
+            assert!(differs(Sent { uri, ..FIRST }, Sent { uri: "/a", host, ..FIRST }).is_some(), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_closure_chooses_what_counts() {
+        let length = |_: &request::Parts, body: &Bytes| body.len().to_string().into_bytes();
+        let chosen = |sent| {
+            let (parts, body) = of(sent);
+            Compare::By(Arc::new(length)).fingerprint(&parts, &body)
+        };
+        let first = chosen(FIRST);
+        assert_eq!(first.differs(&chosen(Sent { method: "PUT", body: "11 EUR", ..FIRST }).digests), None);
+        let told = first.differs(&chosen(Sent { body: "1 EUR", ..FIRST }).digests);
+        assert_eq!(told, Some("content, as this service compares it"));
+    }
+}
