@@ -2,6 +2,8 @@
 
 #[cfg(test)]
 mod agreement;
+#[cfg(test)]
+mod constant_errors;
 #[cfg(feature = "http")]
 mod http;
 mod layer;
