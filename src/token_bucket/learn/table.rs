@@ -3,12 +3,11 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use super::step::{Learn, Memory, Remembered};
 use super::{Learned, Plan};
-use crate::store::{Client, Namespace};
+use crate::store::{Client, KnownKeys, Namespace};
 use crate::sync::lock;
 use crate::telemetry::{Event, Often};
 use crate::token_bucket::Decision;
@@ -22,7 +21,7 @@ pub(crate) struct LearnedQuotas(Arc<Inner>);
 
 struct Inner {
     client: Client<Learn>,
-    known: Mutex<HashMap<Key, Known>>,
+    known: Mutex<KnownKeys<Known>>,
     ignored: Often,
     clamped: Often,
 }
@@ -49,8 +48,8 @@ const GIVEN_UP: i64 = 10_000_000;
 /// An upstream that tells other quotas in each response is written down once in this time, µs.
 const CHANGE_AFTER: i64 = 1_000_000;
 
-/// The maximum number of keys. Beyond that, those that were not read for a minute are removed, and further keys are read
-/// from the store for each request.
+/// The maximum number of keys. Beyond that, those that were not read for a minute make room. Others are read from the store for
+/// each request.
 const MOST: usize = 4096;
 const UNUSED: i64 = 60_000_000;
 
@@ -60,7 +59,7 @@ impl LearnedQuotas {
         let namespace: Namespace<Memory> = Namespace::open(store, &format!("{name}.learned"));
         Self(Arc::new(Inner {
             client: namespace.client(),
-            known: Mutex::default(),
+            known: Mutex::new(KnownKeys::new(MOST)),
             ignored: Often::new(name, Event::UpstreamLimitIgnored),
             clamped: Often::new(name, Event::UpstreamLimitClamped),
         }))
@@ -193,14 +192,8 @@ impl Known {
 }
 
 /// What is known of a key. `None`: there are too many.
-fn slot<'a>(all: &'a mut HashMap<Key, Known>, key: &Key, now: i64) -> Option<&'a mut Known> {
-    if all.len() >= MOST && !all.contains_key(key) {
-        all.retain(|_, known| now - known.read_at < UNUSED);
-    }
-    if all.len() >= MOST && !all.contains_key(key) {
-        return None;
-    }
-    Some(all.entry(key.clone()).or_default())
+fn slot<'a>(all: &'a mut KnownKeys<Known>, key: &Key, now: i64) -> Option<&'a mut Known> {
+    all.entry(key, Known::default, |known| now - known.read_at >= UNUSED)
 }
 
 /// The quotas of a text. One that another version has written is not understood: then the configured quotas hold.
