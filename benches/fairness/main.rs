@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod adaptive;
+mod adaptive_faults;
 mod classes;
 mod cluster;
 #[allow(dead_code, reason = "other benches use the rest")]
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         shares::run(bench);
         classes::run(bench);
         adaptive::run(bench);
+        adaptive_faults::run(bench);
         cluster::run(bench);
         Ok(())
     })

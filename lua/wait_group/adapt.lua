@@ -1,18 +1,25 @@
 -- wait_group/adapt: adds what a process saw to the window of a key, and moves the limit when the window is over.
--- KEYS      for each run: string, eleven whole numbers, which `names` lists:
+-- KEYS      for each run: string, sixteen whole numbers, which `names` lists:
 --           limit (thousandths); base, the latency without a queue (ns, 0: unknown); age, windows since it was measured;
---           probe, 1 or 2 while it is measured; since when the window lasts (µs); in the window: ok, overloads, the sum
+--           probe, 1 to 3 while it is measured; since when the window lasts (µs); in the window: ok, overloads, the sum
 --           of the latencies (µs), busy (permits in flight · ms); before the window: in_flight, the permits in flight
---           (thousandths, smoothed); the mean latency of the last window (µs)
--- ARGV      for each run: 1: follow the latency, 0: do not; the lowest limit; the highest; the one if none is stored;
---           the length of a window (µs); successes; overloads; the sum of the latencies of the successes (µs); the
---           most permits in flight in the process; since when (µs ago)
+--           (thousandths, smoothed); the mean latency of the last window (µs); usual, the share of overloads that does
+--           not depend on the load, and tried, the one before a probe (millionths); sure, windows for which usual counts
+--           as measured; cuts, how often the limit was lowered of late; sampled, when a sample was reported (µs)
+-- ARGV      for each run: 1: follow the latency, 0: do not; the lowest limit; the highest; the one if none is stored; the
+--           one after a pause; the length of a window (µs); successes; overloads; the sum of the latencies of the
+--           successes (µs); the most permits in flight in the process; since when (µs ago)
 -- returns   now (µs); for each run: the limit, permits in flight, the mean latency of the last window (µs)
 -- writes    SET with PXAT: 1 hour, if the process saw something
 -- cost      for each run one GET, at most one SET
-local names = {'limit', 'base', 'age', 'probe', 'since', 'ok', 'overloads', 'latency', 'busy', 'in_flight', 'mean'}
-local kept, longest, most, busiest = 3600000000, 3600000000, 10 ^ 15, 4 * 10 ^ 12 -- µs, µs, a sum, permits · ms
+local names = {'limit', 'base', 'age', 'probe', 'since', 'ok', 'overloads', 'latency', 'busy', 'in_flight', 'mean',
+  'usual', 'tried', 'sure', 'cuts', 'sampled'}
+local kept, quiet, longest = 3600000000, 60000000, 3600000000 -- µs
+local most, busiest, most_samples = 10 ^ 15, 4 * 10 ^ 12, 10 ^ 9 -- a sum, permits · ms, a number
 local few, probe_after = 10, 100 -- samples, windows
+local full, drain, half = 1, 2, 3 -- the steps of a probe
+local all, free, nearly_all = 1000000, 10000, 750000 -- shares in millionths
+local cut, too_many = 6, 14
 local floor, max, min = math.floor, math.max, math.min
 
 local function stored(key, known)
@@ -25,21 +32,53 @@ local function stored(key, known)
   end
   if n == #names then return s end
   for _, name in ipairs(names) do s[name] = 0 end
-  s.limit, s.since = known * 1000, now
+  s.limit, s.since, s.sampled = known * 1000, now, now
   return s
 end
 
--- Moves the limit by a window that is over. `Adapted::adjust` in src/wait_group/adaptive/step.rs says why.
-local function adjust(s, follows)
+local function bound(s, low, high)
+  s.limit, s.base, s.age = max(low * 1000, min(high * 1000, s.limit)), min(s.base, longest * 1000), min(s.age, 1000)
+  s.probe, s.since, s.sampled = s.probe % (half + 1), min(s.since, now), min(s.sampled, now)
+  s.busy, s.in_flight, s.mean = min(s.busy, busiest), min(s.in_flight, 10 ^ 9), min(s.mean, longest)
+  s.usual, s.tried = min(s.usual, all / 2), min(s.tried, all)
+  s.sure, s.cuts = min(s.sure, probe_after), min(s.cuts, 1000)
+end
+
+-- Returns to the start after a pause without samples.
+local function rest(s, start, window, ok, latency)
+  local mean = max(s.mean, min(floor(latency / max(1, ok)), longest))
+  if now - s.sampled <= max(quiet, window * 10, mean * 2) then return end
+  for _, name in ipairs({'age', 'probe', 'ok', 'overloads', 'latency', 'busy', 'in_flight', 'tried', 'sure', 'cuts'}) do
+    s[name] = 0
+  end
+  s.limit, s.since = start * 1000, now
+end
+
+local function noise(share, samples, factor)
+  return floor(math.sqrt(floor(factor * share * (all - share) / samples)))
+end
+
+-- Takes in what was measured at half of the load. `Adapted::learn` in src/wait_group/adaptive/step.rs says why.
+local function learn(s, share, samples, follows)
+  if follows == 1 then
+    local short = max(1, s.mean * 1000)
+    s.base = s.base == 0 and short or floor((s.base + short) / 2)
+  end
+  if share + noise(s.tried, samples, 6) >= s.tried then
+    s.usual = min(floor((share + s.tried) / 2), all / 2)
+  elseif (all - share) * 2 >= (all - s.tried) * 3 then
+    s.usual, s.limit = min(s.usual, share), floor(s.limit / 2)
+  else
+    s.usual, s.limit = min(share, all / 2), floor(s.limit * 9 / 10)
+  end
+  s.age, s.probe, s.sure, s.cuts = 0, 0, probe_after, 0
+end
+
+-- Moves the limit by a window without overload.
+local function grow(s, share, follows)
   local used, short = s.in_flight * 2 >= s.limit, max(1, s.mean * 1000)
-  if s.overloads * 100 >= s.ok + s.overloads then
-    s.limit, s.probe = floor(s.limit * 9 / 10), 0
-  elseif follows == 0 then
-    s.limit, s.probe = used and s.limit + 1000 or s.limit, 0 -- a probe is of other rules
-  elseif s.probe == 1 then
-    s.probe = 2
-  elseif s.probe == 2 then
-    s.base, s.age, s.probe = floor((s.base + short) / 2), 0, 0
+  if follows == 0 then
+    s.limit = used and s.limit + 1000 or s.limit
   elseif s.base == 0 then
     s.base = short
   elseif not used then
@@ -47,39 +86,70 @@ local function adjust(s, follows)
   else
     local gradient = max(500, min(1000, floor(s.base * 1100 / short)))
     local target = floor(s.limit * gradient / 1000) + floor(math.sqrt(s.limit * 1000))
-    s.limit, s.age = floor((s.limit * 8 + target * 2) / 10), s.age + 1
-    if s.age >= probe_after then s.probe = 1 end
+    s.limit, s.age = floor((s.limit * 8 + target * 2) / 10), s.age + (gradient > 500 and 1 or 10)
+    if s.age >= probe_after then s.probe, s.tried = drain, share end
   end
 end
 
-local reply = {now}
+-- Moves the limit by a window that is over. `Adapted::adjust` says why.
+local function adjust(s, follows)
+  local samples, usual = s.ok + s.overloads, max(s.usual, free)
+  local share = floor(s.overloads * all / samples)
+  local is_certain = share >= nearly_all
+  local is_overload = is_certain or share > usual + noise(usual, samples, 16)
+  s.sure, s.cuts = max(0, s.sure - 1), max(0, s.cuts - 2)
+  if s.probe == full then
+    s.probe, s.tried = drain, share
+  elseif s.probe == drain then
+    s.probe = half
+  elseif s.probe == half then
+    learn(s, share, samples, follows)
+  elseif is_overload and not is_certain and (s.sure == 0 or s.cuts >= too_many) then
+    s.probe = full
+  elseif is_overload then
+    s.limit, s.cuts = floor(s.limit * 9 / 10), s.cuts + cut
+  else
+    if share + noise(s.usual, samples, 1) < s.usual then s.usual = s.usual - floor((s.usual - share) / 16) end
+    grow(s, share, follows)
+  end
+end
+
+-- Adds what a process saw.
+local function add(s, follows, window, ok, overloads, latency, peak, span)
+  local lasts = now - s.since
+  if ok + overloads > 0 then s.sampled = now end
+  s.ok, s.overloads = min(s.ok + ok, most_samples), min(s.overloads + overloads, most_samples)
+  s.latency = min(s.latency + latency, most)
+  s.busy = min(s.busy + floor(peak * min(span, max(lasts, window)) / 1000), busiest)
+  local mean = s.ok > 0 and min(floor(s.latency / s.ok), longest) or 0
+  local is_over = lasts >= max(window, min(mean * 2, window * 10))
+  if not is_over or s.ok + s.overloads < min(few, max(1, floor(s.limit / 1000))) then return end
+  if s.probe < drain then
+    local in_flight = floor(s.busy * 1000 / max(1, floor(lasts / 1000)))
+    s.in_flight = min(floor((s.in_flight * 3 + in_flight) / 4), 10 ^ 9)
+  end
+  s.mean = mean
+  adjust(s, follows)
+  s.since, s.ok, s.overloads, s.latency, s.busy = now, 0, 0, 0, 0
+end
+
+local reply, count = {now}, 11
 for run, key in ipairs(KEYS) do
   local a = {}
-  for i = 1, 10 do a[i] = tonumber(ARGV[run * 10 - 10 + i]) end
-  local follows, low, high, known, window, ok, overloads, latency, peak, span = unpack(a)
+  for i = 1, count do a[i] = tonumber(ARGV[(run - 1) * count + i]) end
+  local follows, low, high, known, start, window, ok, overloads, latency, peak, span = unpack(a)
   local s = stored(key, known)
-  s.limit, s.base, s.age = max(low * 1000, min(high * 1000, s.limit)), min(s.base, longest * 1000), min(s.age, 1000)
-  s.probe, s.since, s.busy = s.probe % 3, min(s.since, now), min(s.busy, busiest)
-  s.in_flight, s.mean = min(s.in_flight, 10 ^ 9), min(s.mean, longest)
+  bound(s, low, high)
+  rest(s, max(low, min(high, start)), window, ok, latency)
   if ok + overloads + peak > 0 then
-    local lasts = now - s.since
-    s.ok, s.overloads = min(s.ok + ok, most), min(s.overloads + overloads, most)
-    s.latency = min(s.latency + latency, most)
-    s.busy = min(s.busy + floor(peak * min(span, max(lasts, window)) / 1000), busiest)
-    local mean = s.ok > 0 and min(floor(s.latency / s.ok), longest) or 0
-    local is_over = lasts >= max(window, min(mean * 2, window * 10))
-    if is_over and s.ok + s.overloads >= min(few, max(1, floor(s.limit / 1000))) then
-      local in_flight = floor(s.busy * 1000 / max(1, floor(lasts / 1000)))
-      s.in_flight, s.mean = min(floor((s.in_flight * 3 + in_flight) / 4), 10 ^ 9), mean
-      adjust(s, follows)
-      s.limit = max(low * 1000, min(high * 1000, s.limit))
-      s.since, s.ok, s.overloads, s.latency, s.busy = now, 0, 0, 0, 0
-    end
+    add(s, follows, window, ok, overloads, latency, peak, span)
+    s.limit = max(low * 1000, min(high * 1000, s.limit))
     local values = {}
     for i, name in ipairs(names) do values[i] = string.format('%.0f', s[name]) end
     redis.call('SET', key, table.concat(values, ' '), 'PXAT', string.format('%d', (now + kept) / 1000))
   end
-  local limit = s.probe > 0 and max(low, floor(s.limit / 2000)) or floor(s.limit / 1000)
+  local used = s.in_flight > 0 and min(s.limit, s.in_flight) or s.limit
+  local limit = s.probe >= drain and max(low, floor(used / 2000)) or floor(s.limit / 1000)
   reply[3 * run - 1], reply[3 * run], reply[3 * run + 1] = limit, floor((s.in_flight + 500) / 1000), s.mean
 end
 return reply

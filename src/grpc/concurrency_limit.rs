@@ -1,6 +1,7 @@
 //! Concurrency limits, set up for gRPC.
 
 use http::Request;
+use http_body::Body;
 
 use super::{Refuse, refuse};
 use crate::response::UntilBodyEnd;
@@ -23,9 +24,9 @@ use crate::{ConcurrencyLimitLayer, KeyExtractor, WaitGroup, web};
 /// # Ok(()) }
 /// ```
 #[must_use]
-pub fn concurrency_limit<B>(
+pub fn concurrency_limit<B: Body + 'static>(
     group: WaitGroup,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> ConcurrencyLimitLayer<Request<B>, UntilBodyEnd, Refuse> {
-    web::concurrency_limit(group, key).reject_with(refuse())
+    web::concurrency_limit(group, key).watch_body_of_type(tonic::body::Body::new).reject_with(refuse())
 }

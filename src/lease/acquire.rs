@@ -247,10 +247,14 @@ impl<K: Kind> Admission<K> {
     ) -> Option<Error> {
         let What::Acquired(Standing::Queued { before, .. }) = answer.what else { return None };
         // The place of a waiter that was there before is not known.
-        let (at_once, held) = (ask.early.filter(|_| !answer.twice)?, self.hold_time()?);
+        let (at_once, now) = (ask.early.filter(|_| !answer.twice)?, Instant::now());
+        let held = self.hold_time.recent(now)?;
         let turns = u32::try_from(before.max(0)).unwrap_or(u32::MAX).saturating_add(1);
         let expected = held.saturating_mul(turns) / at_once.max(1);
-        let late = expected.checked_sub(deadline?.saturating_duration_since(Instant::now()))?;
+        let late = expected.checked_sub(deadline?.saturating_duration_since(now))?;
+        if self.hold_time.probes(now) {
+            return None;
+        }
         let retry_after = Some(late.max(held / at_once.max(1)));
         Some(Busy { subject: ask.subject, why: Why::QueueTooLong, retry_after }.into())
     }

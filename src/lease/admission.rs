@@ -8,7 +8,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::handle::{CommonKeeper, Keeper};
+use super::hold_time::HoldTime;
 use super::key_state::{KeyState, Spans, Terms, Was};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::operations::{AcquireRelease, Answer, Heartbeat, Renew, Scene, Verb, VerbOf, What};
@@ -28,7 +29,7 @@ use super::token::{Suffix, Token};
 use super::tokens::{Event, Grant, Release, Rules, Tokens, unexpected};
 use super::young::Young;
 use crate::store::{Client, Namespace};
-use crate::sync::{Padded, Stripes, my_stripe};
+use crate::sync::{Stripes, my_stripe};
 use crate::{Error, Key, Store, clock};
 
 /// How long a grant to a waiter lasts until it is confirmed.
@@ -85,8 +86,7 @@ pub(crate) struct Admission<K: Kind> {
     /// Renewal times are rounded to whole spans since this time.
     pub(crate) began: Instant,
     pub(crate) local: Local<K>,
-    /// The average of recent hold times, ns.
-    hold_time: Padded<AtomicU64>,
+    pub(crate) hold_time: HoldTime,
 }
 
 pub(super) struct State<K: Kind> {
@@ -124,7 +124,7 @@ impl<K: Kind> Admission<K> {
                 has_outages: AtomicBool::new(false),
                 began,
                 local,
-                hold_time: Padded::default(),
+                hold_time: HoldTime::new(Instant::now()),
             })
         });
         store.scheduler().join(&admission);
@@ -217,29 +217,14 @@ impl<K: Kind> Admission<K> {
         self.handle(Event::Releases(release));
     }
 
-    /// Records how long a lease was held.
-    pub(super) fn note_hold_time(&self, held: Option<Duration>) {
-        let Some(held) = held else { return };
-        let Padded(average) = &self.hold_time;
-        let held = u64::try_from(held.as_nanos()).unwrap_or(u64::MAX / 8).max(1);
-        let old = average.load(Ordering::Relaxed);
-        let new = if old == 0 { held } else { old - old / 8 + held / 8 };
-        average.store(new.max(1), Ordering::Relaxed);
-    }
-
     /// Estimates the time until a lease is free, from the end of the next lease (in `left` µs) and the recent hold times
     /// of the waiters `before` it.
     pub(super) fn retry_after(&self, left: i64, before: i64) -> Option<Duration> {
         let left = u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_micros);
         let turns = u32::try_from(before).unwrap_or(u32::MAX).saturating_add(1);
-        let typical = self.hold_time().map_or(Duration::MAX, |held| held.saturating_mul(turns));
+        let recent = self.hold_time.recent(Instant::now());
+        let typical = recent.map_or(Duration::MAX, |held| held.saturating_mul(turns));
         left.map(|left| left.min(typical))
-    }
-
-    /// Returns the average of recent hold times in this process, if there are any.
-    pub(crate) fn hold_time(&self) -> Option<Duration> {
-        let nanos = self.hold_time.0.load(Ordering::Relaxed);
-        (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 }
 
@@ -357,24 +342,13 @@ mod tests {
             [-1, 0, 1, 5000].map(|left| estimated(left, 0)),
             [None, None, Some(1000), Some(5_000_000)]
         );
-        admission.note_hold_time(None);
-        assert_eq!(admission.hold_time(), None);
-        for (held, average) in [(800, 800), (1600, 900), (1, 788), (8789, 1788)] {
-            admission.note_hold_time(Some(ns(held)));
-            assert_eq!(admission.hold_time(), Some(ns(average)), "{held}");
-        }
+        admission.hold_time.note(ns(1788));
         // As many turns as there are waiters before, and its own.
         let expected =
             [(9, 0, 1788), (1, 0, 1000), (9, 3, 7152), (9, 9, 9000), (9, i64::MAX, 9000), (0, 0, 0)];
         for (left, before, nanos) in expected {
             assert_eq!(estimated(left, before).unwrap_or(0), nanos, "{left} {before}");
         }
-        // The longest hold time is a number still, and none is as short as nothing.
-        let admission = self::admission();
-        admission.note_hold_time(Some(Duration::ZERO));
-        assert_eq!(admission.hold_time(), Some(ns(1)));
-        (0..9).for_each(|_| admission.note_hold_time(Some(Duration::MAX)));
-        assert!(admission.hold_time() > Some(Duration::from_secs(86_400)));
     }
 
     /// Grants last longer where they count only once replicas have them.

@@ -87,7 +87,9 @@ impl<K: Kind> Admission<K> {
 
     fn has_ended(&self, lease: &LeaseState, held: Option<Duration>) {
         lease.notify(held.is_some());
-        self.note_hold_time(held);
+        if let Some(held) = held {
+            self.hold_time.note(held);
+        }
     }
 
     /// Ends a lease for its holder, and hands it on or releases it. Returns whether it was held until now, and the release
@@ -191,7 +193,9 @@ impl<K: Kind> Keeper for Admission<K> {
     }
 
     fn released(self: Arc<Self>, lease: &LeaseHandle) {
-        self.note_hold_time(lease.state.give_up());
+        if let Some(held) = lease.state.give_up() {
+            self.hold_time.note(held);
+        }
         if self.remove_young(&lease.state) {
             // A copy of its acquire may still run, and would hold for nobody.
             if lease.state.grant.twice {

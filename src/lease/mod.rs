@@ -8,6 +8,7 @@ pub(crate) mod all;
 pub(crate) mod ends;
 pub(crate) mod flows;
 mod handle;
+mod hold_time;
 pub(crate) mod holder;
 #[cfg(feature = "http")]
 pub(crate) mod http;

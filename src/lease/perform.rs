@@ -21,7 +21,7 @@ use super::state::LeaseHandle;
 use super::token::{Suffix, Token};
 use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
 use super::validity::Anchor;
-use crate::error::{Busy, Why};
+use crate::error::{Busy, Subject, Why};
 use crate::store::{Ids, Link, News, PeriodicTask, Recipient, Signal};
 use crate::sync::lock;
 use crate::{Error, Key, clock};
@@ -163,7 +163,10 @@ impl<K: Kind> Admission<K> {
     /// The error for a caller that is refused. See [`Told::Refused`].
     pub(super) fn refusal(&self, ask: &Ask<Query<K>>, left: i64, before: i64) -> Error {
         let why = if ask.wait.is_some() { Why::QueueFull } else { Why::Taken };
-        Busy { subject: ask.subject, why, retry_after: self.retry_after(left, before) }.into()
+        // A permit is held for as long as a request takes, and renewed meanwhile: the end of its lease says nothing of that.
+        let is_known = ask.subject != Subject::Permit || self.hold_time.recent(Instant::now()).is_some();
+        let retry_after = self.retry_after(left, before).filter(|_| is_known);
+        Busy { subject: ask.subject, why, retry_after }.into()
     }
 
     fn send_release(self: &Arc<Self>, here: Option<Handle>, release: &Release, owed: Option<u64>) {

@@ -133,7 +133,8 @@ impl Refusal {
     /// When to try again, where that is known.
     ///
     /// For a rate limit this is when the tokens are there if nobody else takes them. For a permit, a lock or a single flight
-    /// it is an estimate of at most 5 s: its holder may release it at any time, and may renew it.
+    /// it is an estimate of at most 5 s: its holder may release it at any time, and may renew it. For a permit it is known
+    /// once this process has released one of late.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let known = self.error.retry_after();

@@ -17,7 +17,7 @@ use crate::{Refusal, RefusalKind, Reject, random};
 /// |---|---|---|
 /// | [`RateLimited`](RefusalKind::RateLimited) | 429 | `Retry-After` (seconds, rounded up, at least 1) |
 /// | [`ExceedsBurst`](RefusalKind::ExceedsBurst) | 400 | no `Retry-After`: it can never be admitted |
-/// | [`NoPermit`](RefusalKind::NoPermit) | 503, or [429](Refuse::permits_per_client) | `Retry-After` (an estimate) |
+/// | [`NoPermit`](RefusalKind::NoPermit) | 503, or [429](Refuse::permits_per_client) | `Retry-After` (an estimate, once a permit was released) |
 /// | [`Locked`](RefusalKind::Locked) | 423 | `Retry-After` likewise |
 /// | [`BadRequest`](RefusalKind::BadRequest) | 400 | no `Retry-After` |
 /// | [`MissingPart`](RefusalKind::MissingPart) | 400 | the body names the part, such as a header field |

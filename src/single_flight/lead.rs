@@ -336,7 +336,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     /// Draws how long before the end of an answer's ttl this process refreshes it. `None`: no early refresh.
     fn ahead(&self) -> Option<Duration> {
-        Some(early::ahead(self.settings.refresh_early?, self.leases.admission.hold_time()?))
+        Some(early::ahead(self.settings.refresh_early?, self.leases.admission.hold_time.average()?))
     }
 
     /// Decodes what was found. `None` if another codec wrote it or it cannot be decoded.

@@ -11,6 +11,8 @@ pub(crate) mod in_memory;
 #[cfg(interleavings)]
 pub(crate) mod interleavings;
 mod key;
+#[cfg(any(feature = "concurrency-limit", feature = "rate-limit"))]
+mod known_keys;
 mod listing;
 mod names;
 mod namespace;
@@ -40,6 +42,8 @@ pub use self::key::Key;
 pub(crate) use self::key::{
     LONGEST, bytes_of, check_exact, check_name, digest_text, is_digest, parts, text_of,
 };
+#[cfg(any(feature = "concurrency-limit", feature = "rate-limit"))]
+pub(crate) use self::known_keys::KnownKeys;
 pub(crate) use self::listing::{Found, Listing};
 pub(crate) use self::namespace::{Client, Namespace, OperationFuture};
 pub(crate) use self::notifier::{ALL, Ids, Link, Listener, News, Notifier, Push, Recipient, hex};

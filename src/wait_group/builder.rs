@@ -102,6 +102,10 @@ setters! { WaitGroupBuilder:
     /// Sets whether a call is refused at once if it cannot be served within its `max_wait`, by an estimate: its place in the
     /// queue, times how long permits were held in this process of late, divided by the limit. Default: `false`.
     ///
+    /// Nothing is refused while that is not known: before the first release, and once there was none for 60 s, or for eight
+    /// times as long as permits were held. While this process releases no permit, one call in a second is not refused, so that
+    /// an estimate that is too high is found out.
+    ///
     /// [`retry_after`](Error::retry_after) says when a call would be served in time. The error
     /// [is like that of a full queue](Error::is_queue_full).
     ///

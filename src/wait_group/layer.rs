@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::adaptive::AdaptiveLimits;
+use super::adaptive::{AdaptiveLimits, Client};
 use crate::fleet::Replicas;
 use crate::lease::Wait;
 use crate::lease::layer::{
@@ -64,9 +64,14 @@ pub struct RequestPermits<Req, A = ()> {
     pub(super) limit: Option<Choose<Req, Option<u32>>>,
     /// `None`: the turn of the WaitGroup.
     pub(super) turn: Option<Choose<Req, Turn>>,
+    /// What watches the time of the client of a request, if its limit adapts. `None`: the request is watched as it is.
+    pub(super) watch: Option<Watch<Req>>,
     /// What observes the outcomes of requests. `()`: nothing.
     pub(super) observer: A,
 }
+
+/// Returns the request that is handled, and what of it is its client's.
+pub(super) type Watch<Req> = Arc<dyn Fn(Req) -> (Req, Client) + Send + Sync>;
 
 /// Where permits come from.
 #[derive(Clone, Debug)]
@@ -81,7 +86,8 @@ impl<Req> ConcurrencyLimitLayer<Req> {
     #[must_use]
     pub fn new(group: WaitGroup, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
         let source = Source { group, away: Away::FailClosed, adaptive: None };
-        let permits = RequestPermits { source, weight: None, limit: None, turn: None, observer: () };
+        let permits =
+            RequestPermits { source, weight: None, limit: None, turn: None, watch: None, observer: () };
         Self::of(Leased::of(permits), key)
     }
 }

@@ -11,6 +11,8 @@ mod turn;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "http")]
+pub use self::adaptive::WatchedBody;
 pub use self::adaptive::{Adaptive, AdaptiveState, Classify, HttpSignals, Signal};
 pub use self::builder::WaitGroupBuilder;
 use self::builder::check_limit;

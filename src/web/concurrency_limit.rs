@@ -1,6 +1,7 @@
 //! Concurrency limits, set up for HTTP.
 
 use http::Request;
+use http_body::Body;
 
 use super::InsertLease;
 use crate::response::{Refuse, UntilBodyEnd, refuse};
@@ -23,12 +24,12 @@ use crate::{ConcurrencyLimitLayer, KeyExtractor, WaitGroup};
 /// # Ok(()) }
 /// ```
 #[must_use]
-pub fn concurrency_limit<B>(
+pub fn concurrency_limit<B: Body + 'static>(
     group: WaitGroup,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> ConcurrencyLimitLayer<Request<B>, UntilBodyEnd, Refuse> {
-    ConcurrencyLimitLayer::new(group, key)
-        .hold(UntilBodyEnd::default())
-        .on_lease(InsertLease)
-        .reject_with(refuse())
+    let layer = ConcurrencyLimitLayer::new(group, key).watch_no_body();
+    #[cfg(feature = "axum")]
+    let layer = layer.watch_body_of_type(axum::body::Body::new);
+    layer.hold(UntilBodyEnd::default()).on_lease(InsertLease).reject_with(refuse())
 }

@@ -18,7 +18,7 @@ use tower_distributed::fleet::RefusedKeys;
 use tower_distributed::operator::Operator;
 use tower_distributed::response::UpstreamLimits;
 use tower_distributed::single_flight::Postcard;
-use tower_distributed::wait_group::{Adaptive, Turn};
+use tower_distributed::wait_group::{Adaptive, Signal, Turn};
 use tower_distributed::{
     BloomFilter, ConcurrencyLimitLayer, Dedupe, Error, FleetQuotas, Mutex, Quota, Quotas, RateLimitLayer,
     RwLock, SingleFlight, Store, StoreFailure, TokenBucket, TokenBuckets, WaitGroup,
@@ -263,6 +263,7 @@ impl Calls {
         });
         if rng.random() {
             let adaptive = Adaptive::aimd().window(Duration::from_millis(10));
+            let adaptive = adaptive.classify(|_: &Result<Response<()>, Infallible>| Signal::Success);
             let layer = ConcurrencyLimitLayer::new(self.permits[0].clone(), |_: &Request<()>| KEY);
             drop(bounded(layer.adaptive(adaptive).unwrap().layer(inner).oneshot(Request::new(()))).await);
             return drop(bounded(self.permits[0].inspect_limit(KEY)).await);

@@ -44,7 +44,7 @@ async fn a_wait_that_would_take_too_long_is_refused_at_once() {
         refusal.retry_after()
     };
     assert_eq!(refused(Some(2), 5, false, Some(0)), None, "nothing is known");
-    leases.admission.note_hold_time(Some(ms(1000)));
+    leases.admission.hold_time.note(ms(1000));
     for (early, before, twice, deadline, retry_after) in [
         // Six turns, of which two are at once.
         (Some(2), 5, false, Some(3001), None),
@@ -60,6 +60,33 @@ async fn a_wait_that_would_take_too_long_is_refused_at_once() {
         let told = refused(early, before, twice, deadline);
         assert_eq!(told, retry_after.map(ms), "{early:?} {before} {twice} {deadline:?}");
     }
+}
+
+/// A process whose first lease was held for long finds out that others are held for less.
+#[tokio::test(start_paused = true)]
+async fn an_estimate_that_is_wrong_is_found_out() {
+    let (leases, ms) = (leases(), Duration::from_millis);
+    let is_refused = || {
+        let answer = Answer::acquired(0, Standing::Queued { soonest: 0, before: 0 }, None, false);
+        let deadline = Some(Instant::now() + ms(1000));
+        leases.admission.too_late(&ask(Some(Wait::FOR_EVER), Some(1)), &answer, deadline).is_some()
+    };
+    leases.admission.hold_time.note(ms(6000));
+    let mut waited = Vec::new();
+    for call in 0..100 {
+        if !is_refused() {
+            waited.push(call);
+            // It gets its lease, which is held for 50 ms.
+            leases.admission.hold_time.note(ms(50));
+        }
+        tokio::time::advance(ms(100)).await;
+    }
+    assert!(waited.len() > 60 && waited[..3] == [10, 21, 32], "{waited:?}");
+    // Without any release, nothing is known in the end.
+    leases.admission.hold_time.note(Duration::from_secs(6000));
+    assert!(is_refused());
+    tokio::time::advance(Duration::from_secs(8 * 6000)).await;
+    assert!(!is_refused());
 }
 
 /// The store may hold it for its whole ttl from the last copy on.
@@ -139,7 +166,7 @@ async fn a_lease_that_the_store_has_released_is_over() {
         let handle = lease.handle();
         lease.settled();
         assert!(!handle.is_held());
-        assert!(leases.admission.hold_time() > Some(Duration::from_nanos(1)));
+        assert!(leases.admission.hold_time.average() > Some(Duration::from_nanos(1)));
         leases.admission.handle(Event::Signal(Signal::Due));
         assert_eq!(lock(&leases.admission.tokens).tokens.due(), None, "it is not renewed");
     }
@@ -252,7 +279,7 @@ async fn a_lease_that_was_lost_cannot_be_extended() {
     leases.admission.release_token(&release).await.unwrap();
     assert!(lease.release_checked().await.is_err_and(|error| error.is_lost()));
     acquire(&leases).await.unwrap().decline();
-    assert_eq!((leases.admission.hold_time(), acquire(&leases).await.is_ok()), (None, true));
+    assert_eq!((leases.admission.hold_time.average(), acquire(&leases).await.is_ok()), (None, true));
 }
 
 /// How many wait for the key.

@@ -69,7 +69,11 @@ impl<A: Observes, H> Holds for Leased<A, H> {
     type Finishing = Infallible;
 }
 
-impl<Req, Res, E, A: Provide<Req> + Observe<Res, E>, H: Hold<Res>> Lifecycle<Req, Res, E> for Leased<A, H> {
+impl<Req, Res, E, A, H> Lifecycle<Req, Res, E> for Leased<A, H>
+where
+    A: Provide<Req> + Observe<Req, Res, E>,
+    H: Hold<Res>,
+{
     type Response = H::Response;
 
     fn acquire<R>(layer: &LeaseLayer<Req, Self, R>, key: Extracted, request: &Req) -> Acquiring<Lease> {
@@ -79,9 +83,9 @@ impl<Req, Res, E, A: Provide<Req> + Observe<Res, E>, H: Hold<Res>> Lifecycle<Req
     fn admit<R>(
         layer: &LeaseLayer<Req, Self, R>,
         lease: Lease,
-        mut request: Req,
+        request: Req,
     ) -> Next<Lease, Self::Guard, Req, H::Response> {
-        let sample = layer.provide.from.began(&lease);
+        let (sample, mut request) = layer.provide.from.began(&lease, request);
         if layer.on_lease.is_empty() {
             let handle = layer.cancel_when_lost.then(|| lease.handle());
             return Next::Call(Some(((Slotted::Kept(lease), sample), handle)), request);
@@ -106,7 +110,7 @@ impl<Req, Res, E, A: Provide<Req> + Observe<Res, E>, H: Hold<Res>> Lifecycle<Req
     ) -> Finish<Infallible, H::Response, E> {
         let (lease, sample) = held.unzip();
         if let Some(sample) = sample {
-            layer.provide.from.ended(sample, &outcome);
+            Observe::<Req, Res, E>::ended(&layer.provide.from, sample, &outcome);
         }
         let lease = lease.flatten();
         Finish::Now(outcome.map(|response| layer.provide.hold.hold(response, lease)))

@@ -10,9 +10,9 @@ pub trait Observes {
 }
 
 /// Observes the outcomes of requests.
-pub trait Observe<Res, E>: Observes {
-    /// A request has its lease, and is about to be handled.
-    fn began(&self, lease: &Lease) -> Self::Sample;
+pub trait Observe<Req, Res, E>: Observes {
+    /// A request has its lease, and is about to be handled. Returns the request that is.
+    fn began(&self, lease: &Lease, request: Req) -> (Self::Sample, Req);
 
     /// The inner service has answered.
     fn ended(&self, sample: Self::Sample, outcome: &Result<Res, E>);
@@ -25,8 +25,10 @@ impl<T: Unobserved> Observes for T {
     type Sample = ();
 }
 
-impl<T: Unobserved, Res, E> Observe<Res, E> for T {
-    fn began(&self, _: &Lease) {}
+impl<T: Unobserved, Req, Res, E> Observe<Req, Res, E> for T {
+    fn began(&self, _: &Lease, request: Req) -> ((), Req) {
+        ((), request)
+    }
 
     fn ended(&self, (): (), _: &Result<Res, E>) {}
 }

@@ -3,13 +3,12 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::step::{Learn, Memory, Remembered};
 use super::{Learned, Plan, SECOND};
-use crate::store::{Client, Namespace};
+use crate::store::{Client, KnownKeys, Namespace};
 use crate::sync::lock;
 use crate::token_bucket::Decision;
 use crate::token_bucket::TokenBucket;
@@ -23,7 +22,7 @@ pub(crate) struct LearnedQuotas(Arc<Inner>);
 
 struct Inner {
     client: Client<Learn>,
-    known: Mutex<HashMap<Key, Known>>,
+    known: Mutex<KnownKeys<Known>>,
 }
 
 /// What this process knows of one key. Times are those of [`clock::micros`].
@@ -50,8 +49,8 @@ const GIVEN_UP: i64 = 10_000_000;
 /// An upstream that tells other quotas in each response is written down once in this time, µs.
 const CHANGE_AFTER: i64 = 1_000_000;
 
-/// The maximum number of keys. Beyond that, those that were not read for a minute are removed, and further keys are read
-/// from the store for each request.
+/// The maximum number of keys. Beyond that, those that were not read for a minute make room. Others are read from the store for
+/// each request.
 const MOST: usize = 4096;
 const UNUSED: i64 = 60_000_000;
 
@@ -59,7 +58,7 @@ impl LearnedQuotas {
     /// Those of the buckets of the namespace `name`.
     pub(crate) fn new(store: &Store, name: &str) -> Self {
         let namespace: Namespace<Memory> = Namespace::open(store, &format!("{name}.learned"));
-        Self(Arc::new(Inner { client: namespace.client(), known: Mutex::default() }))
+        Self(Arc::new(Inner { client: namespace.client(), known: Mutex::new(KnownKeys::new(MOST)) }))
     }
 
     /// The learned quotas of a key. They are read from the store for the first request, and then now and then in the
@@ -200,14 +199,8 @@ impl Known {
 }
 
 /// What is known of a key. `None`: there are too many.
-fn slot<'a>(all: &'a mut HashMap<Key, Known>, key: &Key, now: i64) -> Option<&'a mut Known> {
-    if all.len() >= MOST && !all.contains_key(key) {
-        all.retain(|_, known| now - known.read_at < UNUSED);
-    }
-    if all.len() >= MOST && !all.contains_key(key) {
-        return None;
-    }
-    Some(all.entry(key.clone()).or_default())
+fn slot<'a>(all: &'a mut KnownKeys<Known>, key: &Key, now: i64) -> Option<&'a mut Known> {
+    all.entry(key, Known::default, |known| now - known.read_at >= UNUSED)
 }
 
 /// The quotas of a text. One that another version has written is not understood: then the configured quotas hold.

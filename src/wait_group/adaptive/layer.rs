@@ -1,7 +1,10 @@
 //! A concurrency limit whose limit adapts.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
+use super::client_time::{Client, ServiceTime};
 use super::{Adaptive, AdaptiveLimits, Classify, Signal};
 use crate::lease::layer::{Leased, Observe, Observes};
 use crate::wait_group::layer::RequestPermits;
@@ -46,12 +49,18 @@ impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
 
 impl<Req> RequestPermits<Req> {
     fn adaptive<C>(self, adaptive: Adaptive<C>) -> Result<RequestPermits<Req, Adaptive<C>>, Error> {
-        let Self { mut source, weight, limit, turn, observer: () } = self;
+        let Self { mut source, weight, limit, turn, watch, observer: () } = self;
         let group = &source.group;
         let (rules, timeout) = (adaptive.rules(group.limit())?, adaptive.timeout);
+        if adaptive.is_http && watch.is_none() {
+            return Err(Error::invalid(
+                "HttpSignals needs a layer that sees the bodies of requests: use web::concurrency_limit, \
+                 grpc::concurrency_limit or watch_body; for requests without HTTP, set classify to a closure",
+            ));
+        }
         let limits = AdaptiveLimits::new(group.store(), group.name(), rules, timeout);
         source.adaptive = Some(limits);
-        Ok(RequestPermits { source, weight, limit, turn, observer: adaptive })
+        Ok(RequestPermits { source, weight, limit, turn, watch, observer: adaptive })
     }
 }
 
@@ -61,6 +70,7 @@ pub struct Sample {
     limits: AdaptiveLimits,
     key: Key,
     began: Instant,
+    client: Client,
     is_noted: bool,
 }
 
@@ -68,20 +78,27 @@ impl<Req, C> Observes for RequestPermits<Req, Adaptive<C>> {
     type Sample = Option<Sample>;
 }
 
-impl<Req, C: Classify<Res, E>, Res, E> Observe<Res, E> for RequestPermits<Req, Adaptive<C>> {
-    fn began(&self, lease: &Lease) -> Option<Sample> {
-        let limits = self.source.adaptive.clone()?;
-        Some(Sample { limits, key: lease.key().clone(), began: Instant::now(), is_noted: false })
+impl<Req, C: Classify<Res, E>, Res, E> Observe<Req, Res, E> for RequestPermits<Req, Adaptive<C>> {
+    fn began(&self, lease: &Lease, request: Req) -> (Option<Sample>, Req) {
+        let Some(limits) = self.source.adaptive.clone() else { return (None, request) };
+        let (request, client) = match &self.watch {
+            Some(watch) => watch(request),
+            None => (request, Client::Nothing),
+        };
+        let (key, began) = (lease.key().clone(), Instant::now());
+        (Some(Sample { limits, key, began, client, is_noted: false }), request)
     }
 
     fn ended(&self, sample: Option<Sample>, outcome: &Result<Res, E>) {
         if let Some(mut sample) = sample {
             sample.is_noted = true;
-            sample.limits.ended(
-                &sample.key,
-                sample.began.elapsed(),
-                self.observer.classify.classify(outcome),
-            );
+            let signal = self.observer.classify.classify(outcome);
+            let (latency, signal) = match sample.client.of_response(sample.began, Instant::now()) {
+                ServiceTime::Known(latency) => (latency, signal),
+                ServiceTime::Unknown if signal == Signal::Overload => (Duration::ZERO, signal),
+                ServiceTime::Unknown | ServiceTime::BrokenOff => (Duration::ZERO, Signal::Ignore),
+            };
+            sample.limits.ended(&sample.key, latency, signal);
         }
     }
 }
@@ -91,8 +108,9 @@ impl Drop for Sample {
         if self.is_noted {
             return;
         }
-        let latency = self.began.elapsed();
-        if latency >= self.limits.timeout() {
+        if let ServiceTime::Known(latency) = self.client.of_dropped(self.began, Instant::now())
+            && latency >= self.limits.timeout()
+        {
             self.limits.ended(&self.key, latency, Signal::Overload);
         }
     }

@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_limit_is_shown_in_whole_permits() {
-        let of = |base| Adapted::parse(&format!("20999 {base} 7 0 1 2 3 4 5 1500 1600")).unwrap();
+        let of = |base| Adapted::parse(&format!("20999 {base} 7 0 1 2 3 4 5 1500 1600 0 0 0 0 1")).unwrap();
         let state = LookAtLimit.apply(&mut of(3999), 1).unwrap();
         assert_eq!((state.limit, state.in_flight), (20, 2));
         let [latency, base] = [1600, 3].map(Duration::from_micros);

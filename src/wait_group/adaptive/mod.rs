@@ -2,6 +2,9 @@
 
 #[cfg(test)]
 mod agreement;
+mod client_time;
+#[cfg(test)]
+mod constant_errors;
 #[cfg(feature = "http")]
 mod http;
 mod layer;
@@ -13,6 +16,9 @@ mod tests;
 
 use std::time::Duration;
 
+pub(super) use self::client_time::Client;
+#[cfg(feature = "http")]
+pub use self::http::WatchedBody;
 pub use self::look::AdaptiveState;
 pub(super) use self::table::AdaptiveLimits;
 
@@ -52,6 +58,8 @@ pub struct Adaptive<C = HttpSignals> {
     start: Option<u32>,
     window: Duration,
     timeout: Duration,
+    /// Whether `classify` is [`HttpSignals`], as it is by default.
+    is_http: bool,
     classify: C,
 }
 
@@ -91,24 +99,48 @@ impl<Res, E, F: Fn(&Result<Res, E>) -> Signal> Classify<Res, E> for F {
 /// | outcome | signal |
 /// |---|---|
 /// | an error of the inner service, such as a time-out | [`Overload`](Signal::Overload) |
-/// | 408, 429, 503, 504 | `Overload` |
-/// | gRPC `RESOURCE_EXHAUSTED`, `UNAVAILABLE`, `DEADLINE_EXCEEDED`, in the head | `Overload` |
-/// | other 5xx; gRPC `CANCELLED`, `UNKNOWN`, `UNIMPLEMENTED`, `INTERNAL`, `DATA_LOSS` in the head | [`Ignore`](Signal::Ignore) |
-/// | others | [`Success`](Signal::Success) |
+/// | 503, 504; gRPC `UNAVAILABLE` in the head | `Overload` |
+/// | 1xx, 4xx, other 5xx; other errors of gRPC in the head | [`Ignore`](Signal::Ignore) |
+/// | 2xx, 3xx | [`Success`](Signal::Success) |
 ///
-/// The refusals of a layer further inside have such statuses too. Put limits per user outside of the adaptive layer, so
-/// that they do not lower its limit.
+/// A client can cause each 4xx by itself, also 408 by a slow upload, 429 by too many requests, and gRPC's `DEADLINE_EXCEEDED`
+/// and `RESOURCE_EXHAUSTED`. So these are no overload. If the service behind the layer says with them that it has too much to
+/// do, pass a [closure](Adaptive::classify). A layer inside that ends slow requests must not answer 408.
+///
+/// The refusals of a layer further inside may be 503 too. Put such layers outside of the adaptive layer.
+///
+/// ```
+/// use http::{Response, StatusCode};
+/// use tower_distributed::wait_group::{Adaptive, Classify, HttpSignals, Signal};
+///
+/// // For a service that answers 429 to all if it has too much to do.
+/// let adaptive = Adaptive::aimd().classify(|outcome: &Result<Response<()>, std::io::Error>| match outcome {
+///     Ok(response) if response.status() == StatusCode::TOO_MANY_REQUESTS => Signal::Overload,
+///     outcome => HttpSignals.classify(outcome),
+/// });
+/// # drop(adaptive);
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HttpSignals;
 
 impl Adaptive {
     fn new(follows: bool) -> Self {
         let (window, timeout) = (Duration::from_millis(100), Duration::from_secs(5));
-        Self { follows, min: 1, max: 1000, start: None, window, timeout, classify: HttpSignals }
+        Self {
+            follows,
+            min: 1,
+            max: 1000,
+            start: None,
+            window,
+            timeout,
+            is_http: true,
+            classify: HttpSignals,
+        }
     }
 
     /// Raises the limit by 1 in each window, and lowers it by a tenth in a window with overload: additive increase,
-    /// multiplicative decrease.
+    /// multiplicative decrease. Failures that do not depend on the load are no overload: see *Overload* of the
+    /// [module](crate::wait_group#adaptive-limits).
     ///
     /// For services that refuse what is too much for them, or time out. A latency that grows does not lower the limit
     /// before the [`timeout`](Self::timeout).
@@ -119,8 +151,8 @@ impl Adaptive {
     /// Moves the limit by the ratio of the latency without a queue to the latency, so that the queue in the inner service
     /// stays short. Overload lowers it as well, by a tenth in each window.
     ///
-    /// About every 100 windows under load, half of the limit is in force for two windows or more, to measure the latency
-    /// without a queue.
+    /// About every 100 windows under load, half of the permits in flight are handed out for two windows or more, to measure the
+    /// latency without a queue.
     pub fn gradient() -> Self {
         Self::new(true)
     }
@@ -133,7 +165,8 @@ setters! { Adaptive<C>:
     /// Sets the highest limit, at most 1 000 000. Default: 1000.
     fn max(max: u32) => max = max;
 
-    /// Sets the limit of a key of which nothing is known. Default: the limit of the [`WaitGroup`](crate::WaitGroup).
+    /// Sets the limit of a key of which nothing is known, or that has had no samples for a while. Default: the limit of the
+    /// [`WaitGroup`](crate::WaitGroup).
     fn start(start: u32) => start = Some(start);
 
     /// Sets after what time the limit moves, 10 ms to 10 s. Default: 100 ms.
@@ -144,8 +177,9 @@ setters! { Adaptive<C>:
 
     /// Sets the latency from which on a request counts as overload, 1 ms to 1 h. Default: 5 s.
     ///
-    /// A service whose requests usually take long needs a longer one. A request whose future is dropped counts if it took as
-    /// long. A shorter one does not count: its client went away.
+    /// The time of a client is not in it. A service whose requests usually take long needs a longer one. A request whose future
+    /// is dropped counts if it took as long. A shorter one does not count, nor does one whose upload is not over: its client
+    /// went away.
     fn timeout(timeout: Duration) => timeout = timeout;
 }
 
@@ -165,12 +199,12 @@ impl<C> Adaptive<C> {
     /// # drop(adaptive);
     /// ```
     pub fn classify<C2>(self, classify: C2) -> Adaptive<C2> {
-        let Self { follows, min, max, start, window, timeout, classify: _ } = self;
-        Adaptive { follows, min, max, start, window, timeout, classify }
+        let Self { follows, min, max, start, window, timeout, is_http: _, classify: _ } = self;
+        Adaptive { follows, min, max, start, window, timeout, is_http: false, classify }
     }
 
-    /// Returns the rules and the start value, if all settings are in range. `limit`: that of the WaitGroup.
-    fn rules(&self, limit: u32) -> Result<(Rules, u32), Error> {
+    /// Returns the rules, if all settings are in range. `limit`: that of the WaitGroup.
+    fn rules(&self, limit: u32) -> Result<Rules, Error> {
         const MOST: u32 = 1_000_000;
         let &Self { follows, min, max, window, timeout, .. } = self;
         let start = self.start.unwrap_or(limit);
@@ -182,6 +216,6 @@ impl<C> Adaptive<C> {
         let timeouts = Duration::from_millis(1)..=Duration::from_secs(3600);
         in_range("the timeout", timeouts, "1 ms to 1 h", timeout)?;
         let window = micros(window);
-        Ok((Rules { follows, min: min.into(), max: max.into(), window }, start))
+        Ok(Rules { follows, min: min.into(), max: max.into(), start: start.into(), window })
     }
 }

@@ -9,6 +9,8 @@ pub(crate) struct Rules {
     pub(super) follows: bool,
     pub(super) min: i64,
     pub(super) max: i64,
+    /// The limit of a key of which nothing is known, and after a pause.
+    pub(super) start: i64,
     /// The length of a window, µs.
     pub(super) window: i64,
 }
@@ -51,9 +53,9 @@ pub(crate) struct Adapted {
     pub(super) limit: i64,
     /// The latency without a queue, ns. 0: unknown.
     pub(super) base: i64,
-    /// How many windows ago it was measured.
+    /// How many windows under load ago it was measured.
     age: i64,
-    /// 1: half of the limit is handed out, so that the queue drains. 2: and the latency is measured.
+    /// The step of the measurement: 0, [`FULL`], [`DRAIN`] or [`HALF`].
     probe: i64,
     /// When the window began, µs.
     since: i64,
@@ -67,12 +69,32 @@ pub(crate) struct Adapted {
     in_flight: i64,
     /// The mean latency of the last window, µs.
     pub(super) mean: i64,
+    /// The share of overloads that does not depend on the load, in millionths.
+    usual: i64,
+    /// The share of overloads before half of the permits were handed out, in millionths.
+    tried: i64,
+    /// For how many windows `usual` counts as measured.
+    sure: i64,
+    /// How often the limit was lowered of late.
+    cuts: i64,
+    /// When the last sample was reported, µs.
+    sampled: i64,
     /// From when on it is forgotten, µs.
     end: i64,
 }
 
+/// The share of overloads is measured at the usual load. The limit does not change in these three steps.
+const FULL: i64 = 1;
+/// Half of what was in flight is handed out, so that the queue drains.
+const DRAIN: i64 = 2;
+/// The latency and the share of overloads are measured.
+const HALF: i64 = 3;
+
 /// How long a limit is kept after the last report, µs.
 const KEPT: i64 = 3_600_000_000;
+
+/// Without a sample for this time, ten windows, and twice the latency, a limit returns to its start, µs.
+const QUIET: i64 = 60_000_000;
 
 /// A longer latency counts as this one, µs.
 pub(super) const LONGEST: i64 = 3_600_000_000;
@@ -80,6 +102,7 @@ pub(super) const LONGEST: i64 = 3_600_000_000;
 /// Larger sums count as this one, so that all numbers are exact in Lua.
 const MOST: i64 = 1_000_000_000_000_000;
 const BUSIEST: i64 = 4_000_000_000_000;
+const MOST_SAMPLES: i64 = 1_000_000_000;
 
 /// The most permits in flight, in thousandths.
 const MOST_IN_FLIGHT: i64 = 1_000_000_000;
@@ -87,8 +110,26 @@ const MOST_IN_FLIGHT: i64 = 1_000_000_000;
 /// A window has so many samples, or as many as the limit.
 const FEW: i64 = 10;
 
-/// The latency without a queue is measured after so many windows under load.
+/// The latency without a queue is measured after so many windows under load, and the share of overloads counts as measured
+/// for so many.
 const PROBE_AFTER: i64 = 100;
+
+/// All of the requests.
+const ALL: i64 = 1_000_000;
+/// In a large fleet so many fail at any time: 1 %.
+const FREE: i64 = 10_000;
+
+/// From this share on, everything is overload.
+const NEARLY_ALL: i64 = 750_000;
+
+/// A cut counts this, which two windows without one take from each. The share of overloads is measured again at `TOO_MANY`.
+const CUT: i64 = 6;
+const TOO_MANY: i64 = 14;
+
+/// The variance of a share of `samples`, times `factor`, as a deviation.
+fn noise(share: i64, samples: i64, factor: i64) -> i64 {
+    (factor * share * (ALL - share) / samples).isqrt()
+}
 
 impl Adapted {
     /// Reads what is stored. `None` for text in another form.
@@ -96,11 +137,28 @@ impl Adapted {
         let is_known = text.bytes().all(|byte| byte == b' ' || byte.is_ascii_digit());
         let words = text.split(' ').filter(|word| !word.is_empty());
         let numbers = words.map(|word| word.parse().unwrap_or(i64::MAX).min(1 << 52));
-        let numbers: [i64; 11] = numbers.take(12).collect::<Vec<_>>().try_into().ok()?;
-        let [limit, base, age, probe, since, ok, overloads, latency, busy, in_flight, mean] = numbers;
-        let end = i64::MAX;
-        let this =
-            Self { limit, base, age, probe, since, ok, overloads, latency, busy, in_flight, mean, end };
+        let numbers: [i64; 16] = numbers.take(17).collect::<Vec<_>>().try_into().ok()?;
+        let [limit, base, age, probe, since, ok, overloads, latency, busy, in_flight, mean, ..] = numbers;
+        let [.., usual, tried, sure, cuts, sampled] = numbers;
+        let this = Self {
+            limit,
+            base,
+            age,
+            probe,
+            since,
+            ok,
+            overloads,
+            latency,
+            busy,
+            in_flight,
+            mean,
+            usual,
+            tried,
+            sure,
+            cuts,
+            sampled,
+            end: i64::MAX,
+        };
         is_known.then_some(this)
     }
 
@@ -109,15 +167,32 @@ impl Adapted {
         self.limit = rules.bound(self.limit);
         (self.base, self.age) = (self.base.min(LONGEST * 1000), self.age.min(1000));
         // The clock may have been set back.
-        (self.probe, self.since) = (self.probe % 3, self.since.min(now));
+        (self.since, self.sampled) = (self.since.min(now), self.sampled.min(now));
+        self.probe %= HALF + 1;
         self.busy = self.busy.min(BUSIEST);
         (self.in_flight, self.mean) = (self.in_flight.min(MOST_IN_FLIGHT), self.mean.min(LONGEST));
+        (self.usual, self.tried) = (self.usual.min(ALL / 2), self.tried.min(ALL));
+        (self.sure, self.cuts) = (self.sure.min(PROBE_AFTER), self.cuts.min(1000));
+    }
+
+    /// Returns to the start after a pause without samples. What the limit was lowered by is over, and what it was raised by
+    /// is not known any more. The latency without a queue and the usual share of overloads are those of the service.
+    fn rest(&mut self, seen: &Seen, rules: &Rules, now: i64) {
+        let mean = self.mean.max((seen.latency / seen.ok.max(1)).min(LONGEST));
+        if now - self.sampled > QUIET.max(rules.window * 10).max(mean * 2) {
+            let Self { base, mean, usual, sampled, end, .. } = *self;
+            let limit = rules.bound(rules.start * 1000);
+            *self = Self { limit, base, mean, usual, sampled, end, since: now, ..Self::default() };
+        }
     }
 
     fn add(&mut self, seen: &Seen, rules: &Rules, now: i64) {
         let lasts = now - self.since;
-        self.ok = (self.ok + seen.ok).min(MOST);
-        self.overloads = (self.overloads + seen.overloads).min(MOST);
+        if seen.ok + seen.overloads > 0 {
+            self.sampled = now;
+        }
+        self.ok = (self.ok + seen.ok).min(MOST_SAMPLES);
+        self.overloads = (self.overloads + seen.overloads).min(MOST_SAMPLES);
         self.latency = (self.latency + seen.latency).min(MOST);
         // What was in flight before the window began counts for the length of a window.
         let busy = seen.peak * seen.span.min(lasts.max(rules.window)) / 1000;
@@ -126,8 +201,10 @@ impl Adapted {
         // A limit shows its effect after the latency.
         let is_over = lasts >= rules.window.max((mean * 2).min(rules.window * 10));
         if is_over && self.ok + self.overloads >= FEW.min((self.limit / 1000).max(1)) {
-            let in_flight = self.busy * 1000 / (lasts / 1000).max(1);
-            self.in_flight = ((self.in_flight * 3 + in_flight) / 4).min(MOST_IN_FLIGHT);
+            if self.probe < DRAIN {
+                let in_flight = self.busy * 1000 / (lasts / 1000).max(1);
+                self.in_flight = ((self.in_flight * 3 + in_flight) / 4).min(MOST_IN_FLIGHT);
+            }
             self.mean = mean;
             self.adjust(rules);
             self.limit = rules.bound(self.limit);
@@ -138,27 +215,51 @@ impl Adapted {
     /// Moves the limit by a window that is over.
     ///
     /// * Overload lowers it by a tenth: the `AIMDLimit` of Netflix's concurrency-limits, after D. Chiu and R. Jain,
-    ///   "Analysis of the Increase and Decrease Algorithms", 1989. Fewer than 1 % of the samples are not overload: a
-    ///   window is that of a fleet, in which somebody always fails.
+    ///   "Analysis of the Increase and Decrease Algorithms", 1989.
+    /// * Overload is a share of failures that depends on the load. As in M. Dong et al., "PCC: Re-architecting Congestion
+    ///   Control for Consistent High Performance", NSDI 2015, failures are no proof of congestion: what they say is found
+    ///   out by an experiment. See [`learn`](Self::learn). Only what is above the share that was found then, by more than
+    ///   four standard deviations, lowers the limit.
     /// * Latency moves it as in `Gradient2Limit` of the same library: the limit times latency without a queue ÷ latency,
     ///   within 0.5 and 1, and a queue of the square root of the limit (as in `GradientLimit`), smoothed by 0.2. Up to
     ///   10 % above is noise.
     /// * `Gradient2Limit` has a long mean for the latency without a queue. Under lasting load that mean becomes the
     ///   latency with a queue, and the limit grows for ever. So it is measured here: by half of the limit for two windows,
     ///   as BBR drains the queue to measure a round trip (N. Cardwell et al., "BBR: Congestion-Based Congestion Control",
-    ///   2016), or while less than half of the limit is in use.
+    ///   2016), or while less than half of the limit is in use. A latency that stays at twice this one and more is measured
+    ///   again soon: it may not be that of a queue.
     /// * A limit that is not used by half does not grow.
     fn adjust(&mut self, rules: &Rules) {
+        let samples = self.ok + self.overloads;
+        let share = self.overloads * ALL / samples;
+        let usual = self.usual.max(FREE);
+        let is_certain = share >= NEARLY_ALL;
+        let is_overload = is_certain || share > usual + noise(usual, samples, 16);
+        let is_open = !is_certain && (self.sure == 0 || self.cuts >= TOO_MANY);
+        (self.sure, self.cuts) = ((self.sure - 1).max(0), (self.cuts - 2).max(0));
+        match self.probe {
+            FULL => (self.probe, self.tried) = (DRAIN, share),
+            DRAIN => self.probe = HALF,
+            HALF => self.learn(share, samples, rules),
+            _ if is_overload && is_open => self.probe = FULL,
+            _ if is_overload => {
+                self.limit = self.limit * 9 / 10;
+                self.cuts += CUT;
+            }
+            _ => {
+                if share + noise(self.usual, samples, 1) < self.usual {
+                    self.usual -= (self.usual - share) / 16;
+                }
+                self.grow(share, rules);
+            }
+        }
+    }
+
+    /// Moves the limit by a window without overload.
+    fn grow(&mut self, share: i64, rules: &Rules) {
         let (is_used, short) = (self.in_flight * 2 >= self.limit, (self.mean * 1000).max(1));
-        if self.overloads * 100 >= self.ok + self.overloads {
-            (self.limit, self.probe) = (self.limit * 9 / 10, 0);
-        } else if !rules.follows {
-            // A probe is of other rules.
-            (self.limit, self.probe) = (self.limit + if is_used { 1000 } else { 0 }, 0);
-        } else if self.probe == 1 {
-            self.probe = 2;
-        } else if self.probe == 2 {
-            (self.base, self.age, self.probe) = ((self.base + short) / 2, 0, 0);
+        if !rules.follows {
+            self.limit += if is_used { 1000 } else { 0 };
         } else if self.base == 0 {
             self.base = short;
         } else if !is_used {
@@ -166,13 +267,37 @@ impl Adapted {
         } else {
             let gradient = (self.base * 1100 / short).clamp(500, 1000);
             let target = self.limit * gradient / 1000 + (self.limit * 1000).isqrt();
-            (self.limit, self.age) = ((self.limit * 8 + target * 2) / 10, self.age + 1);
-            self.probe = i64::from(self.age >= PROBE_AFTER);
+            self.limit = (self.limit * 8 + target * 2) / 10;
+            self.age += if gradient > 500 { 1 } else { 10 };
+            if self.age >= PROBE_AFTER {
+                (self.probe, self.tried) = (DRAIN, share);
+            }
         }
     }
 
+    /// Takes in what was measured at half of the load: the latency without a queue, and the share of failures.
+    ///
+    /// If the share is as high as before, it does not depend on the load, and is the usual one. If it is lower by more than
+    /// chance, the limit is lowered, and what is left is the usual share. If half of the load has three quarters of the
+    /// successes or more, half of the load is still too much, and says nothing of the usual share, which is a half at most.
+    fn learn(&mut self, share: i64, samples: i64, rules: &Rules) {
+        if rules.follows {
+            let short = (self.mean * 1000).max(1);
+            self.base = if self.base == 0 { short } else { (self.base + short) / 2 };
+        }
+        if share + noise(self.tried, samples, 6) >= self.tried {
+            self.usual = ((share + self.tried) / 2).min(ALL / 2);
+        } else if (ALL - share) * 2 >= (ALL - self.tried) * 3 {
+            (self.usual, self.limit) = (self.usual.min(share), self.limit / 2);
+        } else {
+            (self.usual, self.limit) = (share.min(ALL / 2), self.limit * 9 / 10);
+        }
+        (self.age, self.probe, self.sure, self.cuts) = (0, 0, PROBE_AFTER, 0);
+    }
+
     fn told(&self, rules: &Rules) -> Told {
-        let limit = if self.probe > 0 { rules.min.max(self.limit / 2000) } else { self.limit / 1000 };
+        let used = if self.in_flight > 0 { self.limit.min(self.in_flight) } else { self.limit };
+        let limit = if self.probe >= DRAIN { rules.min.max(used / 2000) } else { self.limit / 1000 };
         Told { limit, in_flight: self.permits_in_flight(), mean: self.mean }
     }
 
@@ -212,11 +337,10 @@ impl Operation for Adapt {
     const SAME_ONCE: bool = false;
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        let Self { rules: Rules { follows, min, max, window }, known, seen } = self;
+        let Self { rules: Rules { follows, min, max, start, window }, known, seen } = self;
         let Seen { ok, overloads, latency, peak, span } = seen;
-        for number in
-            [i64::from(*follows), *min, *max, *known, *window, *ok, *overloads, *latency, *peak, *span]
-        {
+        let rules = [i64::from(*follows), *min, *max, *known, *start, *window];
+        for number in rules.into_iter().chain([*ok, *overloads, *latency, *peak, *span]) {
             call.integer(number);
         }
     }
@@ -228,9 +352,10 @@ impl Operation for Adapt {
 
     fn apply(self, cell: &mut Adapted, now: i64) -> Told {
         let Self { rules, known, seen } = self;
-        let fresh = Adapted { limit: known * 1000, since: now, ..Adapted::default() };
+        let fresh = Adapted { limit: known * 1000, since: now, sampled: now, ..Adapted::default() };
         let mut state = if cell.is_idle(now) { fresh } else { *cell };
         state.bound(&rules, now);
+        state.rest(&seen, &rules, now);
         if seen.is_something() {
             state.add(&seen, &rules, now);
             // Keys expire by milliseconds.

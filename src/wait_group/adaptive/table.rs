@@ -1,6 +1,5 @@
 //! The adaptive limits that this process knows, and what it saw of their keys.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use tokio::time::Instant;
 
 use super::Signal;
 use super::step::{Adapt, Adapted, LONGEST, Rules, Seen, Told};
-use crate::store::{Client, Namespace};
+use crate::store::{Client, KnownKeys, Namespace};
 use crate::sync::lock;
 use crate::telemetry::AdaptiveLimit;
 use crate::{Error, Key, Lease, Store};
@@ -21,9 +20,8 @@ pub(crate) struct AdaptiveLimits(Arc<Inner>);
 struct Inner {
     client: Client<Adapt>,
     rules: Rules,
-    start: u32,
     timeout: Duration,
-    known: Mutex<HashMap<Key, Known>>,
+    known: Mutex<KnownKeys<Known>>,
     told: AdaptiveLimit,
 }
 
@@ -31,6 +29,10 @@ struct Inner {
 #[derive(Debug)]
 struct Known {
     limit: u32,
+    /// The mean latency of the last window, as the store told it.
+    mean: Duration,
+    /// When a request of this process ended that told something of the service. `None`: never.
+    sampled_at: Option<Instant>,
     /// When the store told it last. `None`: never.
     heard_at: Option<Instant>,
     used_at: Instant,
@@ -41,10 +43,13 @@ struct Known {
     seen: Seen,
 }
 
-/// The maximum number of keys. Beyond that, those that were not used for a minute are removed. Of further keys nothing is
-/// told, and their limits are read for each request.
+/// The maximum number of keys. Beyond that, those that were not used for a minute make room. Of others nothing is told, and
+/// their limits are read for each request.
 const MOST: usize = 4096;
 const UNUSED: Duration = Duration::from_secs(60);
+
+/// A latency counts at most so many times the mean of the last window: a few expensive requests are no queue.
+const OUTLIER: u32 = 4;
 
 /// A limit that was heard of so long ago is read before it is used.
 const STALE: Duration = Duration::from_secs(10);
@@ -54,10 +59,10 @@ const GIVEN_UP: Duration = Duration::from_secs(10);
 
 impl AdaptiveLimits {
     /// Those of the WaitGroups of the namespace `name`.
-    pub(super) fn new(store: &Store, name: &str, (rules, start): (Rules, u32), timeout: Duration) -> Self {
+    pub(super) fn new(store: &Store, name: &str, rules: Rules, timeout: Duration) -> Self {
         let namespace: Namespace<Adapted> = Namespace::open(store, name);
         let (client, told) = (namespace.client(), AdaptiveLimit::new(name));
-        Self(Arc::new(Inner { client, rules, start, timeout, known: Mutex::default(), told }))
+        Self(Arc::new(Inner { client, rules, timeout, known: Mutex::new(KnownKeys::new(MOST)), told }))
     }
 
     pub(super) fn timeout(&self) -> Duration {
@@ -90,7 +95,7 @@ impl AdaptiveLimits {
             self.send(key, due);
             return Ok(limit);
         }
-        let read = || Adapt { rules: self.0.rules, known: self.0.start.into(), seen: Seen::default() };
+        let read = || Adapt { rules: self.0.rules, known: self.0.rules.start, seen: Seen::default() };
         if let Some(told) = self.0.client.step(key, read) {
             return Ok(self.0.hear(key, &told));
         }
@@ -118,13 +123,18 @@ impl AdaptiveLimits {
         let due = lock(&self.0.known).get_mut(key).and_then(|known| {
             match signal {
                 Signal::Success => {
+                    let most = if known.mean.is_zero() { Duration::MAX } else { known.mean * OUTLIER };
                     known.seen.ok += 1;
-                    known.seen.latency += micros(latency);
+                    known.seen.latency += micros(latency.min(most));
                 }
                 Signal::Overload => known.seen.overloads += 1,
                 Signal::Ignore => {}
             }
-            self.0.due(known, Instant::now())
+            let now = Instant::now();
+            if signal != Signal::Ignore {
+                known.sampled_at = Some(now);
+            }
+            self.0.due(known, now)
         });
         self.send(key, due);
     }
@@ -140,6 +150,10 @@ impl AdaptiveLimits {
 }
 
 impl Inner {
+    fn start(&self) -> u32 {
+        u32::try_from(self.rules.start).unwrap_or(u32::MAX)
+    }
+
     /// The report that is to be sent now. One is in flight at a time.
     fn due(&self, known: &mut Known, now: Instant) -> Option<Adapt> {
         let span = now.duration_since(known.sent_at);
@@ -147,12 +161,13 @@ impl Inner {
             return None;
         }
         (known.sent_at, known.is_unanswered) = (now, true);
-        // If the store has lost the limit, it goes on with what this process knows.
-        let is_fresh = known.heard_at.is_some_and(|heard| now.duration_since(heard) < STALE);
-        let limit = if is_fresh { known.limit } else { self.start };
+        // If the store has lost the limit, it goes on with what this process knows, if that is of samples.
+        let is_recent = |at: Option<Instant>| at.is_some_and(|at| now.duration_since(at) < STALE);
+        let knows = is_recent(known.heard_at) && is_recent(known.sampled_at);
+        let limit = if knows { known.limit.into() } else { self.rules.start };
         let peak = known.in_flight.into();
         let seen = std::mem::replace(&mut known.seen, Seen { peak, ..Seen::default() });
-        Some(Adapt { rules: self.rules, known: limit.into(), seen: Seen { span: micros(span), ..seen } })
+        Some(Adapt { rules: self.rules, known: limit, seen: Seen { span: micros(span), ..seen } })
     }
 
     /// Notes what the store tells of a key, and returns its limit. In an outage, what this process knows stays.
@@ -163,10 +178,11 @@ impl Inner {
             // After a failure, not again at once.
             (known.heard_at, known.is_unanswered) = (Some(now), false);
         }
-        let Ok(told) = told else { return known.map_or(self.start, |known| known.limit) };
-        let limit = u32::try_from(told.limit).unwrap_or(self.start);
+        let Ok(told) = told else { return known.map_or(self.start(), |known| known.limit) };
+        let limit = u32::try_from(told.limit).unwrap_or(u32::MAX);
         if let Some(known) = known {
             known.limit = limit;
+            known.mean = Duration::from_micros(u64::try_from(told.mean).unwrap_or(0));
         }
         drop(all);
         self.told.tell(limit, told.in_flight, told.mean);
@@ -175,27 +191,19 @@ impl Inner {
 }
 
 /// What is known of a key. `None`: there are too many.
-fn slot<'a>(
-    limits: &Inner,
-    all: &'a mut HashMap<Key, Known>,
-    key: &Key,
-    now: Instant,
-) -> Option<&'a mut Known> {
-    if all.len() >= MOST && !all.contains_key(key) {
-        all.retain(|_, known| known.in_flight > 0 || now.duration_since(known.used_at) < UNUSED);
-    }
-    if all.len() >= MOST && !all.contains_key(key) {
-        return None;
-    }
-    Some(all.entry(key.clone()).or_insert_with(|| Known {
-        limit: limits.start,
+fn slot<'a>(limits: &Inner, all: &'a mut KnownKeys<Known>, key: &Key, now: Instant) -> Option<&'a mut Known> {
+    let new = || Known {
+        limit: limits.start(),
+        mean: Duration::ZERO,
+        sampled_at: None,
         heard_at: None,
         used_at: now,
         sent_at: now,
         is_unanswered: false,
         in_flight: 0,
         seen: Seen::default(),
-    }))
+    };
+    all.entry(key, new, |known| known.in_flight == 0 && now.duration_since(known.used_at) >= UNUSED)
 }
 
 fn micros(span: Duration) -> i64 {

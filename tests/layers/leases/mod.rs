@@ -2,6 +2,7 @@
 //! that forgive nothing, and real stacks over sockets.
 
 mod adaptive;
+mod adaptive_clients;
 mod asked;
 mod away;
 mod axum_locks;

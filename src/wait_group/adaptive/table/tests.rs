@@ -17,8 +17,8 @@ fn ms(ms: u64) -> Duration {
 }
 
 fn limits() -> AdaptiveLimits {
-    let rules = Rules { follows: false, min: 1, max: 100, window: 100_000 };
-    AdaptiveLimits::new(&Store::in_memory(), "api", (rules, 20), Duration::from_secs(5))
+    let rules = Rules { follows: false, min: 1, max: 100, start: 20, window: 100_000 };
+    AdaptiveLimits::new(&Store::in_memory(), "api", rules, Duration::from_secs(5))
 }
 
 fn told(limit: i64) -> Result<Told, Error> {
@@ -37,7 +37,7 @@ fn the_number_of_known_keys_is_bounded() {
 /// If there are too many, those that were not used for a minute are removed, but for those with permits in flight.
 #[test]
 fn keys_that_are_not_used_make_room() {
-    let (limits, now, mut all) = (limits(), Instant::now(), HashMap::new());
+    let (limits, now, mut all) = (limits(), Instant::now(), KnownKeys::new(MOST));
     let mut has_room = |key: u64, after| slot(&limits.0, &mut all, &Key::from(key), now + after).is_some();
     assert!(has_room(0, Duration::ZERO) && has_room(1, 2 * UNUSED));
     assert!((2..MOST as u64).all(|key| has_room(key, UNUSED)));
@@ -46,16 +46,15 @@ fn keys_that_are_not_used_make_room() {
     all.get_mut(&Key::from(0_u64)).unwrap().in_flight = 1;
     let mut has_room = |key: u64, after| slot(&limits.0, &mut all, &Key::from(key), now + after).is_some();
     assert!(!has_room(9999, soon) && has_room(9999, 2 * UNUSED));
-    let mut known: Vec<_> = all.into_keys().collect();
-    known.sort_unstable();
-    assert_eq!(known, [0_u64, 1, 9999].map(Key::from));
+    assert!([0_u64, 1, 9999].iter().all(|key| all.get(&Key::from(*key)).is_some()));
+    assert!(all.len() < MOST, "more than one made room");
 }
 
 /// One report per key is in flight at a time, and one is sent in a window.
 #[test]
 fn reports_are_bounded() {
     let (limits, key, now) = (limits(), Key::from("k"), Instant::now());
-    let mut all = HashMap::new();
+    let mut all = KnownKeys::new(MOST);
     let known = slot(&limits.0, &mut all, &key, now).unwrap();
     (known.seen.ok, known.seen.peak, known.in_flight) = (7, 9, 4);
     assert!(limits.0.due(known, now + ms(99)).is_none());
@@ -70,9 +69,32 @@ fn reports_are_bounded() {
     // If the store has lost the limit, it goes on with this one, unless that is old.
     for (after, limit) in [(9_999, 7), (10_000, 20)] {
         let known = slot(&limits.0, &mut all, &Key::from(after), now).unwrap();
-        (known.limit, known.heard_at) = (7, Some(now));
+        (known.limit, known.heard_at, known.sampled_at) = (7, Some(now), Some(now));
         assert_eq!(limits.0.due(known, now + ms(after)).unwrap().known, limit);
     }
+}
+
+/// What a process was told without a sample of its own is no knowledge that a store could go on with.
+#[test]
+fn only_samples_are_knowledge() {
+    let (limits, now) = (limits(), Instant::now());
+    let mut all = KnownKeys::new(MOST);
+    for (key, sampled_at, limit) in [(0_u64, None, 20), (1, Some(now), 7), (2, now.checked_sub(STALE), 20)] {
+        let known = slot(&limits.0, &mut all, &Key::from(key), now).unwrap();
+        (known.limit, known.heard_at, known.sampled_at) = (7, Some(now + ms(99)), sampled_at);
+        assert_eq!(limits.0.due(known, now + ms(100)).unwrap().known, limit, "{key}");
+    }
+}
+
+/// A few expensive requests do not look like a queue.
+#[test]
+fn one_latency_does_not_stand_for_all() {
+    let (limits, key) = (limits(), Key::from("k"));
+    limits.known(&key).ok().unwrap();
+    limits.0.hear(&key, &Ok(Told { limit: 20, in_flight: 0, mean: 10_000 }));
+    limits.ended(&key, ms(4000), Signal::Success);
+    limits.ended(&key, ms(9), Signal::Success);
+    assert_eq!(lock(&limits.0.known).get(&key).unwrap().seen.latency, 49_000);
 }
 
 #[test]
@@ -116,7 +138,7 @@ async fn requests_are_bounded_by_the_limit() {
 async fn what_is_seen_of_a_key_is_reported() {
     let (limits, key) = (limits(), Key::from("k"));
     limits.ended(&key, ms(1), Signal::Success);
-    assert!(lock(&limits.0.known).is_empty(), "it is not known");
+    assert!(lock(&limits.0.known).len() == 0, "it is not known");
     limits.known(&key).ok().unwrap();
     for (latency, signal) in [
         (5, Signal::Success),
@@ -131,15 +153,15 @@ async fn what_is_seen_of_a_key_is_reported() {
     let lease = async || Lease::from(group.try_add("k").await.unwrap());
     let first = limits.in_flight(lease().await, 3);
     drop(limits.in_flight(lease().await, 2));
-    let in_flight = || lock(&limits.0.known)[&key].in_flight;
-    let seen = || lock(&limits.0.known)[&key].seen;
+    let in_flight = || lock(&limits.0.known).get(&key).unwrap().in_flight;
+    let seen = || lock(&limits.0.known).get(&key).unwrap().seen;
     let all = Seen { ok: 2, overloads: 2, latency: 5_004_000, peak: 5, span: 0 };
     assert_eq!((seen(), in_flight()), (all, 3));
     // The answer to the report comes at once.
     advance(ms(100)).await;
     limits.ended(&key, ms(1), Signal::Ignore);
     assert_eq!(seen(), Seen { peak: 3, ..Seen::default() });
-    assert!(!lock(&limits.0.known)[&key].is_unanswered);
+    assert!(!lock(&limits.0.known).get(&key).unwrap().is_unanswered);
     drop(first);
     assert_eq!(in_flight(), 0);
     assert_eq!([Duration::from_secs(3601), Duration::MAX].map(micros), [LONGEST; 2]);
@@ -160,6 +182,6 @@ async fn the_end_of_each_request_is_noted() {
     for (span, dropped) in [(5, 99), (60_000, 998), (60_000, 999), (60_000, 1000), (1000, 1001)] {
         let _ = timeout(ms(dropped), service.clone().oneshot(span)).await;
     }
-    let seen = lock(&limits.0.known)[&Key::from("k")].seen;
+    let seen = lock(&limits.0.known).get(&Key::from("k")).unwrap().seen;
     assert_eq!(seen, Seen { ok: 1, overloads: 2, latency: 5000, peak: 1, span: 0 });
 }

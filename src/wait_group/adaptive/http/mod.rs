@@ -1,6 +1,10 @@
 //! What HTTP and gRPC responses say about a service.
 
+mod watched_body;
+
 use http::Response;
+
+pub use self::watched_body::WatchedBody;
 
 use super::{Classify, HttpSignals, Signal};
 
@@ -8,14 +12,14 @@ impl<B, E> Classify<Response<B>, E> for HttpSignals {
     fn classify(&self, outcome: &Result<Response<B>, E>) -> Signal {
         let Ok(response) = outcome else { return Signal::Overload };
         match response.status().as_u16() {
-            408 | 429 | 503 | 504 => return Signal::Overload,
-            500.. => return Signal::Ignore,
+            503 | 504 => return Signal::Overload,
+            ..200 | 400.. => return Signal::Ignore,
             _ => {}
         }
         match response.headers().get("grpc-status").map(|status| status.as_bytes()) {
-            Some(b"4" | b"8" | b"14") => Signal::Overload,
-            Some(b"1" | b"2" | b"12" | b"13" | b"15") => Signal::Ignore,
-            _ => Signal::Success,
+            None | Some(b"0") => Signal::Success,
+            Some(b"14") => Signal::Overload,
+            Some(_) => Signal::Ignore,
         }
     }
 }
@@ -33,9 +37,11 @@ mod tests {
         };
         for (status, signal) in [
             (200, Signal::Success),
-            (404, Signal::Success),
-            (408, Signal::Overload),
-            (429, Signal::Overload),
+            (304, Signal::Success),
+            (101, Signal::Ignore),
+            (404, Signal::Ignore),
+            (408, Signal::Ignore),
+            (429, Signal::Ignore),
             (500, Signal::Ignore),
             (503, Signal::Overload),
             (504, Signal::Overload),
@@ -44,9 +50,9 @@ mod tests {
         }
         for (code, signal) in [
             ("0", Signal::Success),
-            ("5", Signal::Success),
-            ("4", Signal::Overload),
-            ("8", Signal::Overload),
+            ("5", Signal::Ignore),
+            ("4", Signal::Ignore),
+            ("8", Signal::Ignore),
             ("14", Signal::Overload),
             ("13", Signal::Ignore),
             ("1", Signal::Ignore),

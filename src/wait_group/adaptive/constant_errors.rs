@@ -1,0 +1,135 @@
+//! Errors that do not depend on the load do not steer, and those that do, do. By a simulated service, in virtual time.
+
+#![allow(clippy::unwrap_used)]
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::step::{Adapt, Adapted, Rules, Seen};
+use crate::store::Operation as _;
+
+const WINDOW: i64 = 50_000;
+
+/// A service that refuses what is more than `capacity` at once, and fails so many of 1000 requests at any load.
+#[derive(Clone, Copy)]
+struct Service {
+    capacity: i64,
+    fails: u64,
+    /// How long a request takes, µs.
+    latency: i64,
+}
+
+/// A limit before a service, with so many callers that each send a request after the other.
+struct Run {
+    cell: Adapted,
+    now: i64,
+    rules: Rules,
+    callers: i64,
+    rng: StdRng,
+}
+
+impl Run {
+    fn new(follows: bool, callers: i64, seed: u64) -> Self {
+        let rules = Rules { follows, min: 1, max: 1000, start: 100, window: WINDOW };
+        let (cell, now) = (Adapted::default(), 1_760_000_000_000_000);
+        Self { cell, now, rules, callers, rng: StdRng::seed_from_u64(seed) }
+    }
+
+    fn report(&mut self, seen: Seen) -> i64 {
+        Adapt { rules: self.rules, known: 100, seen }.apply(&mut self.cell, self.now).limit
+    }
+
+    fn limit(&mut self) -> i64 {
+        self.report(Seen::default())
+    }
+
+    /// Returns how many requests succeeded in so many windows.
+    fn windows(&mut self, count: usize, service: Service) -> i64 {
+        let mut served = 0;
+        for _ in 0..count {
+            let in_flight = self.limit().min(self.callers);
+            let length = WINDOW.max(service.latency * 2);
+            let done = (in_flight * length / service.latency).max(1);
+            let taken = done * service.capacity.min(in_flight) / in_flight;
+            let ok = (0..taken).filter(|_| self.rng.random_range(0..1000) >= service.fails).count();
+            let ok = i64::try_from(ok).unwrap();
+            self.now += length;
+            let latency = ok * service.latency;
+            self.report(Seen { ok, overloads: done - ok, latency, peak: in_flight, span: length });
+            served += ok;
+        }
+        served
+    }
+}
+
+/// The same run without errors serves at most a tenth more than the share that fails.
+#[test]
+fn errors_at_any_load_do_not_steer() {
+    let seed: u64 = rand::random();
+    for (callers, latency) in [(100, 10_000), (100, 100_000), (20, 50_000)] {
+        for follows in [false, true] {
+            for fails in [10, 20, 50, 200] {
+                let served = |fails| {
+                    let mut run = Run::new(follows, callers, seed);
+                    run.windows(1000, Service { capacity: i64::MAX, fails, latency })
+                };
+                let (without, with) = (served(0), served(fails));
+                let least = without * (1000 - i64::try_from(fails).unwrap()) / 1000 * 85 / 100;
+                assert!(with >= least, "seed {seed}, {callers} {follows} {fails}: {with} of {without}");
+            }
+        }
+    }
+}
+
+/// Also if they begin at once, and end at once.
+#[test]
+fn errors_that_begin_do_not_steer() {
+    let seed: u64 = rand::random();
+    for follows in [false, true] {
+        let mut run = Run::new(follows, 100, seed);
+        let service = |fails| Service { capacity: i64::MAX, fails, latency: 10_000 };
+        for fails in [0, 50, 0, 200, 20] {
+            let (served, all) = (run.windows(200, service(fails)), 200 * 100 * 5);
+            let least = all * (1000 - i64::try_from(fails).unwrap()) / 1000 * 8 / 10;
+            assert!(served >= least, "seed {seed}, {follows} {fails}: {served} of {all}");
+        }
+    }
+}
+
+/// Beside errors that do not depend on the load, those that do are seen.
+#[test]
+fn the_limit_follows_the_capacity_beside_errors() {
+    let seed: u64 = rand::random();
+    for follows in [false, true] {
+        for fails in [0, 10, 50, 200] {
+            let mut run = Run::new(follows, 400, seed);
+            for capacity in [40, 150, 16, 80] {
+                let service = Service { capacity, fails, latency: 10_000 };
+                run.windows(300, service);
+                let served = run.windows(300, service);
+                let all = 300 * capacity * 5 * (1000 - i64::try_from(fails).unwrap()) / 1000;
+                assert!(
+                    served >= all * 55 / 100,
+                    "seed {seed}, {follows} {fails} {capacity}: {served} of {all}"
+                );
+                let limit = run.cell.limit / 1000;
+                assert!(limit <= capacity * 2 + 4, "seed {seed}, {follows} {fails} {capacity}: {limit}");
+            }
+        }
+    }
+}
+
+/// A service that fails most of its requests is overloaded, at any share of its own.
+#[test]
+fn a_service_that_fails_most_requests_is_overloaded() {
+    for follows in [false, true] {
+        let mut run = Run::new(follows, 400, 7);
+        run.windows(200, Service { capacity: 100, fails: 0, latency: 10_000 });
+        run.windows(100, Service { capacity: 1, fails: 0, latency: 10_000 });
+        assert!(run.limit() <= 6, "{follows}: {}", run.limit());
+        run.windows(400, Service { capacity: 100, fails: 1000, latency: 10_000 });
+        assert!(run.limit() <= 4, "{follows}: {}", run.limit());
+        run.windows(1500, Service { capacity: 100, fails: 0, latency: 10_000 });
+        assert!(run.limit() >= 80, "{follows}: {}", run.limit());
+    }
+}
