@@ -19,21 +19,25 @@ use super::{Idle, SOON, process};
 #[cfg(feature = "sentinel")]
 use super::{Servers, wait};
 use support::eventually;
+#[cfg(feature = "sentinel")]
+use support::program::since_7_0;
 use support::redis_server::RedisServer;
 #[cfg(feature = "sentinel")]
 use support::sentinel::Sentinel;
 
 pub(super) fn states() -> Vec<LocalBoxFuture<'static, Idle>> {
-    vec![
+    let states = vec![
         settings_are_followed().boxed_local(),
         limits_are_learned().boxed_local(),
         limits_adapt().boxed_local(),
         processes_are_counted().boxed_local(),
         tokens_are_held().boxed_local(),
         many_tokens_are_held().boxed_local(),
-        #[cfg(feature = "sentinel")]
-        sentinels_are_followed().boxed_local(),
-    ]
+    ];
+    #[cfg(feature = "sentinel")]
+    let states =
+        states.into_iter().chain(since_7_0().then(|| sentinels_are_followed().boxed_local())).collect();
+    states
 }
 
 async fn settings_are_followed() -> Idle {

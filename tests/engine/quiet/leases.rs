@@ -7,10 +7,16 @@ use futures::future::{FutureExt as _, LocalBoxFuture, join_all};
 use tokio::task::JoinHandle;
 use tower_distributed::dedupe::{Claimed, Dedupe};
 use tower_distributed::single_flight::Postcard;
-use tower_distributed::{Mutex, RwLock, SingleFlight, WaitGroup};
+use tower_distributed::{Mutex, RwLock, SingleFlight, Store, WaitGroup};
 
+#[cfg(feature = "cluster")]
+use super::Servers;
 use super::{Idle, SOON, process, wait};
+#[cfg(feature = "cluster")]
+use support::cluster::RedisCluster;
 use support::pools::pool;
+#[cfg(feature = "cluster")]
+use support::program::since_7_0;
 use support::redis_server::RedisServer;
 
 /// One place in a queue: a heartbeat every 2 s, and the ping of the subscription every 15 s.
@@ -19,6 +25,8 @@ const ONE_WAITS: (u64, f64) = (5, 1.0);
 const MANY_WAIT: (u64, f64) = (5, 2.0);
 /// The leader renews its lease of 5 s as well.
 const ONE_FOLLOWS: (u64, f64) = (5, 1.5);
+/// Each key that is waited for has heartbeats of its own.
+const MANY_KEYS: (u64, f64) = (500, 55.0);
 const HELD: (u64, f64) = (1, 1.0);
 const MANY_HELD: (u64, f64) = (1, 2.0);
 /// Without a subscription, waiters ask 20 times a second.
@@ -27,7 +35,7 @@ const POLLS: (u64, f64) = (50, 21.0);
 const LONG: Duration = Duration::from_secs(600);
 
 pub(super) fn states() -> Vec<LocalBoxFuture<'static, Idle>> {
-    vec![
+    let states = vec![
         mutex_waits().boxed_local(),
         permit_waits().boxed_local(),
         reader_waits().boxed_local(),
@@ -42,7 +50,10 @@ pub(super) fn states() -> Vec<LocalBoxFuture<'static, Idle>> {
         permits_are_held().boxed_local(),
         was_subscribed().boxed_local(),
         a_pool_polls().boxed_local(),
-    ]
+    ];
+    #[cfg(feature = "cluster")]
+    let states = states.into_iter().chain(since_7_0().then(|| cluster_waits().boxed_local())).collect();
+    states
 }
 
 /// Waits until so many of the tasks wait.
@@ -171,8 +182,7 @@ async fn locks_wait() -> Idle {
     });
     let waiters = waiters.await;
     wait(&server, 100).await;
-    // And the renewals of those that are held.
-    Idle::new("waiters for 100 locks", MANY_WAIT, server, async move {
+    Idle::new("waiters for 100 locks", MANY_KEYS, server, async move {
         for guard in guards {
             assert!(guard.unwrap().unlock().await.unwrap());
         }
@@ -260,4 +270,26 @@ async fn a_pool_polls() -> Idle {
         assert!(permit.done().await.unwrap());
         all_served(waiters).await;
     })
+}
+
+/// Each of two processes is subscribed at each of three masters, and looks for the masters every 10 s.
+#[cfg(feature = "cluster")]
+async fn cluster_waits() -> Idle {
+    let cluster = RedisCluster::start().await;
+    let open = || Store::builder().cluster(cluster.urls()).unwrap();
+    let groups = [open(), open()].map(|store| WaitGroup::new(&store, "g", 1).unwrap());
+    let [group, other] = groups;
+    let permit = group.add("k").await.unwrap();
+    let waiter = tokio::spawn(async move { other.add("k").await.unwrap().done().await.unwrap() });
+    wait(cluster.node_of("{g:k}"), 1).await;
+    Idle::new("a waiter on a Cluster", (5, 3.0), cluster, async move {
+        assert!(permit.done().await.unwrap() && waiter.await.unwrap());
+    })
+}
+
+#[cfg(feature = "cluster")]
+impl Servers for RedisCluster {
+    fn each(&self) -> Vec<&RedisServer> {
+        self.nodes().iter().collect()
+    }
 }
