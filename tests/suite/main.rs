@@ -9,6 +9,7 @@ mod buckets;
 mod callers;
 mod claimed_filters;
 mod claims;
+mod contestants;
 mod exact_claims;
 mod fences;
 mod filter_keys;

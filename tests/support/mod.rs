@@ -31,6 +31,7 @@ pub mod ports;
 pub mod processes;
 pub mod program;
 pub mod proxy;
+pub mod recorded;
 pub mod redis_server;
 pub mod replicated;
 pub mod resp;
