@@ -1,6 +1,7 @@
 //! What the benches compare with sends our scripts by itself: it knows the wire format, and must follow it.
 
 use deadpool_redis::redis;
+use support::patient;
 use support::recorded::Recorder;
 use support::redis_server::RedisServer;
 use tower_distributed::{BloomFilter, Quota, Store, TokenBucket};
@@ -13,7 +14,7 @@ mod one_script_each;
 #[tokio::test]
 async fn the_script_of_a_bucket_decides_for_the_benches_as_for_the_crate() {
     let server = RedisServer::start().await;
-    let store = Store::builder().timeout(std::time::Duration::from_secs(20)).redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let bucket = TokenBucket::new(&store, "b", Quota::per_hour(3)).unwrap();
     bucket.allow("loads the script").await.unwrap();
     let recorder = Recorder::start(&server.url());
@@ -34,7 +35,7 @@ async fn the_script_of_a_bucket_decides_for_the_benches_as_for_the_crate() {
 #[tokio::test]
 async fn the_script_of_a_filter_inserts_for_the_benches_as_for_the_crate() {
     let server = RedisServer::start().await;
-    let store = Store::builder().timeout(std::time::Duration::from_secs(20)).redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let filter = BloomFilter::new(&store, "f", 1000, 0.01).unwrap();
     let mut bare = one_script_each::Bare::connect(&server.url(), &filter).await;
     assert!(filter.insert("by us").await.unwrap());

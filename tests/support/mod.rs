@@ -26,6 +26,7 @@ pub mod example;
 pub mod filter_proxy;
 pub mod interval_bound;
 pub mod keys;
+pub mod patient;
 pub mod pools;
 pub mod ports;
 pub mod processes;
