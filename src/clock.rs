@@ -43,6 +43,15 @@ pub(crate) fn without_suspend(at: Instant) -> Instant {
     at.checked_sub(suspended(Instant::now(), false)).unwrap_or(at)
 }
 
+/// Moves a time back by less than a grain, to a whole number of grains since `began`. So what is due at about the same time
+/// is due together, and is sent in one call.
+pub(crate) fn together(began: Instant, due: Instant, grain: Duration) -> Instant {
+    // In numbers, since each lease comes through here.
+    let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    let early = nanos(due.saturating_duration_since(began)) % nanos(grain).max(1);
+    due - Duration::from_nanos(early)
+}
+
 /// How long the host was suspended since it started. `recent`: as was found out recently.
 #[cfg(target_os = "linux")]
 fn suspended(now: Instant, recent: bool) -> Duration {

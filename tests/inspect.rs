@@ -10,6 +10,8 @@ use tower_distributed::fleet::RefusedKeys;
 use tower_distributed::wait_group::FleetLimit;
 use tower_distributed::{FleetQuotas, Mutex, Quota, Store, TokenBucket, WaitGroup};
 
+use support::patient;
+
 use support::eventually;
 use support::example::program_of;
 use support::redis_server::RedisServer;
@@ -41,7 +43,7 @@ async fn inspect(arguments: &[&str]) -> (bool, String, String) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_lists_and_changes_what_a_service_holds() {
     let server = RedisServer::start().await;
-    let (store, url) = (Store::redis(&server.url()).unwrap(), server.url());
+    let (store, url) = (patient!(server.url()), server.url());
     assert_eq!(inspect(&[&url]).await, (true, "Nothing is stored.\n".into(), String::new()));
 
     let bucket = TokenBucket::new(&store, "api", Quota::non_refilling(10)).unwrap();
@@ -49,7 +51,7 @@ async fn it_lists_and_changes_what_a_service_holds() {
     bucket.allow_n([b'x'; 60].as_slice(), 3).await.unwrap();
     let reports = Mutex::new(&store, "reports").unwrap();
     let stuck = reports.lock("2026-11").await.unwrap();
-    let elsewhere = Mutex::new(&Store::redis(&url).unwrap(), "reports").unwrap();
+    let elsewhere = Mutex::new(&patient!(url), "reports").unwrap();
     let next = tokio::spawn(async move { elsewhere.lock("2026-11").await.unwrap() });
     eventually("a waiter", SOON, async || reports.inspect("2026-11").await.unwrap().waiting == 1).await;
     let exports = WaitGroup::new(&store, "exports", 10).unwrap();
@@ -159,7 +161,7 @@ async fn it_lists_and_changes_what_a_service_holds() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_tells_that_a_list_of_holders_is_cut() {
     let server = RedisServer::start().await;
-    let (store, url) = (Store::redis(&server.url()).unwrap(), server.url());
+    let (store, url) = (patient!(server.url()), server.url());
     let exports = WaitGroup::new(&store, "exports", 2000).unwrap();
     let permits = futures::future::join_all((0..1001).map(|_| exports.add("acme"))).await;
     let mut permits: Vec<_> = permits.into_iter().map(|permit| permit.unwrap()).collect();
@@ -184,7 +186,7 @@ async fn it_tells_that_a_list_of_holders_is_cut() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_sets_quotas_for_the_whole_fleet() {
     let server = RedisServer::start().await;
-    let (store, url) = (Store::redis(&server.url()).unwrap(), server.url());
+    let (store, url) = (patient!(server.url()), server.url());
     let quotas = FleetQuotas::new(&store, "api", "1/s").unwrap();
     let set = [&*url, "--set", "api", "100/min, burst 20", "--by", "ann"];
     let (ok, _, told) = inspect(&set).await;
@@ -260,7 +262,7 @@ async fn it_shows_what_is_refused_most() {
     let (ok, printed, told) = inspect(&[&url, "--top", "api"]).await;
     assert!(ok && printed.starts_with("Nothing is stored") && told.is_empty(), "{printed}{told}");
     for ann in [3, 2] {
-        let store = Store::redis(&url).unwrap();
+        let store = patient!(url);
         let refused = RefusedKeys::with_plain_keys(&store, "api").unwrap();
         (0..ann).for_each(|_| refused.record("ann\x1b[2J"));
         refused.record("ben");

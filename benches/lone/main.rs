@@ -19,7 +19,6 @@ mod by_hand;
 mod common;
 #[path = "../common/cpu.rs"]
 mod cpu;
-mod recorded;
 mod scripts;
 mod service;
 

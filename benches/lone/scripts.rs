@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use deadpool_redis::redis::{self, Cmd, Connection, Value};
+use support::recorded::{Recorded, record};
 use tower_distributed::dedupe::Claimed;
 use tower_distributed::{Dedupe, Mutex, Quota, SingleFlight, Store, TokenBucket, WaitGroup};
 
 use crate::by_hand::{self, Script};
 use crate::common::Bench;
 use crate::common::report::{Better, Versus, note};
-use crate::recorded::{Recorded, record};
 
 const ROUNDS: usize = 30;
 /// How many pairs a pipeline has.
@@ -36,7 +36,7 @@ pub fn run(bench: &Bench) {
     let once = |send: &dyn Fn(&str)| {
         // The first calls load the scripts.
         send("another key");
-        record(&bench.server, || send(KEY))
+        record(&bench.server.url, || send(KEY))
     };
     let on = &bench.runtime;
 

@@ -2,6 +2,7 @@
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Cmd, Value};
+use support::recorded::record;
 use tokio::runtime::{Builder, Runtime};
 use tower_distributed::{Mutex, Quota, Store, TokenBucket};
 
@@ -10,7 +11,6 @@ use crate::common::Bench;
 use crate::common::report::{Better, Versus, note};
 use crate::common::stats::median;
 use crate::cpu;
-use crate::recorded::record;
 
 const ROUNDS: usize = 15;
 /// The calls of a round, one after the other.
@@ -56,7 +56,7 @@ pub fn run(bench: &Bench) {
 fn measure(bench: &Bench, runtime: &Runtime, name: &str, call: &dyn Fn(&Store, &Runtime, u32)) {
     let store = Store::builder().redis(&bench.server.url).unwrap();
     call(&store, runtime, 10);
-    let recorded = record(&bench.server, || call(&store, runtime, 1));
+    let recorded = record(&bench.server.url, || call(&store, runtime, 1));
     let commands: Vec<Cmd> = recorded.iter().map(|call| call.replacing(&[])).collect();
     let mut connection = runtime.block_on(by_hand::connect(&bench.server.url));
     let mut rounds = [Vec::new(), Vec::new()];

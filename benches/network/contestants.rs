@@ -2,12 +2,12 @@
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Cmd, Value};
+use support::recorded::{Recorded, record};
 use tower_distributed::{Mutex, Quota, Store, TokenBucket, WaitGroup};
 
 use crate::by_hand;
 use crate::common::Bench;
 use crate::load::{self, Caller, Load, Sample};
-use crate::recorded::{Recorded, record};
 
 const NAME: &str = "network";
 /// The key of the calls that are recorded.
@@ -70,7 +70,7 @@ impl Contestants {
             let call = |key: &str| bench.runtime.block_on(contestants.ours(op, key).call());
             // The first call loads the scripts.
             call("another key");
-            record(&bench.server, || call(KEY))
+            record(&bench.server.url, || call(KEY))
         });
         contestants
     }

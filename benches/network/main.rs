@@ -41,8 +41,6 @@ mod namespaces;
 mod ping;
 #[cfg(target_os = "linux")]
 #[allow(dead_code, reason = "other benches use the rest")]
-#[path = "../lone/recorded.rs"]
-mod recorded;
 #[cfg(target_os = "linux")]
 mod rounds;
 

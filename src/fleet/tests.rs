@@ -9,6 +9,7 @@ use super::{FleetSetting, SettingVersion};
 use crate::store::Link;
 use crate::{Quotas, Store};
 use support::eventually;
+use support::patient;
 use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -25,7 +26,7 @@ fn shown(setting: &FleetSetting<Quotas>) -> String {
 
 /// A setting on the server that follows: it is subscribed, and has read the store.
 async fn following(server: &RedisServer) -> (Store, FleetSetting<Quotas>) {
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let setting = setting(&store);
     eventually("a subscription", SOON, async || store.notifier().current_link() != Link::Down).await;
     setting.refresh().await.unwrap();
@@ -160,7 +161,7 @@ fn an_idle_runtime_follows() {
         eventually("the message", SOON, async || shown(&reader) == "2/s").await;
         // Made outside of any runtime.
         let name = server.url();
-        let made = std::thread::spawn(move || setting(&Store::redis(&name).unwrap())).join().unwrap();
+        let made = std::thread::spawn(move || setting(&patient!(name))).join().unwrap();
         eventually("the stored one", SOON, async || shown(&made) == "2/s").await;
     });
     drop((store, idle));

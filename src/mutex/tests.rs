@@ -12,6 +12,7 @@ use crate::lease::LONGEST_TURN;
 use crate::lease::tokens::Release;
 use crate::{Error, Store};
 use support::eventually;
+use support::patient;
 use support::redis_server::RedisServer;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -22,7 +23,7 @@ async fn on_both(test: impl AsyncFn(&Mutex)) {
     let mutex = Mutex::new(&store, "m").unwrap();
     test(&mutex).await;
     let server = RedisServer::start().await;
-    let mutex = Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
+    let mutex = Mutex::new(&patient!(server.url()), "m").unwrap();
     test(&mutex).await;
 }
 
@@ -81,7 +82,7 @@ async fn the_lock_goes_along_the_line_with_rising_fences() {
 #[tokio::test]
 async fn the_process_that_has_waited_longest_has_its_turn_after_a_while() {
     let server = RedisServer::start().await;
-    let mutex = || Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
+    let mutex = || Mutex::new(&patient!(server.url()), "m").unwrap();
     let (here, there) = (mutex(), mutex());
     let guard = here.lock("k").await.unwrap();
     let first = waiter(&here).await;
@@ -101,7 +102,7 @@ async fn the_process_that_has_waited_longest_has_its_turn_after_a_while() {
 #[tokio::test]
 async fn one_process_after_the_other_has_the_lock_at_most_32_times() {
     let server = RedisServer::start().await;
-    let mutex = || Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
+    let mutex = || Mutex::new(&patient!(server.url()), "m").unwrap();
     let (here, there) = (mutex(), mutex());
     let guard = here.lock("k").await.unwrap();
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -173,7 +174,7 @@ async fn a_head_that_goes_away_with_the_lock_leaves_nobody_behind() {
 #[tokio::test]
 async fn a_line_whose_lock_is_lost_asks_anew() {
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let mutex = Mutex::builder().ttl(Duration::from_millis(600)).build(&store, "m").unwrap();
     let guard = mutex.lock("k").await.unwrap();
     let first = waiter(&mutex).await;
@@ -193,7 +194,7 @@ async fn a_line_whose_lock_is_lost_asks_anew() {
 #[tokio::test]
 async fn followers_outlive_the_beat_of_those_before_them() {
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let mutex = Mutex::builder().ttl(Duration::from_secs(1)).build(&store, "m").unwrap();
     let guard = mutex.lock("k").await.unwrap();
     let first = waiter(&mutex).await;
@@ -217,7 +218,7 @@ fn what_is_held_and_waited_for_outlives_the_runtime_it_began_on() {
     let (first, second) = (runtime(), runtime());
     let (server, mutex, guard) = first.block_on(async {
         let server = RedisServer::start().await;
-        let store = Store::redis(&server.url()).unwrap();
+        let store = patient!(server.url());
         let mutex = Mutex::builder().ttl(Duration::from_millis(600)).build(&store, "m").unwrap();
         let guard = mutex.lock("k").await.unwrap();
         // This also starts the subscription.
@@ -233,7 +234,7 @@ fn what_is_held_and_waited_for_outlives_the_runtime_it_began_on() {
         .await;
         assert!(guard.is_held());
         let waiter = waiter(&mutex).await;
-        let elsewhere = Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
+        let elsewhere = Mutex::new(&patient!(server.url()), "m").unwrap();
         assert!(elsewhere.try_lock("k").await.unwrap_err().is_refused());
         drop(guard);
         drop(got(waiter).await);
@@ -270,7 +271,7 @@ async fn a_pause_is_asked_for_once() {
 #[tokio::test]
 async fn shutdown_ends_the_leases_that_are_still_held() {
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let mutex = Mutex::new(&store, "m").unwrap();
     let job = Mutex::builder().at_least_for(Duration::from_secs(20)).build(&store, "job").unwrap();
     drop(job.lock("k").await.unwrap());
@@ -279,7 +280,7 @@ async fn shutdown_ends_the_leases_that_are_still_held() {
     store.shutdown(LONG).await.unwrap();
     tokio::time::timeout(LONG, lost).await.expect("the holder was not told");
     assert!(!guard.is_held());
-    let elsewhere = Store::redis(&server.url()).unwrap();
+    let elsewhere = patient!(server.url());
     assert!(Mutex::new(&elsewhere, "m").unwrap().try_lock("k").await.is_ok(), "the lock stays for its ttl");
     let job = Mutex::new(&elsewhere, "job").unwrap();
     assert!(job.try_lock("k").await.unwrap_err().is_refused(), "a lock that is kept for a time was released");
@@ -319,7 +320,7 @@ async fn all_locks_are_given_back_at_once_and_who_waits_gets_them() {
 #[tokio::test]
 async fn a_panic_in_what_follows_an_answer_loses_no_other_answer() {
     let server = RedisServer::start().await;
-    let mutex = Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
+    let mutex = Mutex::new(&patient!(server.url()), "m").unwrap();
     let leases = &mutex.leases;
     let (answered, mut answers) = tokio::sync::mpsc::unbounded_channel();
     for n in 0..8_u32 {

@@ -12,6 +12,7 @@ use crate::scene::{
     CALL, MACHINE, RECOVERY, connections, current_thread, is_free, is_served, long_locks, multi_thread,
     start_server, timed, wide_bucket,
 };
+use support::patient;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
 use support::slow_proxy::SlowProxy;
@@ -69,13 +70,18 @@ fn leases_are_renewed_and_released_on_the_background_runtime() {
 /// Connecting has a time-out of its own, so a time-out below its round trips does no harm.
 #[tokio::test]
 async fn connecting_may_take_longer_than_a_call() {
-    let _turn = MACHINE.read().await;
+    const TIMEOUT: Duration = Duration::from_secs(4);
     let server = RedisServer::start().await;
-    let proxy = SlowProxy::start(server.port(), Duration::from_millis(250)).await;
-    let builder =
-        Store::builder().timeout(Duration::from_millis(400)).connect_timeout(Duration::from_secs(5));
-    let bucket = wide_bucket(&builder.queue_timeout(Duration::from_secs(6)).redis(&proxy.url()).unwrap());
-    let outcomes = join_all((0..50).map(|key| bucket.allow(key))).await;
+    let proxy = FaultProxy::start(server.port()).await;
+    proxy.stall();
+    let bucket = wide_bucket(&patient!().timeout(TIMEOUT).redis(&proxy.url()).unwrap());
+    let calls = join_all((0..50).map(|key| bucket.allow(key)));
+    let connects = async {
+        // The connection is made only after the time of a call.
+        tokio::time::sleep(TIMEOUT + TIMEOUT / 4).await;
+        proxy.heal();
+    };
+    let (outcomes, ()) = tokio::join!(calls, connects);
     assert!(outcomes.iter().all(is_served), "{:?}", outcomes.iter().find(|outcome| !is_served(outcome)));
 }
 

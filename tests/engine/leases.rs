@@ -7,6 +7,7 @@ use tower_distributed::{Mutex, MutexGuard, Store};
 use crate::scene::{
     MACHINE, RECOVERY, current_thread, is_free, long_locks, multi_thread, start_server, timed,
 };
+use support::patient;
 use support::redis_server::RedisServer;
 use support::{eventually_blocking, within};
 
@@ -16,7 +17,7 @@ const MANY: usize = 20;
 
 fn scene() -> (RedisServer, Mutex) {
     let server = start_server();
-    let mutex = long_locks(&Store::redis(&server.url()).unwrap());
+    let mutex = long_locks(&patient!(server.url()));
     (server, mutex)
 }
 
@@ -109,7 +110,7 @@ fn a_store_dropped_on_a_busy_runtime_releases_its_locks() {
 #[test]
 fn a_lease_is_renewed_though_its_runtime_idles() {
     timed(LIMIT, start_server, |server| {
-        let store = Store::redis(&server.url()).unwrap();
+        let store = patient!(server.url());
         let mutex = Mutex::builder().ttl(SHORT).build(&store, "locks").unwrap();
         let runtime = current_thread();
         let guard = runtime.block_on(mutex.lock("k")).unwrap();
@@ -123,7 +124,7 @@ fn a_lease_is_renewed_though_its_runtime_idles() {
 #[test]
 fn a_lease_is_renewed_though_its_runtime_has_ended() {
     timed(LIMIT, start_server, |server| {
-        let store = Store::redis(&server.url()).unwrap();
+        let store = patient!(server.url());
         let mutex = Mutex::builder().ttl(SHORT).build(&store, "locks").unwrap();
         let guard = current_thread().block_on(mutex.lock("k")).unwrap();
         let first = guard.until();
@@ -138,7 +139,7 @@ fn a_lease_is_renewed_though_its_runtime_has_ended() {
 fn a_waiter_is_woken_though_another_runtime_idles() {
     let _turn = MACHINE.blocking_read();
     let (server, mutex) = scene();
-    let other = long_locks(&Store::redis(&server.url()).unwrap());
+    let other = long_locks(&patient!(server.url()));
     within(LIMIT, "the test", move || {
         let (idle, waiting) = (current_thread(), multi_thread());
         // The subscription began here.

@@ -12,6 +12,7 @@ mod leases;
 mod no_runtime;
 mod outages;
 mod overload;
+mod quiet;
 mod reconnects;
 mod secrets;
 mod shutdown;

@@ -10,6 +10,7 @@ use tower_distributed::{Mutex, Quota, RateLimitLayer, RefusalKind, Store, StoreF
 use tower_layer::Layer;
 
 use crate::scene::{MACHINE, is_served, wide_bucket};
+use support::patient;
 use support::redis_server::RedisServer;
 
 /// Far more than Redis decides within a time-out in a build without optimisation.
@@ -35,7 +36,7 @@ async fn at_once<T: Send + 'static>(
 async fn a_burst_of_unique_keys_is_no_outage() {
     let server = RedisServer::start().await;
     let _turn = MACHINE.write().await;
-    let bucket = wide_bucket(&Store::redis(&server.url()).unwrap());
+    let bucket = wide_bucket(&patient!(server.url()));
     assert!(is_served(&bucket.allow("warm").await));
     let calls = (0..BURST).map(|key| {
         let bucket = bucket.clone();
@@ -66,7 +67,7 @@ struct Request {
 async fn a_burst_of_unique_keys_does_not_disable_a_limit_that_fails_open() {
     let server = RedisServer::start().await;
     let _turn = MACHINE.write().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let bucket = TokenBucket::new(&store, "limit", Quota::per_hour(1)).unwrap();
     let (undecided, admitted) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
     let inner = {
@@ -104,7 +105,7 @@ async fn a_burst_of_unique_keys_does_not_disable_a_limit_that_fails_open() {
 async fn leases_outlive_a_burst() {
     let server = RedisServer::start().await;
     let _turn = MACHINE.write().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let mutex = Mutex::builder().ttl(Duration::from_millis(1_500)).build(&store, "held").unwrap();
     let guards = join_all((0..100).map(|key| mutex.lock(key))).await;
     let guards: Vec<_> = guards.into_iter().map(Result::unwrap).collect();
@@ -135,7 +136,7 @@ async fn leases_outlive_a_burst() {
 async fn a_burst_through_a_layer_that_fails_closed_is_no_outage() {
     let server = RedisServer::start().await;
     let _turn = MACHINE.write().await;
-    let bucket = wide_bucket(&Store::redis(&server.url()).unwrap());
+    let bucket = wide_bucket(&patient!(server.url()));
     let layer = RateLimitLayer::new(bucket, |key: &u64| *key)
         .reject_with(|refusal: tower_distributed::Refusal| Some(refusal.kind()));
     let service = layer.layer(service_fn(async |_: u64| Ok::<_, std::io::Error>(None)));

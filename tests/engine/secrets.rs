@@ -9,6 +9,8 @@ use tower_distributed::{
     RwLockLayer, Store, TokenBucket, WaitGroup,
 };
 
+use support::patient;
+
 use support::redis_server::RedisServer;
 
 const PASSWORD: &str = "hunter2";
@@ -97,7 +99,7 @@ async fn debug_of_single_flights_is_short_and_contains_no_password() {
     use tower_distributed::SingleFlight;
 
     let url = format!("redis://user:{PASSWORD}@127.0.0.1:6379");
-    let store = Store::redis(&url).unwrap();
+    let store = patient!(url);
     let flight = SingleFlight::<u32, std::io::Error>::new(&store, "flight").unwrap();
     assert_none(&faults("SingleFlight", &flight));
 }

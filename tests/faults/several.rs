@@ -7,6 +7,8 @@ use std::time::Duration;
 use futures::future::join_all;
 use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets};
 
+use support::patient;
+
 use support::eventually;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
@@ -28,7 +30,7 @@ impl Limit {
         let proxy = FaultProxy::start(server.port()).await;
         let bucket = |store: &Store| TokenBucket::new(store, name, Quota::non_refilling(tokens)).unwrap();
         let seen = bucket(&Store::builder().timeout(SOON).redis(&proxy.url()).unwrap());
-        let referee = bucket(&Store::redis(&server.url()).unwrap());
+        let referee = bucket(&patient!(server.url()));
         Self { _server: server, proxy, bucket: seen, referee }
     }
 

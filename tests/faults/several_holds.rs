@@ -5,6 +5,8 @@ use std::time::Duration;
 use tokio_test::task;
 use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets};
 
+use support::patient;
+
 use support::eventually;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
@@ -26,7 +28,7 @@ impl Place {
         let server = RedisServer::start().await;
         let proxy = FaultProxy::start(server.port()).await;
         let store = Store::builder().timeout(SOON).redis(&proxy.url()).unwrap();
-        let referee = Store::redis(&server.url()).unwrap();
+        let referee = patient!(server.url());
         Self { _server: server, proxy, store, referee }
     }
 }

@@ -8,6 +8,7 @@ use tower_distributed::{Mutex, Quota, RwLock, Store, TokenBucket};
 
 use support::cluster::RedisCluster;
 use support::eventually;
+use support::patient;
 use support::pools::pool_of_cluster;
 use support::program::since_7_0;
 use support::redis_server::RedisServer;
@@ -137,7 +138,7 @@ async fn a_node_joins_and_leaves_under_load() {
     const KEYS: u64 = 12;
     requires!(since_7_0());
     let cluster = RedisCluster::start().await;
-    let store = Store::builder().cluster(cluster.urls()).unwrap();
+    let store = patient!().cluster(cluster.urls()).unwrap();
     let bucket = TokenBucket::new(&store, "join", Quota::per_second(1_000_000)).unwrap();
     let (stop, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let callers = (0..KEYS).map(|key| {

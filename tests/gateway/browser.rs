@@ -1,8 +1,8 @@
 //! A headless Chromium, driven by the WebDriver protocol of its `chromedriver`.
 
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::panic::AssertUnwindSafe;
-use std::process::{ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Stdio};
 
 use futures::FutureExt as _;
 use reqwest::{Client, Method};
@@ -34,13 +34,8 @@ pub(crate) struct Browser {
     session: String,
 }
 
-/// Runs a test in a browser. Passes over it, and says so, if there is none.
+/// Runs a test in a browser. These tests are ignored unless `tests/page.sh` runs them, which installs one.
 pub(crate) async fn in_browser(test: impl AsyncFnOnce(&Browser)) {
-    if Command::new("chromedriver").arg("--version").stdout(Stdio::null()).status().is_err() {
-        // Not by eprintln!, whose text is shown for tests that fail only.
-        let _ = writeln!(io::stderr(), "passed over the page in the browser: there is no chromedriver");
-        return;
-    }
     let browser = Browser::start().await;
     let outcome = AssertUnwindSafe(test(&browser)).catch_unwind().await;
     // The browser ends with its session, not with its driver.

@@ -90,6 +90,7 @@ async fn compare(browser: &Browser, gateway: &Gateway) {
 }
 
 #[tokio::test]
+#[ignore = "needs a browser: tests/page.sh"]
 async fn shows_the_numbers_of_the_api() {
     in_browser(async |browser| {
         let server = RedisServer::start().await;
@@ -147,6 +148,7 @@ async fn shows_the_numbers_of_the_api() {
 
 /// Keys come from clients. Plain ones are stored by whoever counts them.
 #[tokio::test]
+#[ignore = "needs a browser: tests/page.sh"]
 async fn shows_refused_keys_as_text() {
     in_browser(async |browser| {
         let gateway = Gateway::start(None);
@@ -164,6 +166,7 @@ async fn shows_refused_keys_as_text() {
 }
 
 #[tokio::test]
+#[ignore = "needs a browser: tests/page.sh"]
 async fn is_used_by_keyboard_read_on_a_phone_and_dark_at_night() {
     in_browser(async |browser| {
         let gateway = Gateway::start(None);

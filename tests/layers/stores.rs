@@ -7,6 +7,8 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use tower_distributed::{Quota, Store, StoreFailure, TokenBucket};
 
+use support::patient;
+
 use support::redis_server::RedisServer;
 
 /// Within what time everything that is waited for comes about.
@@ -49,7 +51,7 @@ impl Stores {
         static TESTS: AtomicUsize = AtomicUsize::new(0);
         let url = SERVER.get_or_init(RedisServer::start).await.url();
         let prefix = format!("test-{}", TESTS.fetch_add(1, Ordering::Relaxed));
-        Self(Box::new(move || Store::builder().prefix(&prefix).timeout(SOON).redis(&url).unwrap()))
+        Self(Box::new(move || patient!().prefix(&prefix).redis(&url).unwrap()))
     }
 
     /// A store; in Redis one with connections of its own, as another process would have.
@@ -71,7 +73,7 @@ pub(crate) fn away() -> Store {
 /// A Redis of a test's own, and a store on it.
 pub(crate) async fn started() -> (RedisServer, Store) {
     let redis = RedisServer::start().await;
-    let store = Store::redis(&redis.url()).unwrap();
+    let store = patient!(redis.url());
     (redis, store)
 }
 

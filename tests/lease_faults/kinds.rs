@@ -5,6 +5,7 @@ use std::time::Duration;
 use tower_distributed::{Mutex, RwLock, Store, WaitGroup};
 
 pub(crate) use crate::taken::{Family, Taken};
+use support::patient;
 use support::redis_server::RedisServer;
 
 /// For what is bound to happen.
@@ -83,7 +84,7 @@ pub(crate) fn left(server: &RedisServer, key: &str) -> Vec<String> {
 
 /// A store whose time-out is not met on a machine that is busy.
 pub(crate) fn open(url: &str) -> Store {
-    Store::builder().timeout(Duration::from_secs(10)).redis(url).unwrap()
+    patient!(url)
 }
 
 /// How many stores hear what is pushed to them.

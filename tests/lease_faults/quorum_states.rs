@@ -11,6 +11,7 @@ use tower_distributed::{Mutex, Store};
 use crate::kinds::SOON;
 use support::eventually;
 use support::keys::keys_without_ttl;
+use support::patient;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
 
@@ -66,7 +67,7 @@ async fn each_state_of_five_nodes_gets_the_right_answer() {
 }
 
 async fn warm_up(servers: &[RedisServer]) {
-    let stores: Vec<_> = servers.iter().map(|server| Store::redis(&server.url()).unwrap()).collect();
+    let stores: Vec<_> = servers.iter().map(|server| patient!(server.url())).collect();
     let mutex = Mutex::builder().ttl(TTL).build_quorum(stores, "states").unwrap();
     eventually("all scripts to be known", SOON, async || {
         mutex.lock("warm").await.unwrap().unlock().await.unwrap();

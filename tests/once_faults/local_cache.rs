@@ -10,6 +10,7 @@ use tower_distributed::{SingleFlight, Store};
 
 use crate::places::open;
 use support::eventually;
+use support::patient;
 use support::redis_server::RedisServer;
 use support::slow_proxy::SlowProxy;
 
@@ -25,7 +26,7 @@ struct Process {
 impl Process {
     fn start(server: &RedisServer, local_bytes: u64) -> Self {
         let builder = SingleFlight::builder(Postcard).ttl(LONG).local_cache(local_bytes);
-        Self::of(builder, &Store::redis(&server.url()).unwrap())
+        Self::of(builder, &patient!(server.url()))
     }
 
     fn of(builder: SingleFlightBuilder<String, Infallible>, store: &Store) -> Self {
@@ -102,7 +103,7 @@ async fn what_is_forgotten_is_forgotten_everywhere() {
 async fn what_is_too_large_is_not_kept() {
     let server = RedisServer::start().await;
     let builder = SingleFlight::builder(Postcard).ttl(LONG).local_cache(1 << 20).largest_answer(100);
-    let flight = builder.build(&Store::redis(&server.url()).unwrap(), "local").unwrap();
+    let flight = builder.build(&patient!(server.url()), "local").unwrap();
     let here = Process { flight, runs: Arc::default() };
     here.keeps(&server, "k").await;
     for _ in 0..3 {

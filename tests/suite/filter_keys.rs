@@ -6,6 +6,7 @@ use tower_distributed::{BloomFilter, Error, Store};
 
 use crate::stores;
 use support::keys::keys_without_ttl;
+use support::patient;
 use support::redis_server::RedisServer;
 
 fn server() -> &'static RedisServer {
@@ -131,7 +132,7 @@ async fn filters_tell_keys_of_another_type() {
 #[tokio::test]
 async fn filters_tell_a_server_that_is_full() {
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let usual = BloomFilter::builder().bits(9_999).hashes(3);
     for (name, builder) in [("usual", usual), ("forgets", usual.remember_for(Duration::from_secs(3600)))] {
         let filter = builder.build(&store, name).unwrap();

@@ -11,6 +11,7 @@ use tower_distributed::{Mutex, Store};
 
 use crate::stores::Place;
 use support::eventually;
+use support::patient;
 use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -142,11 +143,11 @@ async fn a_quorum_keeps_the_lock_of_a_short_job() {
 async fn the_lock_of_a_short_job_outlives_its_process() {
     let server = RedisServer::start().await;
     let builder = || Mutex::builder().ttl(TTL).at_least_for(TTL);
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let early = builder().build(&store, "jobs").unwrap();
     early.try_lock("report").await.unwrap().run(async |_| ()).await.unwrap();
     store.shutdown(TTL).await.expect("it waits for the rest of the time");
-    let late = builder().build(&Store::redis(&server.url()).unwrap(), "jobs").unwrap();
+    let late = builder().build(&patient!(server.url()), "jobs").unwrap();
     assert!(late.try_lock("report").await.unwrap_err().is_refused());
 }
 

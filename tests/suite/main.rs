@@ -9,6 +9,7 @@ mod buckets;
 mod callers;
 mod claimed_filters;
 mod claims;
+mod contestants;
 mod exact_claims;
 mod fences;
 mod filter_keys;
@@ -172,8 +173,6 @@ on_every_store! {
     crate::turns::the_newest_is_not_refused_for_its_place as the_newest_is_not_refused_for_its_place,
     crate::turns::flows_that_were_evicted_come_back as flows_that_were_evicted_come_back,
     crate::turns::bad_turns_are_errors as bad_turns_are_errors,
-    crate::turns::who_cannot_be_served_in_time_is_refused as who_cannot_be_served_in_time_is_refused,
-    crate::turns::turns_come_sooner_with_more_permits as turns_come_sooner_with_more_permits,
     crate::mutexes::one_at_a_time_and_each_with_a_greater_fence as one_at_a_time_and_each_with_a_greater_fence,
     crate::mutexes::a_fence_outlives_what_ran_out as a_fence_outlives_what_ran_out,
     crate::mutexes::is_locked_sees_every_holder as is_locked_sees_every_holder,

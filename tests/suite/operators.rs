@@ -14,6 +14,7 @@ use tower_distributed::{
 
 use crate::stores::{Place, SOON, with_servers};
 use support::eventually;
+use support::patient;
 use support::program::since_7_0;
 use support::redis_server::RedisServer;
 use support::requires;
@@ -404,7 +405,7 @@ async fn a_permit_that_another_process_releases_goes_to_its_waiter() {
 #[tokio::test]
 async fn keys_of_others_are_told_apart() {
     let server = RedisServer::start().await;
-    let operator = Operator::new(&Store::redis(&server.url()).unwrap());
+    let operator = Operator::new(&patient!(server.url()));
     let list_key = ["RPUSH", "td:{x:list}:tat", "a"];
     for command in [
         &["SET", "td:{x:k}:other", "1"][..],
@@ -483,7 +484,7 @@ async fn keys_of_others_are_told_apart() {
 #[tokio::test]
 async fn the_lock_of_another_library_has_no_fence_of_an_expired_one() {
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let builder = Mutex::builder().value_with(|| "host-7:ä".to_owned());
     let mutex = builder.ttl(Duration::from_millis(500)).watchdog(false).build(&store, "jobs").unwrap();
     let lock = mutex.lock("k").await.unwrap();

@@ -12,15 +12,13 @@ use tower_distributed::{Credentials, Store};
 
 use support::cluster::RedisCluster;
 use support::eventually;
+use support::patient;
 use support::program::since_7_0;
 use support::redis_server::RedisServer;
 use support::sentinel::Sentinel;
 
 /// Within what time everything that is waited for comes about.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
-
-/// Far more than a call takes; the digest of a megabyte is slow without optimisation.
-const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Among the beats of a key stand those who wait, and from this on those who have withdrawn.
 const WITHDRAWN: &str = "4503599627370496";
@@ -49,7 +47,7 @@ pub(crate) async fn in_memory() -> Place {
 
 pub(crate) async fn redis() -> Place {
     let server = SERVER.get_or_init(RedisServer::start).await;
-    let store = Store::builder().timeout(TIMEOUT).credentials(USER()).redis(&server.url()).unwrap();
+    let store = patient!().credentials(USER()).redis(&server.url()).unwrap();
     add_user(&store, server);
     Place { store, prefix: "td", servers: Servers::One(server) }
 }
@@ -67,20 +65,20 @@ fn add_user(store: &Store, server: &RedisServer) {
 pub(crate) async fn polling() -> Place {
     let server = SERVER.get_or_init(RedisServer::start).await;
     let pool = support::pools::pool(server.url());
-    let store = Store::builder().timeout(TIMEOUT).prefix("polling").pool(pool).unwrap();
+    let store = patient!().prefix("polling").pool(pool).unwrap();
     Place { store, prefix: "polling", servers: Servers::One(server) }
 }
 
 pub(crate) async fn cluster() -> Place {
     let cluster = CLUSTER.get_or_init(RedisCluster::start).await;
-    let store = Store::builder().timeout(TIMEOUT).credentials(USER()).cluster(cluster.urls()).unwrap();
+    let store = patient!().credentials(USER()).cluster(cluster.urls()).unwrap();
     cluster.nodes().iter().for_each(|node| add_user(&store, node));
     Place { store, prefix: "td", servers: Servers::Cluster(cluster) }
 }
 
 pub(crate) async fn sentinel() -> Place {
     let sentinel = SENTINEL.get_or_init(Sentinel::start).await;
-    let builder = Store::builder().timeout(TIMEOUT);
+    let builder = patient!();
     let store = builder.sentinel(sentinel.sentinel_urls(), sentinel.service_name()).unwrap();
     Place { store, prefix: "td", servers: Servers::Sentinel(sentinel) }
 }
@@ -115,7 +113,7 @@ impl Place {
 
     /// An operator of the store. On one Redis and on a Cluster its user has no more permissions than it says that it needs.
     pub(crate) fn operator(&self) -> Operator {
-        let builder = || Store::builder().timeout(TIMEOUT).credentials(Credentials::new("ops", "secret"));
+        let builder = || patient!().credentials(Credentials::new("ops", "secret"));
         let store = match self.servers {
             Servers::One(server) if self.prefix == "td" => builder().redis(&server.url()).unwrap(),
             Servers::Cluster(cluster) => builder().cluster(cluster.urls()).unwrap(),
@@ -130,7 +128,7 @@ impl Place {
 
     /// Another store at the same place, as another process has it.
     pub(crate) fn again(&self) -> Store {
-        let builder = Store::builder().timeout(TIMEOUT).credentials(USER());
+        let builder = patient!().credentials(USER());
         match self.servers {
             Servers::One(server) => builder.redis(&server.url()).unwrap(),
             Servers::Cluster(cluster) => builder.cluster(cluster.urls()).unwrap(),

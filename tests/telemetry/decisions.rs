@@ -14,6 +14,7 @@ use tower_distributed::{
 use crate::seen::{assert_no_secrets, decisions, events, listen};
 use crate::{KEY, SOON};
 use support::eventually;
+use support::patient;
 use support::redis_server::RedisServer;
 
 fn key(_: &u8) -> &'static str {
@@ -48,7 +49,7 @@ fn counts(limiter: &str, namespace: &str) -> Vec<(&'static str, f64)> {
 async fn decisions_of_rate_limits_are_counted_by_layers_and_by_calls() {
     listen();
     let server = RedisServer::start().await;
-    for (store, place) in [(Store::in_memory(), "memory"), (Store::redis(&server.url()).unwrap(), "redis")] {
+    for (store, place) in [(Store::in_memory(), "memory"), (patient!(server.url()), "redis")] {
         let bucket =
             |name: &str| TokenBucket::new(&store, &format!("{name}-{place}"), Quota::per_hour(1)).unwrap();
         let layer = RateLimitLayer::new(bucket("layer"), key).cache_refusals(false);
@@ -82,7 +83,7 @@ async fn decisions_of_rate_limits_are_counted_by_layers_and_by_calls() {
 async fn decisions_without_the_store_are_counted_and_told() {
     listen();
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     server.kill9();
     let share = StoreFailure::LocalShare { replicas: NonZeroU32::new(2).unwrap() };
     let bucket = |name: &str| TokenBucket::new(&store, name, Quota::per_hour(2)).unwrap();
@@ -194,7 +195,7 @@ async fn decisions_of_single_flights_are_counted() {
     assert_eq!(counts("single_flight", "flown"), [("admitted", 1.0), ("shared", 1.0)]);
 
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     server.kill9();
     for (name, alone, outcome) in
         [("flown-closed", false, "failed_closed"), ("flown-open", true, "failed_open")]

@@ -7,6 +7,7 @@ use tower_distributed::{Mutex, Store};
 use crate::seen::{assert_no_secrets, events, listen, value};
 use crate::{KEY, SOON};
 use support::eventually;
+use support::patient;
 use support::redis_server::RedisServer;
 
 fn counted(what: &str, namespace: &str) -> f64 {
@@ -17,7 +18,7 @@ fn counted(what: &str, namespace: &str) -> f64 {
 async fn leases_are_counted_while_held_and_when_renewed_and_lost() {
     listen();
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let ttl = Duration::from_millis(300);
     let mutex = Mutex::builder().ttl(ttl).build(&store, "watched").unwrap();
     let guard = mutex.lock(KEY).await.unwrap();
@@ -49,7 +50,7 @@ async fn leases_are_counted_while_held_and_when_renewed_and_lost() {
 async fn a_lease_that_nobody_renews_is_counted_as_lost_when_it_is_dropped() {
     listen();
     let server = RedisServer::start().await;
-    for store in [Store::in_memory(), Store::redis(&server.url()).unwrap()] {
+    for store in [Store::in_memory(), patient!(server.url())] {
         let before = counted("lost_total", "unwatched");
         let builder = Mutex::builder().ttl(Duration::from_millis(50)).watchdog(false);
         let mutex = builder.build(&store, "unwatched").unwrap();

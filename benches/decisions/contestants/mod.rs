@@ -3,12 +3,13 @@
 mod bare;
 mod governor;
 mod http;
-mod ours;
+pub mod ours;
 mod pool_get;
 
 use std::time::Duration;
 
 use deadpool_redis::redis::{self, AsyncConnectionConfig, aio::MultiplexedConnection};
+use support::recorded::{Recorded, record};
 use tower_distributed::Store;
 
 pub use self::bare::Bare;
@@ -103,7 +104,9 @@ impl Contestants {
             }
             Kind::OursLayer => cell::run(runtime, http::ours(&self.ours, quota), workload, callers, length),
             Kind::BareEvalsha => {
-                let bare = Bare::new(self.bare.clone(), workload.burst().into(), 1000);
+                let call = recorded(bench, &ours::bucket(&self.ours, quota));
+                bench.server.empty();
+                let bare = Bare::new(self.bare.clone(), call);
                 cell::run(runtime, bare, workload, callers, length)
             }
             Kind::TowerRateLimitRedis => {
@@ -123,6 +126,21 @@ impl Contestants {
                 cell::run(runtime, governor, workload, callers, length)
             }
         }
+    }
+}
+
+/// A call of the crate's script.
+pub fn recorded(bench: &Bench, bucket: &ours::Bucket) -> Recorded {
+    let call = || assert!(bench.runtime.block_on(bucket.clone().admits("recorded")));
+    // The first call loads the script.
+    call();
+    bench.server.empty();
+    record(&bench.server.url, call).remove(0)
+}
+
+impl Contestant for Bare {
+    async fn admits(&mut self, key: &'static str) -> bool {
+        self.allow(key).await
     }
 }
 

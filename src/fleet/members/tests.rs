@@ -10,6 +10,7 @@ use crate::StoreBuilder;
 use crate::store::ManualClock;
 use support::client::Client as Connection;
 use support::eventually;
+use support::patient;
 use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -45,7 +46,7 @@ fn process(store: Store) -> Arc<Members> {
 }
 
 fn on(server: &RedisServer) -> Store {
-    Store::redis(&server.url()).unwrap()
+    patient!(server.url())
 }
 
 async fn all_count(processes: &[&Arc<Members>], count: u32) {

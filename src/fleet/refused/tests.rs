@@ -5,6 +5,7 @@
 use super::*;
 use crate::store::Clock;
 use support::eventually;
+use support::patient;
 use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -88,7 +89,7 @@ async fn in_memory_a_list_is_stored_after_refusals() {
 #[tokio::test]
 async fn on_redis_a_list_is_stored_after_refusals() {
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     a_list_is_stored_after_refusals(store.clone()).await;
     let keys: Vec<String> = server.query(&["KEYS", "*refused"]).unwrap();
     assert_eq!(keys, [format!("td:{{api:{}}}:refused", store.notifier().process())]);
@@ -99,7 +100,7 @@ async fn on_redis_a_list_is_stored_after_refusals() {
 #[tokio::test]
 async fn a_list_that_could_not_be_stored_is_stored_later() {
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let refused = RefusedKeys::new(&store, "api").unwrap();
     server.kill9();
     refused.record("ann");
@@ -121,7 +122,7 @@ async fn a_list_that_could_not_be_stored_is_stored_later() {
 #[tokio::test]
 async fn stored_lists_are_read_alike() {
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let memory = Store::with_clock(Clock::system());
     let long = format!("1 1{}", "\n1 1 x".repeat(9000));
     for text in ["1 0\n1 1 a", "", "1", "1 0\n1 1 \u{1b}", &long] {

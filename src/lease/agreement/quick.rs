@@ -17,6 +17,7 @@ use crate::{
     SingleFlight, Store, WaitGroup,
 };
 use support::eventually;
+use support::patient;
 use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -31,7 +32,7 @@ fn took_the_quick_path(server: &RedisServer) -> bool {
 
 async fn is_quick(pair: impl AsyncFn(&RedisServer, Store)) {
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     // The first calls load the script.
     pair(&server, store.clone()).await;
     server.query::<()>(&["FLUSHALL"]).unwrap();
@@ -54,7 +55,7 @@ async fn a_mutex() {
 #[tokio::test]
 async fn several_in_a_call() {
     let server = RedisServer::start().await;
-    let mutex = Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
+    let mutex = Mutex::new(&patient!(server.url()), "m").unwrap();
     assert!(mutex.try_lock("k").await.unwrap().unlock().await.unwrap());
     server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
     let lock = async |key| mutex.try_lock(key).await.unwrap().unlock().await.unwrap();
@@ -76,7 +77,7 @@ async fn a_permit() {
 #[tokio::test]
 async fn a_permit_beside_others() {
     let server = RedisServer::start().await;
-    let group = WaitGroup::new(&Store::redis(&server.url()).unwrap(), "g", 3).unwrap();
+    let group = WaitGroup::new(&patient!(server.url()), "g", 3).unwrap();
     let other = group.try_add("k").await.unwrap();
     server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
     assert!(group.try_add("k").await.unwrap().done().await.unwrap());
@@ -101,7 +102,7 @@ async fn readers_and_a_writer() {
 
 async fn is_quick_for_items(dedupe: impl Fn(&Store) -> Dedupe) {
     let server = RedisServer::start().await;
-    let dedupe = dedupe(&Store::redis(&server.url()).unwrap());
+    let dedupe = dedupe(&patient!(server.url()));
     let handle = async |item| {
         let Claimed::New(claim) = dedupe.try_claim(item).await.unwrap() else { panic!("it is new") };
         assert!(claim.confirm().await.unwrap());
@@ -142,7 +143,7 @@ async fn an_item_of_a_filter() {
 async fn confirmations_that_leave_together_tell_how_full_the_filter_is() {
     let server = RedisServer::start().await;
     let filter = BloomFilter::builder().capacity(1000).false_positive_rate(0.01);
-    let filter = filter.build(&Store::redis(&server.url()).unwrap(), "d").unwrap();
+    let filter = filter.build(&patient!(server.url()), "d").unwrap();
     let dedupe = Dedupe::builder().remember_forever().build(&filter).unwrap();
     let handle = async |item: usize| {
         let Claimed::New(claim) = dedupe.try_claim(item.to_be_bytes()).await.unwrap() else { return };
@@ -171,7 +172,7 @@ async fn a_flight() {
 #[tokio::test]
 async fn no_quick_path_where_another_holds() {
     let server = RedisServer::start().await;
-    let mutex = Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
+    let mutex = Mutex::new(&patient!(server.url()), "m").unwrap();
     let guard = mutex.try_lock("k").await.unwrap();
     server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
     assert!(mutex.try_lock("k").await.is_err());
@@ -182,7 +183,7 @@ async fn no_quick_path_where_another_holds() {
 #[tokio::test]
 async fn releases_leave_with_acquires_of_any_terms() {
     let server = RedisServer::start().await;
-    let lua = Side::<Exclusive>::new(&Store::redis(&server.url()).unwrap(), None, false);
+    let lua = Side::<Exclusive>::new(&patient!(server.url()), None, false);
     let run = async |key: &'static str, id: u8, verb, terms| {
         let scene = Arc::clone(&lua.scenes[0]);
         let call = AcquireRelease { scene, token: format!("aaaaaaaaaaaaaaaa-{id}").into(), verb, terms };
@@ -217,7 +218,7 @@ async fn releases_leave_with_acquires_of_any_terms() {
 #[tokio::test]
 async fn a_full_server_refuses_no_answer() {
     let server = RedisServer::start().await;
-    let mutex = Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
+    let mutex = Mutex::new(&patient!(server.url()), "m").unwrap();
     let guard = mutex.try_lock("k").await.unwrap();
     server.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
     assert!(mutex.try_lock("k").await.unwrap_err().is_refused());
@@ -229,7 +230,7 @@ async fn a_full_server_refuses_no_answer() {
 #[tokio::test]
 async fn a_request_is_two_calls() {
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let inner = service_fn(async |_: u32| Ok::<_, Infallible>(()));
     let mutex = MutexLayer::new(Mutex::new(&store, "m").unwrap(), |item: &u32| *item).layer(inner);
     let rw_lock = RwLockLayer::new(RwLock::new(&store, "l").unwrap(), |item: &u32| *item).layer(inner);

@@ -27,6 +27,7 @@ use std::time::Instant as StdInstant;
 use self::network::Simulation;
 use super::kind::Holders;
 use crate::lease::holder::Holder;
+use crate::random;
 use crate::rw_lock::holders::RwHolders;
 use crate::wait_group::holders::PermitHolders;
 
@@ -77,10 +78,11 @@ fn number(name: &str, default: u64) -> u64 {
     env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
 }
 
-/// `SEEDS` sets how many seeds run, `SEED` the first one.
+/// `SEEDS` sets how many seeds run, `SEED` the first one. Without it, the first one is drawn, and printed.
 #[test]
 fn all() {
-    let (first, count) = (number("SEED", 0), number("SEEDS", 1000));
+    let (first, count) = (number("SEED", random::bits() >> 32), number("SEEDS", 1000));
+    println!("SEED={first} SEEDS={count}");
     let (began, threads) = (StdInstant::now(), 2);
     let results: Vec<_> = std::thread::scope(|scope| {
         let part = |thread| (first + thread..first + count).step_by(threads);

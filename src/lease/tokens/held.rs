@@ -9,8 +9,8 @@ use super::super::validity::Validity;
 use super::entry::{Doubt, accept_within};
 use super::event::By;
 use super::{Effect, Entry, Grant, Held, Party, Release, Renewed, Stage, Tokens, Told};
-use crate::Error;
 use crate::error::Cause;
+use crate::{Error, clock};
 
 /// A renewal that failed is repeated after the ttl divided by this, or after [`SHORTEST_RETRY`].
 const RETRIES_PER_TTL: u32 = 12;
@@ -232,10 +232,6 @@ pub(crate) fn first_renewal(began: Instant, grant: &Grant, options: &LeaseOption
 /// Returns when a lease is renewed that lasts for `left` from `at` on: after a third of that, and a little earlier, so that
 /// renewals that are due at about the same time run together.
 fn renewal(began: Instant, at: Instant, left: Duration, ttl: Duration) -> Instant {
-    // In numbers, since each lease comes through here.
-    let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX / 2);
-    let after = nanos(left) / 3;
-    let grain = (nanos(ttl) / 24).min(after / 2).max(1);
-    let early = (nanos(at.saturating_duration_since(began)) + after) % grain;
-    at + Duration::from_nanos(after - early)
+    let after = left / 3;
+    clock::together(began, at + after, (ttl / 24).min(after / 2))
 }

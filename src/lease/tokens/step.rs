@@ -18,7 +18,7 @@ use super::{
 };
 use crate::error::Cause;
 use crate::store::{Link, Signal};
-use crate::{Error, Key};
+use crate::{Error, Key, clock};
 
 /// How long waiters that join a line wait for the future that sends its acquire. After that, a copy is sent in the
 /// background: that future may not be polled.
@@ -180,7 +180,12 @@ impl<P: Party> Tokens<P> {
             return Some(now);
         }
         let polls = foreign || link == Link::Down;
-        let heartbeat = now + if polls { ask_every.min(every) } else { every };
+        // Those of many waiters are sent together.
+        let heartbeat = if polls && ask_every < every {
+            now + ask_every
+        } else {
+            clock::together(self.began, now + every, every / 2)
+        };
         if soonest == 0 {
             return Some(heartbeat);
         }

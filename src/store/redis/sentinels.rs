@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 use super::endpoint::{Access, Endpoint};
 use super::failure::{self, disconnected};
-use super::subscription::Failures;
+use super::subscription::{Attempt, Failures};
 use super::urls::{Urls, ask_in_turn};
 use crate::Error;
 use crate::error::{Cause, Outage};
@@ -191,7 +191,7 @@ impl Asked {
         loop {
             // Calls that need the master tell what is wrong.
             let lasted = self.hear(&sentinel).await.unwrap_or_default();
-            failures.pause(lasted).await;
+            failures.pause(Attempt::Lasted(lasted)).await;
         }
     }
 

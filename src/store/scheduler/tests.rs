@@ -184,3 +184,49 @@ async fn it_ends_with_its_store() {
     sleep(SPAN).await;
     assert_eq!(scheduler.strong_count(), 0);
 }
+
+/// Work that fails at once, as while a breaker is open, and is done again after a pause.
+struct Failing {
+    scheduler: Arc<Scheduler>,
+    due: Mutex<Option<Instant>>,
+    signals: Mutex<Vec<Signal>>,
+}
+
+const PAUSE: Duration = Duration::from_millis(50);
+
+impl PeriodicTask for Failing {
+    fn due(&self) -> Option<Instant> {
+        *lock(&self.due)
+    }
+
+    fn signal(self: Arc<Self>, signal: Signal) {
+        // Nothing is due while it is under way, so the task of the scheduler ends.
+        *lock(&self.due) = None;
+        lock(&self.signals).push(signal);
+        assert!(lock(&self.signals).len() < 1000, "it has no pause");
+        tokio::spawn(async move {
+            let due = Instant::now() + PAUSE;
+            *lock(&self.due) = Some(due);
+            self.scheduler.schedule(due);
+        });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_fails_at_once_has_its_pause_while_pushes_arrive() {
+    let (scheduler, link) = scheduler(true);
+    link.send_replace(Link::Up(1));
+    let due = Instant::now() + PAUSE;
+    let signals = Mutex::default();
+    let task = Arc::new(Failing { scheduler: Arc::clone(&scheduler), due: Mutex::new(Some(due)), signals });
+    scheduler.join(&task);
+    scheduler.schedule(due);
+    sleep(100 * PAUSE).await;
+    let signals = std::mem::take(&mut *lock(&task.signals));
+    assert!((50..=100).contains(&signals.len()) && signals.iter().all(|signal| *signal == Signal::Due));
+    // News is news once.
+    link.send_replace(Link::Up(2));
+    sleep(100 * PAUSE).await;
+    let news = lock(&task.signals).iter().filter(|signal| **signal == Signal::Relinked).count();
+    assert!(news <= 1, "{news} times");
+}

@@ -6,6 +6,7 @@ use super::virtual_time::World;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::fixtures::cancel_at_once;
 use crate::{Quota, Quotas, Store, TokenBuckets, clock};
+use support::patient;
 use support::redis_server::RedisServer;
 
 const NOON: i64 = 1_760_000_000_000_000;
@@ -174,8 +175,7 @@ async fn a_process_knows_how_old_its_reservation_is() {
 #[tokio::test]
 async fn the_clock_of_tokio_makes_no_reservation_older() {
     let server = RedisServer::start().await;
-    let bucket =
-        TokenBucket::new(&Store::redis(&server.url()).unwrap(), "ahead", Quota::per_hour(5)).unwrap();
+    let bucket = TokenBucket::new(&patient!(server.url()), "ahead", Quota::per_hour(5)).unwrap();
     let bucket = bucket.with_max_wait(7200 * SECOND);
     let _now = bucket.reserve_n("k", 5).await.unwrap();
     let mut later = bucket.reserve_n("k", 5).await.unwrap();

@@ -1,5 +1,6 @@
 use super::*;
 use crate::token_bucket::cancel::Rule;
+use support::patient;
 use support::redis_server::RedisServer;
 
 fn in_memory() -> TokenBucket {
@@ -14,7 +15,7 @@ async fn left(bucket: &TokenBucket) -> u32 {
 #[tokio::test]
 async fn tokens_that_are_given_back_are_asked_for_at_once() {
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let bucket = TokenBucket::new(&store, "test", Quota::per_hour(100)).unwrap().cache_refusals(true);
     bucket.allow_n("k", 100).await.unwrap();
     while !bucket.allow("k").await.unwrap().is_local {}

@@ -7,6 +7,7 @@ use crate::token_bucket::holds::{HoldStep, OnEnd, Verb};
 use crate::token_bucket::operations::Reserve;
 use crate::token_bucket::quota::MAX_SPAN;
 use crate::{Quota, Quotas, Store, TokenBucket};
+use support::patient;
 use support::redis_server::RedisServer;
 
 /// 1 token a second, at most 5.
@@ -149,7 +150,7 @@ fn a_reservation_from_before_the_clock_was_set_back_stays_charged() {
 #[tokio::test]
 async fn the_script_knows_each_rule() {
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let bucket = TokenBucket::new(&store, "test", Quota::per_hour(5)).unwrap();
     let latest: fn(&Decision) -> Rule = |_| Rule::IfLatest;
     let acts: fn(&Decision) -> Rule = |decision| Rule::acts_at(decision, 0);

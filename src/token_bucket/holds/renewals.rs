@@ -40,6 +40,8 @@ pub(crate) struct Renewals {
     store: Store,
     table: Mutex<Table>,
     joined: OnceLock<()>,
+    /// Renewal times are rounded to whole spans since this time.
+    began: Instant,
     /// The first half of the ids of its holds.
     process: u64,
     count: AtomicU64,
@@ -146,6 +148,7 @@ impl Renewals {
             store,
             table: Mutex::default(),
             joined: OnceLock::new(),
+            began: clock::now(),
             process: random::bits(),
             count: AtomicU64::new(0),
         })
@@ -156,10 +159,17 @@ impl Renewals {
         u128::from(self.process) << 64 | u128::from(self.count.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// When a hold is renewed whose ttl counts from `from`: after a third, and a little earlier, so that those that are due at
+    /// about the same time are renewed together.
+    fn renewal(&self, from: Instant, ttl: i64) -> Instant {
+        let ttl = span(ttl);
+        clock::together(self.began, from + ttl / 3, ttl / 24)
+    }
+
     /// Renews a hold until it ends. `step` is its renewal.
     pub(super) fn hold(self: &Arc<Self>, key: &Key, step: HoldStep, validity: &Arc<Validity>, sent: Instant) {
         let Verb::Extend { ttl, .. } = step.verb else { return };
-        let due = sent + span(ttl) / 3;
+        let due = self.renewal(sent, ttl);
         let entry =
             Entry { key: key.clone(), validity: Arc::clone(validity), step, due, pause: None, late: 0 };
         self.put(entry);
@@ -252,7 +262,7 @@ impl Renewals {
         let due = match reply {
             Ok(Outcome::Held) => {
                 entry.validity.renewed(sent, ttl);
-                sent + span(ttl) / 3
+                self.renewal(sent, ttl)
             }
             Ok(_) => return entry.validity.end(),
             Err(_) => clock::now() + (span(ttl) / 9).min(LONGEST_PAUSE),
@@ -305,7 +315,7 @@ impl Renewals {
                         continue;
                     }
                     // Again if there is no answer.
-                    None => entry.due = now + span(ttl_of(&entry.step)) / 3,
+                    None => entry.due = self.renewal(now, ttl_of(&entry.step)),
                 }
                 send.push((entry.key.clone(), entry.step.clone()));
                 table.put(id, entry);

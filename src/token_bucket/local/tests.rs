@@ -19,11 +19,12 @@ use crate::token_bucket::fixtures::{START, take};
 use crate::token_bucket::operations::Reserve;
 use crate::token_bucket::state::{Ask, Bucket};
 use crate::{Quota, Quotas, Store};
+use support::patient;
 use support::redis_server::RedisServer;
 use support::seed;
 
 async fn on(server: &RedisServer, quota: Quota) -> TokenBucket {
-    TokenBucket::new(&Store::redis(&server.url()).unwrap(), "local", quota).unwrap()
+    TokenBucket::new(&patient!(server.url()), "local", quota).unwrap()
 }
 
 #[tokio::test]
@@ -92,7 +93,7 @@ fn the_last_state_knows_its_window() {
 #[tokio::test]
 async fn namespaces_and_values_know_their_own() {
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let named = |name: &str| TokenBucket::new(&store, name, Quota::per_hour(1).burst(2)).unwrap();
     let (sms, mail) = (named("sms").cache_refusals(true), named("mail").cache_refusals(true));
     for bucket in [&sms, &mail] {

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::future::join_all;
+use support::patient;
 use support::redis_server::RedisServer;
 
 use super::{HoldAllStep, Price, ReserveAll, Several, Steps, Terms, TokenBuckets};
@@ -184,7 +185,7 @@ async fn a_full_store_charges_none() {
 #[tokio::test]
 async fn holds_under_other_quotas_leave_in_other_calls() {
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let limits = Several::new(&[bucket(&store, "users", 1), bucket(&store, "all", 1000)]).unwrap();
     let more = Quotas::new([Quota::non_refilling(5)]).unwrap();
     let richer =

@@ -1,12 +1,13 @@
 //! A response future may be dropped at any time: what was not let through is given back.
 
+use std::time::Duration;
+
 use tokio_test::{assert_pending, task};
 use tower::{Service as _, ServiceExt as _};
 
 use super::subjects::{Refusing, State, Subject, for_all_subjects, on_subjects};
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores};
-use support::eventually;
 
 on_subjects!([ConcurrencyLimit Mutex RwLock SingleFlight]: before_the_first_poll);
 on_subjects!(refusing: after_each_number_of_polls, while_the_service_works);
@@ -28,8 +29,10 @@ async fn after_each_number_of_polls<T: Refusing>(stores: Stores) {
         let mut call = task::spawn(service.ready().await.unwrap().call(format!("{key}:1")));
         let mut done = false;
         for poll in 0..polls {
-            if poll > 0 {
-                eventually("the next poll", SOON, async || call.is_woken()).await;
+            if poll > 0 && !is_woken(SOON, async || call.is_woken()).await {
+                let what =
+                    if call.poll().is_ready() { "a lost wake-up: it is ready" } else { "a lost reply" };
+                panic!("poll {poll} of {polls} was waited for in vain: {what}");
             }
             done = call.poll().is_ready();
         }
@@ -46,6 +49,16 @@ async fn after_each_number_of_polls<T: Refusing>(stores: Stores) {
             break;
         }
     }
+}
+
+/// Whether it is woken within a time. It is told apart then whether the wake-up was lost, or what it was for.
+async fn is_woken(limit: Duration, mut woken: impl AsyncFnMut() -> bool) -> bool {
+    let wakes = async {
+        while !woken().await {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(limit, wakes).await.is_ok()
 }
 
 async fn while_the_service_works<T: Refusing>(stores: Stores) {

@@ -4,12 +4,13 @@ use std::convert::Infallible;
 
 use tokio_test::{assert_pending, task};
 use tower::{BoxError, Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
-use tower_distributed::{DedupeLayer, LeaseHandle, RefusalKind};
+use tower_distributed::{DedupeLayer, LeaseHandle, RefusalKind, Store};
 
 use crate::flights::kind;
 use crate::items::{becomes_free, by_name, dedupe, is_handled};
 use crate::probe::Probe;
 use crate::stores::{Stores, on_each_store};
+use support::patient;
 use support::redis_server::RedisServer;
 
 on_each_store!(
@@ -68,7 +69,7 @@ async fn what_is_answered_is_noted(stores: Stores) {
 #[tokio::test]
 async fn it_is_cancelled_when_its_claim_is_lost() {
     let redis = RedisServer::start().await;
-    let store = tower_distributed::Store::redis(&redis.url()).unwrap();
+    let store = patient!(redis.url());
     let filter = tower_distributed::BloomFilter::new(&store, "items", 1000, 1e-9).unwrap();
     let ttl = std::time::Duration::from_secs(1);
     let dedupe = tower_distributed::Dedupe::builder().remember_forever().ttl(ttl).build(&filter).unwrap();

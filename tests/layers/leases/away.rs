@@ -220,17 +220,25 @@ async fn routes_with_one_mutex_exclude_each_other_in_an_outage() {
 async fn a_mutex_keeps_its_settings_in_an_outage() {
     let store = gone().await;
     let probe = Probe::hanging();
-    let builder = Mutex::builder().ttl(Duration::from_millis(200)).watchdog(false).max_waiters(1);
+    let builder = Mutex::builder().ttl(Duration::from_millis(500)).watchdog(false).max_waiters(1);
     let mutex = builder.build(&store, "own").unwrap();
     let layer = MutexLayer::new(mutex.clone(), everything).max_wait(SOON).on_store_failure(shared_by(2));
     let service = BoxCloneService::new(layer.layer(probe.clone()));
-    let mut held = start(&service, &probe, 1).await.unwrap();
-    // One of two may wait.
-    let waiters = [1, 2].map(|_| tokio::spawn(service.clone().oneshot(1)));
-    let (refused, _, waiting) = futures::future::select_all(waiters).await;
-    let refused = refused.unwrap().unwrap_err();
-    let refusal = refused.downcast_ref::<Refusal>().unwrap();
-    assert!(refusal.get_ref().is_queue_full(), "{refusal}");
+    let (mut held, waiting, calls) = loop {
+        let held = start(&service, &probe, 1).await.unwrap();
+        let calls = probe.calls();
+        // One of two may wait.
+        let waiters = [1, 2].map(|_| tokio::spawn(service.clone().oneshot(1)));
+        let (refused, _, waiting) = futures::future::select_all(waiters).await;
+        let refused = refused.unwrap().unwrap_err();
+        let refusal = refused.downcast_ref::<Refusal>().unwrap();
+        // On a machine that is busy, the lock may end before both have come.
+        if refusal.kind() != RefusalKind::LeaseLost {
+            assert!(refusal.get_ref().is_queue_full(), "{refusal}");
+            break (held, waiting, calls);
+        }
+        waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    };
     // The lock is not renewed, and the next waiter gets it after the ttl.
     let mut lost = None;
     eventually("the lock to be lost", SOON, async || {
@@ -241,7 +249,7 @@ async fn a_mutex_keeps_its_settings_in_an_outage() {
     })
     .await;
     assert_eq!(lost.unwrap().downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::LeaseLost);
-    eventually("the next one to run", SOON, async || probe.calls() == 2).await;
+    eventually("the next one to run", SOON, async || probe.calls() == calls + 1).await;
     drop(waiting);
     mutex.close();
     let closed = service.oneshot(1).await.unwrap_err();

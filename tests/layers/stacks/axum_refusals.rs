@@ -13,6 +13,7 @@ use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
 use crate::net::{Answer, get, serve};
 use crate::stores::{SOON, Stores, at_most, on_each_store};
 use support::eventually;
+use support::patient;
 use support::redis_server::RedisServer;
 
 on_each_store!(
@@ -119,7 +120,7 @@ async fn what_never_refills_names_no_time(stores: Stores) {
 #[tokio::test]
 async fn an_outage_is_a_503_and_ends_with_it() {
     let redis = RedisServer::start().await;
-    let bucket = at_most(1_000, &Store::redis(&redis.url()).unwrap());
+    let bucket = at_most(1_000, &patient!(redis.url()));
     let url = serve_limited(bucket, RateLimitFields::default()).await;
     assert_eq!(get(&url, &[]).await.status, StatusCode::OK);
 

@@ -10,10 +10,12 @@ use futures_util::StreamExt as _;
 use redis::{Msg, Value};
 use tokio::time::{Instant, timeout};
 
+use super::Attempt;
 use super::duplicates::Duplicates;
 use crate::error::Outage;
 use crate::store::notifier::{News, Notifier, Push};
 use crate::store::redis::endpoint::Endpoint;
+use crate::store::redis::failure::disconnected;
 use crate::sync::lock;
 use crate::telemetry::Server;
 
@@ -52,17 +54,17 @@ impl Ear {
         &self.channels
     }
 
-    /// Passes the messages on until the connection fails, or is to be left. Returns for how long it was subscribed.
+    /// Passes the messages on until the connection fails, or is to be left.
     pub(super) async fn hear<S: Borrow<Endpoint>>(
         &self,
         server: impl Future<Output = Result<S, Outage>>,
         left: impl Future<Output = ()>,
-    ) -> Duration {
+    ) -> Attempt {
         let subscribe = async { server.await?.borrow().subscribe(&self.channels).await };
         let (mut sink, mut stream) = match timeout(CONNECT, subscribe).await {
             Ok(Ok(connection)) => connection.split(),
-            Ok(Err(outage)) => return self.failed(&outage.text),
-            Err(_) => return self.failed(NOT_IN_TIME),
+            Ok(Err(outage)) => return self.failed(&outage),
+            Err(_) => return self.failed(&disconnected(NOT_IN_TIME)),
         };
         let (open, since) = (Open::new(self, false), Instant::now());
         let mut left = pin!(left);
@@ -86,7 +88,7 @@ impl Ear {
             }
         }
         self.closed(open);
-        since.elapsed()
+        Attempt::Lasted(since.elapsed())
     }
 
     /// Notes that a connection has failed.
@@ -115,12 +117,12 @@ impl Ear {
         true
     }
 
-    /// Tells why there is no subscription, if there is none at all. It lasted for no time.
-    pub(super) fn failed(&self, why: &str) -> Duration {
+    /// Tells why there is no subscription, if there is none at all.
+    pub(super) fn failed(&self, outage: &Outage) -> Attempt {
         if *lock(&self.open) == 0 && self.notifier.strong_count() > 0 {
-            self.telemetry.subscription_failed(why);
+            self.telemetry.subscription_failed(&outage.text);
         }
-        Duration::ZERO
+        Attempt::of(outage)
     }
 }
 
@@ -172,6 +174,7 @@ mod tests {
     use support::seen::{Event, Seen};
 
     use super::*;
+    use crate::error::Cause;
     use crate::store::notifier::{Ids, Link, Listener, Recipient};
     use crate::store::redis::endpoint::Access;
 
@@ -268,17 +271,19 @@ mod tests {
             let open = || Open::new(&ear, false);
             let (first, second) = (open(), open());
             ear.closed(first);
-            assert_eq!(ear.failed("x"), Duration::ZERO);
+            let denied = Outage { cause: Cause::Denied, text: "x".into(), source: None };
+            assert_eq!(ear.failed(&disconnected("x")), Attempt::FAILED);
+            assert_eq!(ear.failed(&denied), Attempt::Refused);
             assert_eq!(lost(), 0, "another is open");
             ear.closed(second);
             assert_eq!(lost(), 1);
             drop(open());
-            ear.failed("x");
+            ear.failed(&denied);
             assert_eq!(lost(), 2);
             let last = open();
             drop(notifier);
             ear.closed(last);
-            ear.failed("x");
+            ear.failed(&denied);
             assert_eq!(lost(), 2);
         });
     }

@@ -3,15 +3,14 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Msg, Pipeline, PushInfo, PushKind, RedisError, Value, cmd};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-use super::Failures;
 use super::ear::{CHECK, CONNECT, Ear, NOT_IN_TIME, Open};
+use super::{Attempt, Failures};
 use crate::error::Outage;
 use crate::store::redis::cluster::Cluster;
 use crate::store::redis::{failure, shards};
@@ -38,18 +37,18 @@ impl Master {
     pub(super) async fn stay(mut self, ear: Arc<Ear>) {
         let mut failures = Failures::default();
         loop {
-            let lasted = self.hear(&ear).await;
+            let attempt = self.hear(&ear).await;
             self.lost.notify_one();
-            failures.pause(lasted).await;
+            failures.pause(attempt).await;
         }
     }
 
-    /// Passes the messages on until the connection fails. Returns for how long it was subscribed.
-    async fn hear(&mut self, ear: &Ear) -> Duration {
+    /// Passes the messages on until the connection fails.
+    async fn hear(&mut self, ear: &Ear) -> Attempt {
         let mut subscribed = match timeout(CONNECT, self.subscribe(ear)).await {
             Ok(Ok(subscribed)) => subscribed,
-            Ok(Err(outage)) => return ear.failed(&outage.text),
-            Err(_) => return ear.failed(NOT_IN_TIME),
+            Ok(Err(outage)) => return ear.failed(&outage),
+            Err(_) => return ear.failed(&failure::disconnected(NOT_IN_TIME)),
         };
         let (open, since) = (Open::new(ear, !subscribed.slots.is_empty()), Instant::now());
         loop {
@@ -87,7 +86,7 @@ impl Master {
             }
         }
         ear.closed(open);
-        since.elapsed()
+        Attempt::Lasted(since.elapsed())
     }
 
     async fn subscribe(&mut self, ear: &Ear) -> Result<Subscribed, Outage> {
@@ -149,6 +148,7 @@ async fn subscribe(
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::time::Duration;
 
     use support::cluster::RedisCluster;
     use support::program::since_7_0;

@@ -9,9 +9,9 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-use super::Failures;
 use super::ear::Ear;
 use super::master::Master;
+use super::{Attempt, Failures};
 use crate::store::redis::cluster::Cluster;
 
 /// How often the masters are looked up. They are also looked up when a connection fails.
@@ -45,10 +45,10 @@ pub(super) async fn listen(cluster: &Arc<Cluster>, ear: &Arc<Ear>) -> Infallible
             while tasks.try_join_next().is_some() {}
         }
         if masters.is_empty() {
-            failures.pause(Duration::ZERO).await;
+            failures.pause(Attempt::FAILED).await;
         } else if timeout(LOOK_EVERY, lost.notified()).await.is_ok() {
             // The others may need a moment to elect a new master.
-            failures.pause(Duration::ZERO).await;
+            failures.pause(Attempt::FAILED).await;
         }
     }
 }

@@ -6,6 +6,7 @@ use futures::poll;
 use super::*;
 use crate::token_bucket::fixtures::left;
 use crate::{Quota, Quotas, Store};
+use support::patient;
 use support::redis_server::RedisServer;
 
 const ENDS: [OnEnd; 2] = [OnEnd::Capture, OnEnd::Release];
@@ -156,7 +157,7 @@ async fn late_tokens_are_charged_only_by_clients_that_do_not_repeat_calls() {
 #[tokio::test]
 async fn captures_of_equal_holds_are_charged_each() {
     let server = RedisServer::start().await;
-    let bucket = hourly(&Store::redis(&server.url()).unwrap());
+    let bucket = hourly(&patient!(server.url()));
     for (ends, charged) in [(false, 13), (true, 3)] {
         let holds = join_all((0..20).map(|_| bucket.authorize("k", 10))).await;
         if ends {

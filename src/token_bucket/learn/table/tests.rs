@@ -4,6 +4,7 @@ use super::*;
 use crate::Quota;
 use crate::store::ManualClock;
 use crate::token_bucket::learn::Policy;
+use support::patient;
 use support::redis_server::RedisServer;
 
 const NOWHERE: &str = "redis://127.0.0.1:1";
@@ -220,7 +221,7 @@ async fn the_store_is_asked_again_after_two_seconds() {
 #[tokio::test]
 async fn what_is_confirmed_is_told_to_the_store_again() {
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     for (confirmed, holds) in [(0, false), (1500, false), (2500, true)] {
         let learned = LearnedQuotas::new(&store, "upstreams");
         let key = Key::from(confirmed.to_string());

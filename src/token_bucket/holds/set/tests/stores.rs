@@ -4,6 +4,7 @@ use futures::poll;
 
 use crate::token_bucket::{OnEnd, fixtures};
 use crate::{Key, Quota, Store, TokenBucket, TokenBuckets};
+use support::patient;
 use support::redis_server::RedisServer;
 
 /// Two limits.
@@ -163,7 +164,7 @@ async fn limits_in_one_store_that_are_dropped_end_as_they_say() {
 #[tokio::test]
 async fn limits_in_one_store_are_held_and_captured_in_one_operation() {
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let (buckets, limits) = limits(|| store.clone());
     for drops in [false, true] {
         let hold = limits.authorize(["k", "k"], [1, 600]).await.unwrap();

@@ -5,8 +5,6 @@ use std::net::TcpStream;
 
 use deadpool_redis::redis::{self, Cmd};
 
-use crate::common::server::Server;
-
 /// The arguments of one EVALSHA.
 #[derive(Clone, Debug)]
 pub struct Recorded(Vec<Vec<u8>>);
@@ -14,18 +12,38 @@ pub struct Recorded(Vec<Vec<u8>>);
 /// What the server was sent last, so that the record ends there.
 const END: &str = "the end of the record";
 
+/// Records the calls of scripts that a server gets.
+pub struct Recorder {
+    url: String,
+    lines: BufReader<TcpStream>,
+}
+
 /// Returns the calls of scripts that the server gets while `send` runs.
-pub fn record(server: &Server, send: impl FnOnce()) -> Vec<Recorded> {
-    let mut monitor = TcpStream::connect(server.url.trim_start_matches("redis://")).unwrap();
-    monitor.write_all(b"MONITOR\r\n").unwrap();
-    let mut lines = BufReader::new(monitor).split(b'\n').map(Result::unwrap);
-    assert_eq!(lines.next().as_deref(), Some(&b"+OK\r"[..]));
+pub fn record(url: &str, send: impl FnOnce()) -> Vec<Recorded> {
+    let recorder = Recorder::start(url);
     send();
-    server.query::<String>(&["PING", END]);
-    let commands = lines
-        .map(|line| arguments(&line))
-        .take_while(|command| command.get(1).is_none_or(|arg| arg != END.as_bytes()));
-    commands.filter(|command| command[0].eq_ignore_ascii_case(b"EVALSHA")).map(Recorded).collect()
+    recorder.finish()
+}
+
+impl Recorder {
+    /// Records from now on.
+    pub fn start(url: &str) -> Self {
+        let mut monitor = TcpStream::connect(url.trim_start_matches("redis://")).unwrap();
+        monitor.write_all(b"MONITOR\r\n").unwrap();
+        let (mut lines, mut first) = (BufReader::new(monitor), Vec::new());
+        lines.read_until(b'\n', &mut first).unwrap();
+        assert_eq!(first, b"+OK\r\n");
+        Self { url: url.to_owned(), lines }
+    }
+
+    /// Returns the calls up to now.
+    pub fn finish(self) -> Vec<Recorded> {
+        let mut connection = redis::Client::open(&*self.url).unwrap().get_connection().unwrap();
+        redis::cmd("PING").arg(END).exec(&mut connection).unwrap();
+        let commands = self.lines.split(b'\n').map(|line| arguments(&line.unwrap()));
+        let commands = commands.take_while(|command| command.get(1).is_none_or(|arg| arg != END.as_bytes()));
+        commands.filter(|command| command[0].eq_ignore_ascii_case(b"EVALSHA")).map(Recorded).collect()
+    }
 }
 
 /// Reads `+time [db address] "name" "argument"`; a command of a script has no name here.
@@ -61,6 +79,14 @@ fn escaped(rest: &mut impl Iterator<Item = u8>) -> u8 {
 }
 
 impl Recorded {
+    /// The same call on another key. It has one.
+    pub fn on(&self, key: &str) -> Cmd {
+        assert_eq!(self.0[2], b"1", "it has one key");
+        let mut call = redis::cmd("EVALSHA");
+        call.arg(&self.0[1..3]).arg(key).arg(&self.0[4..]);
+        call
+    }
+
     /// The keys and arguments.
     fn texts(&self) -> impl Iterator<Item = &[u8]> {
         self.0.iter().skip(1).map(Vec::as_slice)
