@@ -35,12 +35,12 @@ fn no_turn(_: usize) -> Turn {
 }
 
 pub fn run(bench: &Bench) {
-    let rounds = |measure: &dyn Fn() -> f64| {
-        median((0..bench.settings.rounds).map(|_| measure()).collect::<Vec<_>>())
-    };
+    let rounds =
+        |measure: &dyn Fn() -> f64| median((0..bench.settings.rounds).map(|_| measure()).collect::<Vec<_>>());
     let name = "fair-full-modest-refused";
     if bench.settings.wants(name) {
-        let measures = "refusals of a tenant with one call, beside one with 60 callers and a queue of at most 20";
+        let measures =
+            "refusals of a tenant with one call, beside one with 60 callers and a queue of at most 20";
         figure(name, measures, rounds(&|| modest_refused(bench)));
     }
     for (setting, builder, turn, weight) in SETTINGS {
@@ -123,8 +123,11 @@ fn mixed(
     let stores = [store(bench), store(bench)];
     // The later one is that of the deployment.
     let builders: [fn() -> WaitGroupBuilder; 2] = if is_on { [plain, setting] } else { [setting, plain] };
-    let groups: Vec<_> =
-        stores.iter().zip(builders).map(|(store, builder)| builder().build(store, "mixed").unwrap()).collect();
+    let groups: Vec<_> = stores
+        .iter()
+        .zip(builders)
+        .map(|(store, builder)| builder().build(store, "mixed").unwrap())
+        .collect();
     let served: [Arc<AtomicU32>; 2] = Default::default();
     let end = Instant::now() + bench.settings.length.max(Duration::from_secs(4));
     bench.runtime.block_on(async {
@@ -199,10 +202,10 @@ fn stall(bench: &Bench, dead: u32) -> f64 {
     bench.runtime.block_on(async {
         let group = WaitGroup::new(&store, "dead", 8).unwrap();
         let holder = group.add_n(KEY, 8).await.unwrap();
-        let [seconds, micros]: [String; 2] =
-            bench.server.query::<Vec<String>>(&["TIME"]).try_into().unwrap();
+        let [seconds, micros]: [String; 2] = bench.server.query::<Vec<String>>(&["TIME"]).try_into().unwrap();
         let alive = seconds.parse::<u64>().unwrap() * 1_000_000 + micros.parse::<u64>().unwrap() + 7_000_000;
-        let (waiters, beats) = (format!("td:{{dead:{KEY}}}:permits:waiters"), format!("td:{{dead:{KEY}}}:permits:beats"));
+        let (waiters, beats) =
+            (format!("td:{{dead:{KEY}}}:permits:waiters"), format!("td:{{dead:{KEY}}}:permits:beats"));
         for id in 0..dead {
             let token = format!("dddddddddddddddd-{id:x}.1c9c380/1/8");
             let score = (7_u64 << 49) + u64::from(id);

@@ -1,6 +1,7 @@
 -- lease/heartbeat: marks waiters of one process as alive, and returns the state of each.
 -- KEYS      see lib/lease, one run
--- ARGV      see lib/queue; then what the process tells of the limit, for kinds with settings (see lib/settings); then the tokens
+-- ARGV      see lib/queue; then what the process tells of the limit, for kinds with settings (see lib/settings); then the
+-- tokens
 -- returns   now (µs); when the next lease ends (µs, 0: unknown; -1: a key is of another type); a list, for each token:
 --           1, expiry (µs), fence: it holds; 2, 0, 0: it waits; 0, 0, 0: neither; what was granted to this process (0,
 --           or a list of messages, see lib/queue)

@@ -33,7 +33,8 @@ local function queued(token, told, entered)
   return 2, at_end, 0, ahead
 end
 
--- `at`: the first argument for `look` in ARGV, or what the caller tells (see lib/settings). Returns the four numbers of the reply.
+-- `at`: the first argument for `look` in ARGV, or what the caller tells (see lib/settings). Returns the four numbers of the
+-- reply.
 local function acquire(token, bypass, at)
   local done
   if kind.look then found, done = kind.look(bypass, 5, at) end
@@ -52,7 +53,8 @@ local function acquire(token, bypass, at)
     length, before, ends, settled = nil, nil, nil, false
   end
   local is_full = before and length >= max_waiters
-  if before and before > 0 and not is_full and done == nil and not (kind.is_closed and kind.is_closed(token, rank)) and waiters.enter(token) then
+  local is_closed = kind.is_closed and kind.is_closed(token, rank)
+  if before and before > 0 and not (is_full or is_closed) and done == nil and waiters.enter(token) then
     return queued(token, told, true)
   end
   if not waiting then
@@ -78,9 +80,10 @@ local function acquire(token, bypass, at)
     return 1, expiry, kind.hold(token, expiry), 0
   end
   if done == false then return 3, 0, 0, 0 end
-  if kind.is_closed and kind.is_closed(token, rank) then return 0, 0, 0, before end
+  if is_closed then return 0, 0, 0, before end
   if length >= max_waiters then
-    if max_waiters == 0 or not waiting or not waiters.make_room(token, rank) then return 0, kind.soonest(), 0, before end
+    local has_room = max_waiters > 0 and waiting and waiters.make_room(token, rank)
+    if not has_room then return 0, kind.soonest(), 0, before end
     length, before = length - 1, before - 1
   end
   return queued(token, told)

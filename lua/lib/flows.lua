@@ -1,15 +1,21 @@
--- flows: fair shares among the waiters for permits. The rank of a waiter is its class; callers that say nothing of classes have
+-- flows: fair shares among the waiters for permits. The rank of a waiter is its class; callers that say nothing of classes
+-- have
 -- the last one, 7. Each flow has a tag: the virtual time at which it may be served next. The lowest tag of a rank is served
 -- first, and is its virtual time from then on. What was served raises the tag of its flow by its cost: 1024 times its weight,
--- divided by the share that the newest waiter of the flow has (start-time fair queueing, Goyal et al. 1996). A flow that comes
+-- divided by the share that the newest waiter of the flow has (start-time fair queueing, Goyal et al. 1996). A flow that
+-- comes
 -- anew pays for its first waiter in advance, so that new flows are not served before all others. Its tag is fresh until it is
--- served: if that waiter goes away, it pays for the next one instead, or is forgotten. Virtual times count halves of a cost. A
+-- served: if that waiter goes away, it pays for the next one instead, or is forgotten. Virtual times count halves of a cost.
+-- A
 -- fresh tag is odd, all others are even.
--- The waiters of a rank without a flow are one flow together, with as many shares as the rank has other flows with waiters: they
+-- The waiters of a rank without a flow are one flow together, with as many shares as the rank has other flows with waiters:
+-- they
 -- get half of the permits at most, and the others as much. Their scores are the rank times 2^49, plus a ticket.
 -- The first waiter of a flow is its head: its score is its rank times 2^49, plus 2^47, plus the tag. So the lowest score is
--- served first; of equal ones, the lowest token. The score of those behind it is its rank times 2^49, plus 2^48, plus the number
--- of its flow times 2^26, plus a ticket: that without the ticket is the line of the flow. Numbers are handed out by the state.
+-- served first; of equal ones, the lowest token. The score of those behind it is its rank times 2^49, plus 2^48, plus the
+-- number
+-- of its flow times 2^26, plus a ticket: that without the ticket is the line of the flow. Numbers are handed out by the
+-- state.
 -- The mark is a ZSET. It has the settings (see lib/settings), and in each rank R:
 --   R:flow   rank * 2^49 + tag. A flow without waiters: rank * 2^49 + 2^48 + tag. It is forgotten once the virtual time has
 --            passed its tag
@@ -42,8 +48,8 @@ local function new_flows()
     return format('%d', number)
   end
 
-  local function index(rank, count, number)
-    return whole(-1 - rank * of_rank - count * numbers - number)
+  local function index(rank, many, number)
+    return whole(-1 - rank * of_rank - many * numbers - number)
   end
 
   local function of_index(rank, score)
@@ -64,12 +70,13 @@ local function new_flows()
     return rank * ranks + lines + number * width
   end
 
-  -- Returns the score of its tag, how many wait behind the head of the flow and its number, the virtual time, and the next number.
+  -- Returns the score of its tag, how many wait behind the head of the flow and its number, the virtual time, and the next
+  -- number.
   local function look(rank, name)
     local at = call('ZMSCORE', mark, name, '#' .. name, 'v' .. rank, 'N' .. rank)
-    local count, number
-    if at[2] then count, number = of_index(rank, tonumber(at[2])) end
-    return tonumber(at[1]), count, number, tonumber(at[3]), at[4] and at[4] - lift
+    local many, number
+    if at[2] then many, number = of_index(rank, tonumber(at[2])) end
+    return tonumber(at[1]), many, number, tonumber(at[3]), at[4] and at[4] - lift
   end
 
   -- Returns how many flows of a rank have waiters.
@@ -105,8 +112,9 @@ local function new_flows()
       if flow then
         if i == 1 then all = {whole(tag - tag % 2), 'v' .. rank} end
         if not of[flow] then of[flow], next = {0, next}, next + 1 end
-        local name, count, number = name_of(rank, flow), unpack(of[flow])
-        all[#all + 1], all[#all + 2], all[#all + 3], all[#all + 4] = whole(tag), name, index(rank, count, number), '#' .. name
+        local name, many, number = name_of(rank, flow), unpack(of[flow])
+        all[#all + 1], all[#all + 2] = whole(tag), name
+        all[#all + 1], all[#all + 2] = index(rank, many, number), '#' .. name
       end
     end
     all[#all + 1], all[#all + 2] = whole(lift + next), 'N' .. rank
@@ -164,31 +172,32 @@ local function new_flows()
   end
 
   local function last_of(base)
-    return call('ZRANGE', queue, '(' .. whole(base + width), whole(base), 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
+    local from, to = '(' .. whole(base + width), whole(base)
+    return call('ZRANGE', queue, from, to, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
   end
 
   -- Returns the score of a new waiter, whether it begins its rank, and how many waiters may be served before it, if `placed`.
   function flows.line_up(token, of, rank, placed)
     local from, name = rank * ranks, name_of(rank, of.flow)
-    local tag, count, number, reached, next = look(rank, name)
+    local tag, many, number, reached, next = look(rank, name)
     local leads = leads_of(rank, reached)
     local begins = leads == 0
     if begins or not next then
       restore(rank)
-      tag, count, number, reached, next = look(rank, name)
+      tag, many, number, reached, next = look(rank, name)
       leads = leads_of(rank, reached)
       begins = leads == 0
     end
     if not number then
       if next >= numbers then next = renumber(rank) end
-      count, number, next = 0, next, next + 1
+      many, number, next = 0, next, next + 1
     end
     local score, before
     if tag and tag < from + lines then
       local base = base_of(rank, number)
-      count, before = count + 1, count + 1
+      many, before = many + 1, many + 1
       score = behind(base, tonumber(last_of(base)[2] or nil))
-      call('ZADD', mark, index(rank, count, number), '#' .. name)
+      call('ZADD', mark, index(rank, many, number), '#' .. name)
     else
       reached, tag, before, leads = reached or from, (tag or 0) - lines, 0, leads + 1
       if tag == reached then tag = tag + 1 end
@@ -205,23 +214,25 @@ local function new_flows()
   -- The head of a flow has left the queue. `granted`: it is granted a lease. The first one behind it becomes the head.
   function flows.drop(token, of, rank, score, granted)
     local from, name, tag = rank * ranks, name_of(rank, of.flow), score - plain
-    local known, count, number, reached, next = look(rank, name)
-    if not (known and number and next) then
+    local tagged, many, number, reached, next = look(rank, name)
+    if not (tagged and number and next) then
       -- It was evicted. The tag of this flow stays.
       restore(rank)
-      known, count, number, reached, next = look(rank, name)
+      many, number, reached, next = select(2, look(rank, name))
       if not number then
         local first = call('ZRANGE', queue, whole(from + lines), '(' .. whole(from + ranks), 'BYSCORE', 'WITHSCORES')
         for i = 1, #first, 2 do
-          if order(first[i]).flow == of.flow then number, count = floor((first[i + 1] - from - lines) / width), (count or 0) + 1 end
+          if order(first[i]).flow == of.flow then
+            number, many = floor((first[i + 1] - from - lines) / width), (many or 0) + 1
+          end
         end
-        if not number then count, number, next = 0, next, next + 1 end
+        if not number then many, number, next = 0, next, next + 1 end
         call('ZADD', mark, whole(lift + next), 'N' .. rank)
       end
     end
     reached = reached or from
     local base, second, newest = base_of(rank, number), nil, nil
-    if count > 0 then
+    if many > 0 then
       second = call('ZRANGE', queue, whole(base), '(' .. whole(base + width), 'BYSCORE', 'LIMIT', 0, 1)[1]
       newest = granted and last_of(base)[1]
     end
@@ -240,7 +251,7 @@ local function new_flows()
     end
     if second then
       call('ZADD', queue, whole(tag + plain), second)
-      call('ZADD', mark, whole(tag), name, index(rank, count - 1, number), '#' .. name)
+      call('ZADD', mark, whole(tag), name, index(rank, many - 1, number), '#' .. name)
     else
       call('ZADD', mark, whole(tag + lines), name, index(rank, 0, number), '#' .. name)
       flows.pass(rank, reached)
@@ -250,8 +261,8 @@ local function new_flows()
   -- A waiter behind the head of its flow has left the queue.
   function flows.leave(of, rank)
     local name = name_of(rank, of.flow)
-    local _, count, number = look(rank, name)
-    if count and count > 0 then call('ZADD', mark, index(rank, count - 1, number), '#' .. name) end
+    local _, many, number = look(rank, name)
+    if many and many > 0 then call('ZADD', mark, index(rank, many - 1, number), '#' .. name) end
   end
 
   -- Returns the tag of the waiters without a flow of a rank that has flows.
@@ -285,8 +296,8 @@ local function new_flows()
     local from, to = indexes(rank)
     local score = call('ZRANGE', mark, from, to, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
     if not score then return 0 end
-    local count, number = of_index(rank, tonumber(score))
-    local last = count > 0 and last_of(base_of(rank, number))[1]
-    return last and count + 1 or 0, last
+    local many, number = of_index(rank, tonumber(score))
+    local last = many > 0 and last_of(base_of(rank, number))[1]
+    return last and many + 1 or 0, last
   end
 end

@@ -50,7 +50,8 @@ local heard, found -- the messages to the asker's process, and what `look` found
 --                 most of so many. Changes nothing
 --   soonest()     returns when the next lease ends; 0: unknown. No lease lasts longer than the ttl in its token. A
 --                 longer one was granted before the server's clock was set back: it is cut to the ttl
---   head(turn)    returns the token that is served first, whether the second rank has its turn now, and its rank. Without this
+--   head(turn)    returns the token that is served first, whether the second rank has its turn now, and its rank. Without
+--   this
 --                 rule, that is the token with the lowest score
 --   turns         ? whether grants change which rank has its turn
 -- For kinds whose waiters may have another order, and what may change while they wait:
@@ -155,8 +156,8 @@ local function new_lease()
   end
 
   function lease.list(most, fence)
-    local members = call('ZRANGE', holders, string.format('(%d.5', now), '(4503599627370496', 'BYSCORE', 'LIMIT', 0, most,
-      'WITHSCORES')
+    local from = string.format('(%d.5', now)
+    local members = call('ZRANGE', holders, from, '(4503599627370496', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
     local list = {}
     for i = 1, #members, 2 do
       list[#list + 1], list[#list + 2], list[#list + 3] = members[i], math.floor(members[i + 1]), fence

@@ -95,7 +95,8 @@ local function new_waiters()
 
   -- Sends a message to a process: in the reply if the asker is of that process, else published. The message is
   -- `expiry fence id` of a waiter that holds now (expiry in µs); or `0 0` and the ids of waiters that must ask
-  -- again, perhaps with a second line that tells them the outcome; or `0 1 id` of a waiter that is refused, since the queue is
+  -- again, perhaps with a second line that tells them the outcome; or `0 1 id` of a waiter that is refused, since the queue
+  -- is
   -- full, or `0 2 id`, since the limit is 0. Ids are hexadecimal, as in tokens: they exceed 2^53.
   local function tell(process, text)
     if process == sub(asker, 1, 16) then
@@ -120,9 +121,9 @@ local function new_waiters()
 
   -- Refuses the last waiter of the longest line of a rank, for a caller whose line is empty. Returns whether there was one.
   function waiters.make_room(token, rank)
-    local last = kind.longest and kind.longest(token, rank)
-    if last then refuse(last, 1) end
-    return last and true
+    local other = kind.longest and kind.longest(token, rank)
+    if other then refuse(other, 1) end
+    return other and true
   end
 
   -- Grants leases while the first waiter in the queue fits.

@@ -7,7 +7,8 @@
 --           limit (`-`: the setting was undone), and when it was told last (µs). Out of date after 30 s
 -- The first waiter of an empty queue begins anew. The limit counts instead of that of the token. Behind that, a token has
 -- `/flow.share.reserve.bound` if any of these is not usual, in hexadecimal digits: the digest of the name of its flow and the
--- share of that; how many permits are missing in its limit, since they are reserved; and the limit that was chosen for it alone,
+-- share of that; how many permits are missing in its limit, since they are reserved; and the limit that was chosen for it
+-- alone,
 -- if that counts where it is lower. Joined after lib/permits.
 local usual_aging, fresh, again = 10000000, 30000000, 5000000 -- µs
 local of_limit, of_rules = '-1125899906842625', '-1125899906842624' -- their scores
@@ -29,7 +30,7 @@ end
 
 local function rules_in(text)
   local numbers = {}
-  for digits in string.gmatch(text, '%d+') do numbers[#numbers + 1] = tonumber(digits) end
+  for word in string.gmatch(text, '%d+') do numbers[#numbers + 1] = tonumber(word) end
   return numbers
 end
 
@@ -98,19 +99,20 @@ local function take_over(text)
   return differs
 end
 
-local told_last, told_for, told -- what was told last in this call, of which key, and what was known then
+local told_last, told_for, told_then -- what was told last in this call, of which key, and what was known then
 
--- Hears what a caller tells, if there are waiters. `waiting`: perhaps, `waits`: surely. Returns whether it differs from what was
+-- Hears what a caller tells, if there are waiters. `waiting`: perhaps, `waits`: surely. Returns whether it differs from what
+-- was
 -- known.
 function kind.tell(text, waiting, waits)
   if waits and text == told_last and mark == told_for then
-    known = told
+    known = told_then
     return false
   end
   known = {rules = none}
   if not waiting or not waits and call('EXISTS', queue) == 0 then return false end
   known = stored()
-  told_last, told_for, told = text, mark, known
+  told_last, told_for, told_then = text, mark, known
   return take_over(text)
 end
 
@@ -119,7 +121,7 @@ function kind.tell_first(text)
   if call('EXISTS', queue) == 1 then return end
   call('DEL', mark)
   known = {rules = none}
-  told_last, told_for, told = text, mark, known
+  told_last, told_for, told_then = text, mark, known
   take_over(text)
 end
 

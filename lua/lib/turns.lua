@@ -1,12 +1,13 @@
 -- turns: who of the waiters for permits has its turn: by classes and their aging, by flows (see lib/flows), and newest first.
-local head -- the waiter that `head` returned last: its token, rank, score, whether other ranks wait, and flows of its rank
+local head -- the waiter that `head` returned last: its token, score, whether other ranks wait, and flows of its rank
 
 local permits_more = kind.more
 function kind.more()
   permits_more()
   local floor, format = math.floor, string.format
 
-  -- Records that a rank was served ('XX'), or that it got its first waiter ('CH'); or for `n`, that it has waiters without a flow.
+  -- Records that a rank was served ('XX'), or that it got its first waiter ('CH'); or for `n`, that it has waiters without a
+  -- flow.
   local function stamp(option, name)
     call('ZADD', mark, option, format('%d', lift + now), name)
   end
@@ -35,8 +36,8 @@ function kind.more()
     return due
   end
 
-  -- Returns whether the newest waiter without a flow of a rank is served first.
-  local function is_newest_first(rank, from)
+  -- Returns whether the newest waiter without a flow of a rank is served first. `from`: see `n` in lib/flows.
+  local function is_newest_first(from)
     local after = settings().rules[3] or 0
     return after > 0 and from and from <= lift + now and from + after <= lift + now
   end
@@ -47,7 +48,7 @@ function kind.more()
     local from = tonumber(call('ZSCORE', mark, 'n' .. rank))
     -- It was evicted, or is from before the clock was set back.
     if not from or from > lift + now then stamp('CH', 'n' .. rank) end
-    if not is_newest_first(rank, from) then return first end
+    if not is_newest_first(from) then return first end
     -- The first one is dropped if it stopped sending heartbeats: its turn may never come.
     local beat = tonumber(call('ZSCORE', beats, first[1]) or 0)
     local newest = beat > now and beat < lift and lease.edge(rank, true) or first
@@ -74,15 +75,16 @@ function kind.more()
       end
       if first ~= flow then first = first_other(rank, first) end
     end
-    head = {token = first[1], rank = rank, score = tonumber(first[2]), is_several = is_several, flows = flow and flow[1]}
+    head = {token = first[1], score = tonumber(first[2]), is_several = is_several, flows = flow and flow[1]}
     return first[1], nil, rank
   end
 
-  -- Returns whether the keys have to be kept for longer, the score of a new waiter with a flow, and how many waiters may be served
+  -- Returns whether the keys have to be kept for longer, the score of a new waiter with a flow, and how many waiters may be
+  -- served
   -- before it, if that is asked for, and not as in the order of arrival.
   function kind.line_up(token, rank, placed)
     if rank > kind.counts then return end
-    local of, from = order(token), rank * ranks
+    local of = order(token)
     if of.flow then
       if not flows then new_flows() end
       local is_first = not lease.edge(rank)[1]
@@ -91,7 +93,7 @@ function kind.more()
       return begins or is_first, score, place
     end
     if not placed or (settings().rules[3] or 0) == 0 or not lease.edge(rank, true)[1] then return end
-    local is_first = is_newest_first(rank, tonumber(call('ZSCORE', mark, 'n' .. rank)))
+    local is_first = is_newest_first(tonumber(call('ZSCORE', mark, 'n' .. rank)))
     return nil, nil, is_first and (rank > 0 and lease.ahead(rank - 1) or 0) or nil
   end
 

@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(suffix(&plain, Turn::new(), 2, 10, None), "/2/16/..a.");
         assert_eq!(suffix(&plain, Turn::new(), 1, 0, Some(26)), "/1/16/...1a");
         // printf acme | sha256sum
-        let acme = "822b39f10063f0fde15b6cf2a4a2301c";
+        let acme = "822b33ad87c148a0a20a5ba7cd5ebcaa";
         assert_eq!(suffix(&plain, Turn::of("acme").share(20), 1, 0, None), format!("/1/16/{acme}.14.."));
         let fair = Queueing { fair: true, ..Queueing::default() };
         assert_eq!(suffix(&fair, Turn::new(), 1, 0, None), "/1/16/0.1..");
