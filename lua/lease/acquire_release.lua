@@ -62,8 +62,8 @@ for run = 1 + (key - 1) / keys, #KEYS / keys do
   reply[filled + 1], reply[filled + 2], reply[filled + 3] = status, at_end, fence
   reply[filled + 4], reply[filled + 5] = ahead, heard
   filled = filled + 5
+  if kind.arguments and step ~= release then arg = arg + kind.arguments end
   if look then
-    if step ~= release then arg = arg + kind.arguments end
     filled = filled + 1
     reply[filled], found = found or 0, nil
   end

@@ -10,7 +10,10 @@ return lease.each(2, function(run)
   local expiry = kind.expires(token)
   if not expiry then return 0 end
   if kind.fenced and fence > 0 then kind.raise(fence, token, expiry) end
-  if expiry >= now + ttl then return 1, expiry end
+  if expiry >= now + ttl then
+    if kind.confirm then kind.confirm(token, expiry) end
+    return 1, expiry
+  end
   kind.extend(token, now + ttl)
   return 1, now + ttl
 end)

@@ -17,14 +17,15 @@ local function settle()
   length, before, ends, settled = nil, nil, nil, not kind.turns
 end
 
-local function queued(token, entered)
+local function queued(token, told, entered)
+  if before == 0 and kind.tell_first then kind.tell_first(told) end
   local place = waiters.line_up(token, rank, placed, entered)
   waiting, ends = true, ends or kind.soonest()
   length, before = length + (rank <= counted and 1 or 0), before + 1
   settled = settled and before > 1 -- the first one of a rank may change which rank is due
   local at_end, ahead = ends, placed and place or before - 1
   -- It may come before one that does not fit, of another flow or of a lower class.
-  if kind.drop and kind.fits(token) then
+  if kind.drop and kind.fits(token, rank) then
     settle()
     local held = kind.expires(token)
     if held then return 1, held, kind.fence(), 0 end
@@ -32,7 +33,8 @@ local function queued(token, entered)
   return 2, at_end, 0, ahead
 end
 
--- `at`: the first argument for `look` in ARGV. Returns the four numbers of the reply.
+-- `at`: the first argument for `look` in ARGV, or what the caller tells (see lib/settings). Returns the four numbers of the
+-- reply.
 local function acquire(token, bypass, at)
   local done
   if kind.look then found, done = kind.look(bypass, 5, at) end
@@ -46,8 +48,15 @@ local function acquire(token, bypass, at)
   local held = kind.expires(token)
   if held then return 1, held, kind.fence(), 0 end
   if done then return 3, 0, 0, 0 end
+  local told = kind.tell and ARGV[at]
+  if told and kind.tell(told, waiting, before and before > 0) then
+    length, before, ends, settled = nil, nil, nil, false
+  end
   local is_full = before and length >= max_waiters
-  if before and before > 0 and not is_full and done == nil and waiters.enter(token) then return queued(token, true) end
+  local is_closed = kind.is_closed and kind.is_closed(token, rank)
+  if before and before > 0 and not (is_full or is_closed) and done == nil and waiters.enter(token) then
+    return queued(token, told, true)
+  end
   if not waiting then
     length, before = 0, 0
   else
@@ -66,11 +75,16 @@ local function acquire(token, bypass, at)
     end
     before = counted == rank and length or lease.ahead(rank)
   end
-  if before == 0 and kind.fits(token) and not (waiting and kind.due and kind.due(token, rank)) then
+  if before == 0 and kind.fits(token, rank) and not (waiting and kind.due and kind.due(rank)) then
     ends = nil
     return 1, expiry, kind.hold(token, expiry), 0
   end
   if done == false then return 3, 0, 0, 0 end
-  if length >= max_waiters then return 0, kind.soonest(), 0, before end
-  return queued(token)
+  if is_closed then return 0, 0, 0, before end
+  if length >= max_waiters then
+    local has_room = max_waiters > 0 and waiting and waiters.make_room(token, rank)
+    if not has_room then return 0, kind.soonest(), 0, before end
+    length, before = length - 1, before - 1
+  end
+  return queued(token, told)
 end

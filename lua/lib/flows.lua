@@ -1,80 +1,147 @@
--- flows: fair shares and classes among the waiters for permits, and newest first. The rank of a waiter is its class. Behind
--- its limit, a token has `/flow.cost.aging.newest`, in hexadecimal digits: the number of its flow and what the permit costs
--- that (both may be missing: then it is served before all flows of its rank, in the order of arrival), how long the waiters
--- of lower ranks may be served before it (µs; may be missing: for any time), and for how long there must have been waiters
--- without a flow in its rank, so that the newest of these is served first while it is the first of them (µs; may be missing,
--- with its dot: in the order of arrival).
--- Each flow has a tag: the virtual time at which it may be served next. The lowest tag of a rank is served first, and is its
--- virtual time from then on. What was served raises the tag of its flow by its cost (start-time fair queueing, Goyal et al.
--- 1996). A flow that comes anew pays for its first waiter in advance, so that new flows are not served before all others. Its
--- tag is fresh until it is served: if that waiter goes away, it pays for the next one instead, or is forgotten. Virtual times
--- count halves of a cost. A fresh tag is odd, all others are even.
+-- flows: fair shares among the waiters for permits. The rank of a waiter is its class; callers that say nothing of classes
+-- have
+-- the last one, 7. Each flow has a tag: the virtual time at which it may be served next. The lowest tag of a rank is served
+-- first, and is its virtual time from then on. What was served raises the tag of its flow by its cost: 1024 times its weight,
+-- divided by the share that the newest waiter of the flow has (start-time fair queueing, Goyal et al. 1996). A flow that
+-- comes
+-- anew pays for its first waiter in advance, so that new flows are not served before all others. Its tag is fresh until it is
+-- served: if that waiter goes away, it pays for the next one instead, or is forgotten. Virtual times count halves of a cost.
+-- A
+-- fresh tag is odd, all others are even.
+-- The waiters of a rank without a flow are one flow together, with as many shares as the rank has other flows with waiters:
+-- they
+-- get half of the permits at most, and the others as much. Their scores are the rank times 2^49, plus a ticket.
 -- The first waiter of a flow is its head: its score is its rank times 2^49, plus 2^47, plus the tag. So the lowest score is
--- served first; of equal ones, the lowest token. The score of those behind it is its rank times 2^49, plus 2^48, plus its flow
--- times 2^26, plus a ticket: that without the ticket is the line of the flow.
--- The mark is a ZSET:
---   line    that score / 2^26 -> rank * 2^49 + tag. A flow without waiters: rank * 2^49 + 2^48 + tag. It is forgotten once the
---           virtual time has passed its tag
---   vR      the virtual time of rank R -> rank * 2^49 + tag
---   tR      for rank R -> 2^52 + when it was served last, or got its first waiter (µs)
---   nR      for rank R -> 2^52 + since when it has waiters without a flow (µs). Only valid while one of these may be served
---           newest first
-local width, most = 67108864, 4398046511104 -- 2^26; 2^42: the highest cost, and the longest aging and `newest`
-local lines, rare = 281474976710656, 131072 -- 2^48 (`plain` is 2^47); the virtual time between two looks for lost heads
-local head -- the waiter that `head` returned last, and its score
-local moved -- the one that has become the head of its flow since, and its score; false: other scores have changed, too
+-- served first; of equal ones, the lowest token. The score of those behind it is its rank times 2^49, plus 2^48, plus the
+-- number
+-- of its flow times 2^26, plus a ticket: that without the ticket is the line of the flow. Numbers are handed out by the
+-- state.
+-- The mark is a ZSET. It has the settings (see lib/settings), and in each rank R:
+--   R:flow   rank * 2^49 + tag. A flow without waiters: rank * 2^49 + 2^48 + tag. It is forgotten once the virtual time has
+--            passed its tag
+--   #R:flow  -1 - (rank * 2^45 + how many wait behind its head * 2^22 + its number)
+--   vR       the virtual time of the rank -> rank * 2^49 + tag
+--   NR       2^52 + the next number of a flow. It is missing if the mark was evicted
+--   sR       2^52 + the tag of those without a flow
+--   tR       2^52 + when the rank was served last, or got its first waiter (µs)
+--   nR       2^52 + since when it has waiters without a flow (µs)
+local width, most = 67108864, 4398046511104 -- 2^26; 2^42: the highest cost
+local lines = 281474976710656 -- 2^48 (`plain` is 2^47)
+local numbers, of_rank = 4194304, 35184372088832 -- 2^22, 2^45
 
-local none = {} -- the order of a token without one
-local function order(token)
-  local flow, cost, rest = string.match(token, '^[^/]*/[^/]*/[^/]*/(%x*)%.(%x*)%.(.*)$', 18)
-  if not flow then return none end
-  flow, cost = tonumber(flow, 16), tonumber(cost, 16)
-  local of = flow and cost and {flow = math.min(flow, 4194303), cost = 2 * math.max(math.min(cost, most), 1)} or {}
-  if rest == '' then return of end
-  local aging, newest = string.match(rest, '^(%x*)%.?(%x*)$')
-  if not aging then return none end
-  aging, newest = tonumber(aging, 16), tonumber(newest, 16)
-  of.aging, of.newest = aging and math.min(aging, most), not of.flow and newest and math.min(newest, most) or nil
-  return of
+local function weight_of(token)
+  return tonumber(string.match(token, '^[^/]*/(%d+)/', 18) or 1)
+end
+
+-- Returns the cost of a permit of this weight for this share, in halves.
+local function cost(weight, share)
+  return 2 * math.max(math.min(math.floor(weight * 1024 / share), most), 1)
 end
 
 -- The functions for what is rarer with flows. They are created when it comes.
 local flows
 local function new_flows()
   flows = {}
-  local format, floor = string.format, math.floor
+  local format, floor, unpack = string.format, math.floor, unpack
 
   local function whole(number)
     return format('%d', number)
   end
 
-  -- Keeps the mark as long as the queue.
-  local function keep()
+  local function index(rank, many, number)
+    return whole(-1 - rank * of_rank - many * numbers - number)
+  end
+
+  local function of_index(rank, score)
+    local both = -1 - score - rank * of_rank
+    return floor(both / numbers), both % numbers
+  end
+
+  -- Returns the lowest and the highest score of a rank that `index` returns.
+  local function indexes(rank)
+    return whole(-(rank + 1) * of_rank), whole(-1 - rank * of_rank)
+  end
+
+  local function name_of(rank, flow)
+    return format('%d:%s', rank, flow)
+  end
+
+  local function base_of(rank, number)
+    return rank * ranks + lines + number * width
+  end
+
+  -- Returns the score of its tag, how many wait behind the head of the flow and its number, the virtual time, and the next
+  -- number.
+  local function look(rank, name)
+    local at = call('ZMSCORE', mark, name, '#' .. name, 'v' .. rank, 'N' .. rank)
+    local many, number
+    if at[2] then many, number = of_index(rank, tonumber(at[2])) end
+    return tonumber(at[1]), many, number, tonumber(at[3]), at[4] and at[4] - lift
+  end
+
+  -- Returns how many flows of a rank have waiters.
+  local function leads_of(rank, reached)
+    return call('ZCOUNT', mark, whole(rank * ranks), '(' .. whole(rank * ranks + lines)) - (reached and 1 or 0)
+  end
+
+  local function add(all)
+    for i = 1, #all, 4000 do call('ZADD', mark, unpack(all, i, math.min(i + 3999, #all))) end
+  end
+
+  -- Begins a rank anew, or brings back what Redis has evicted of it: the virtual time, and the tags and numbers of flows with
+  -- waiters.
+  local function restore(rank)
+    local from, all, of, next = rank * ranks, {}, {}, 0
+    call('ZREMRANGEBYSCORE', mark, whole(from), '(' .. whole(from + ranks))
+    call('ZREMRANGEBYSCORE', mark, indexes(rank))
+    call('ZREM', mark, 's' .. rank)
+    local at, above = from + lines, '(' .. whole(from + ranks)
+    while true do
+      local first = call('ZRANGE', queue, whole(at), above, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+      if not first[1] then break end
+      local number, flow = floor((first[2] - from - lines) / width), order(first[1]).flow
+      at = base_of(rank, number + 1)
+      if flow then
+        of[flow] = {call('ZCOUNT', queue, whole(at - width), '(' .. whole(at)), number}
+        next = number + 1
+      end
+    end
+    local heads = call('ZRANGE', queue, whole(from + plain), '(' .. whole(from + lines), 'BYSCORE', 'WITHSCORES')
+    for i = 1, #heads, 2 do
+      local flow, tag = order(heads[i]).flow, heads[i + 1] - plain
+      if flow then
+        if i == 1 then all = {whole(tag - tag % 2), 'v' .. rank} end
+        if not of[flow] then of[flow], next = {0, next}, next + 1 end
+        local name, many, number = name_of(rank, flow), unpack(of[flow])
+        all[#all + 1], all[#all + 2] = whole(tag), name
+        all[#all + 1], all[#all + 2] = index(rank, many, number), '#' .. name
+      end
+    end
+    all[#all + 1], all[#all + 2] = whole(lift + next), 'N' .. rank
+    add(all)
     call('PEXPIRE', mark, math.ceil(lease.tombstone / 1000))
   end
 
-  -- Brings back the virtual time of a rank and the tags of its heads, if Redis has evicted them. Returns how many heads there
-  -- are, and the virtual time; nil: none.
-  function flows.restore(rank)
-    local from = rank * ranks
-    local all = call('ZRANGE', queue, whole(from + plain), '(' .. whole(from + lines), 'BYSCORE', 'WITHSCORES')
-    keep()
-    if not all[1] then return 0 end
-    local reached = all[2] - plain - all[2] % 2
-    local tags = {whole(reached), 'v' .. rank}
-    for i = 1, #all, 2 do
-      local flow = order(all[i]).flow
-      if flow then
-        tags[#tags + 1], tags[#tags + 2] = whole(all[i + 1] - plain), whole((from + lines) / width + flow)
-      end
+  -- Hands out the numbers of a rank anew, from 0 on. Returns the next one.
+  local function renumber(rank)
+    local all, from, to = {}, indexes(rank)
+    local members = call('ZRANGE', mark, from, to, 'BYSCORE', 'WITHSCORES')
+    for i = 1, #members, 2 do all[#all + 1] = {members[i], of_index(rank, tonumber(members[i + 1]))} end
+    table.sort(all, function(a, b) return a[3] < b[3] end)
+    for i, of in ipairs(all) do
+      local base = base_of(rank, of[3])
+      local waiters = call('ZRANGE', queue, whole(base), '(' .. whole(base + width), 'BYSCORE')
+      for n, token in ipairs(waiters) do call('ZADD', queue, whole(base_of(rank, i - 1) + n - 1), token) end
+      call('ZADD', mark, index(rank, of[2], i - 1), of[1])
     end
-    for i = 1, #tags, 4000 do call('ZADD', mark, 'NX', unpack(tags, i, math.min(i + 3999, #tags))) end
-    return #tags / 2 - 1, reached
+    return #all
   end
 
   -- Forgets the flows without waiters whose tag the virtual time has passed.
   function flows.pass(rank, reached)
-    call('ZREMRANGEBYSCORE', mark, whole(rank * ranks + lines), '(' .. whole(reached + lines))
+    local passed = call('ZRANGE', mark, whole(rank * ranks + lines), '(' .. whole(reached + lines), 'BYSCORE')
+    for i = 1, #passed do passed[#passed + 1] = '#' .. passed[i] end
+    for i = 1, #passed, 4000 do call('ZREM', mark, unpack(passed, i, math.min(i + 3999, #passed))) end
   end
 
   -- Returns a tag and the virtual time. All tags of the rank are lowered before this one would leave its range.
@@ -90,137 +157,147 @@ local function new_flows()
     end
     lower(mark, from, from + ranks)
     lower(queue, from + plain, from + lines)
-    head, moved = nil, false
+    local others = tonumber(call('ZSCORE', mark, 's' .. rank))
+    if others then call('ZADD', mark, whole(math.max(others - by, lift)), 's' .. rank) end
     return tag - by, from + 2
   end
 
-  -- Returns the virtual time of a rank, as a score.
-  local function served(rank)
-    return tonumber(call('ZSCORE', mark, 'v' .. rank) or nil)
-  end
-
-  -- Returns the first waiter of a line behind the head.
-  local function front(line)
-    return call('ZRANGE', queue, whole(line * width), '(' .. whole((line + 1) * width), 'BYSCORE', 'LIMIT', 0, 1)[1]
-  end
-
-  -- Returns the head that is served first in the rank that begins there, and its score.
-  local function first_head(from)
-    local above = '(' .. whole(from + lines)
-    return call('ZRANGE', queue, whole(from + plain), above, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
-  end
-
   -- Returns the ticket for a waiter behind the one with this score. Tickets begin again before they would leave the line.
-  local function behind(line, last)
-    if last + 1 < (line + 1) * width then return last + 1 end
-    local all = call('ZRANGE', queue, whole(line * width), '(' .. whole((line + 1) * width), 'BYSCORE')
-    for i, token in ipairs(all) do call('ZADD', queue, whole(line * width + i - 1), token) end
-    return line * width + #all
+  local function behind(base, last)
+    if not last then return base end
+    if last + 1 < base + width then return last + 1 end
+    local all = call('ZRANGE', queue, whole(base), '(' .. whole(base + width), 'BYSCORE')
+    for i, token in ipairs(all) do call('ZADD', queue, whole(base + i - 1), token) end
+    return base + #all
   end
 
-  -- Returns what `line_up` of a kind returns. `last`: the score of the last waiter of its line, if there is one.
-  function flows.line_up(of, rank, placed, last)
-    local from = rank * ranks
-    local line, score, before = (from + lines) / width + of.flow, nil, nil
-    if last then
-      score = behind(line, tonumber(last))
-      if not placed then return false, score end
-      before = 1 + call('ZCOUNT', queue, whole(line * width), '(' .. whole((line + 1) * width))
+  local function last_of(base)
+    local from, to = '(' .. whole(base + width), whole(base)
+    return call('ZRANGE', queue, from, to, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
+  end
+
+  -- Returns the score of a new waiter, whether it begins its rank, and how many waiters may be served before it, if `placed`.
+  function flows.line_up(token, of, rank, placed)
+    local from, name = rank * ranks, name_of(rank, of.flow)
+    local tag, many, number, reached, next = look(rank, name)
+    local leads = leads_of(rank, reached)
+    local begins = leads == 0
+    if begins or not next then
+      restore(rank)
+      tag, many, number, reached, next = look(rank, name)
+      leads = leads_of(rank, reached)
+      begins = leads == 0
     end
-    local reached, begins = served(rank), false
-    local leads = call('ZCOUNT', mark, whole(from), '(' .. whole(from + lines)) - (reached and 1 or 0)
-    if not last and (leads == 0 or call('EXISTS', queue) == 0) then
-      call('ZREMRANGEBYSCORE', mark, whole(from), '(' .. whole(from + ranks))
-      begins, leads, reached = true, flows.restore(rank)
+    if not number then
+      if next >= numbers then next = renumber(rank) end
+      many, number, next = 0, next, next + 1
     end
-    local tag = not last and tonumber(call('ZSCORE', mark, whole(line)) or nil) or -1
-    if not last and tag >= from and tag < from + lines then
-      score, before = line * width, 1
-    elseif not last then
-      reached, tag, before, leads = reached or from, tag - lines, 0, leads + 1
+    local score, before
+    if tag and tag < from + lines then
+      local base = base_of(rank, number)
+      many, before = many + 1, many + 1
+      score = behind(base, tonumber(last_of(base)[2] or nil))
+      call('ZADD', mark, index(rank, many, number), '#' .. name)
+    else
+      reached, tag, before, leads = reached or from, (tag or 0) - lines, 0, leads + 1
       if tag == reached then tag = tag + 1 end
-      if tag < reached then tag = reached + of.cost - 1 end
+      if tag < reached then tag = reached + cost(weight_of(token), of.share) - 1 end
       tag = flows.fit(rank, tag, reached)
-      call('ZADD', mark, whole(tag), whole(line))
+      call('ZADD', mark, whole(tag), name, index(rank, 0, number), '#' .. name, whole(lift + next), 'N' .. rank)
       score = tag + plain
     end
-    if not placed then return begins, score end
+    if not placed then return score, begins end
     local lower = rank > 0 and lease.ahead(rank - 1) or 0
-    return begins, score, math.min(lease.ahead(rank), lower + (before + 1) * math.max(leads, 1) - 1)
+    return score, begins, math.min(lease.ahead(rank), lower + (before + 1) * math.max(leads, 1) - 1)
   end
 
-  -- A head has left the queue without a lease, `next` is behind it. Returns the tag of its flow, and the virtual time.
-  function flows.leave(of, rank, tag, next, line)
-    local reached = served(rank) or rank * ranks
-    local is_fresh, is_evicted = tag % 2 == 1, false
-    if next and is_fresh then
-      tag, reached = flows.fit(rank, math.max(tag - of.cost + (order(next).cost or 2), reached + 1), reached)
-      is_evicted = call('ZADD', mark, whole(tag), line) == 1
-    elseif is_fresh then
-      call('ZREM', mark, line)
-    elseif not next then
-      is_evicted = call('ZADD', mark, whole(tag + lines), line) == 1
+  -- The head of a flow has left the queue. `granted`: it is granted a lease. The first one behind it becomes the head.
+  function flows.drop(token, of, rank, score, granted)
+    local from, name, tag = rank * ranks, name_of(rank, of.flow), score - plain
+    local tagged, many, number, reached, next = look(rank, name)
+    if not (tagged and number and next) then
+      -- It was evicted. The tag of this flow stays.
+      restore(rank)
+      many, number, reached, next = select(2, look(rank, name))
+      if not number then
+        local first = call('ZRANGE', queue, whole(from + lines), '(' .. whole(from + ranks), 'BYSCORE', 'WITHSCORES')
+        for i = 1, #first, 2 do
+          if order(first[i]).flow == of.flow then
+            number, many = floor((first[i + 1] - from - lines) / width), (many or 0) + 1
+          end
+        end
+        if not number then many, number, next = 0, next, next + 1 end
+        call('ZADD', mark, whole(lift + next), 'N' .. rank)
+      end
     end
-    if is_evicted then flows.restore(rank) end
-    return tag, reached
+    reached = reached or from
+    local base, second, newest = base_of(rank, number), nil, nil
+    if many > 0 then
+      second = call('ZRANGE', queue, whole(base), '(' .. whole(base + width), 'BYSCORE', 'LIMIT', 0, 1)[1]
+      newest = granted and last_of(base)[1]
+    end
+    if granted then
+      -- No tag is below the virtual time, but for a fresh one.
+      reached = tag + tag % 2
+      tag = reached + cost(weight_of(token), order(newest or token).share or 1)
+      tag, reached = flows.fit(rank, tag, reached)
+      call('ZADD', mark, whole(reached), 'v' .. rank)
+    elseif tag % 2 == 1 and second then
+      local other = cost(weight_of(second), order(second).share or 1)
+      tag, reached = flows.fit(rank, math.max(tag - cost(weight_of(token), of.share) + other, reached + 1), reached)
+    elseif tag % 2 == 1 then
+      call('ZREM', mark, name, '#' .. name)
+      return flows.pass(rank, reached)
+    end
+    if second then
+      call('ZADD', queue, whole(tag + plain), second)
+      call('ZADD', mark, whole(tag), name, index(rank, many - 1, number), '#' .. name)
+    else
+      call('ZADD', mark, whole(tag + lines), name, index(rank, 0, number), '#' .. name)
+      flows.pass(rank, reached)
+    end
   end
 
-  -- Makes the first waiter of a line its head.
-  local function raise(rank, line, tag, token)
+  -- A waiter behind the head of its flow has left the queue.
+  function flows.leave(of, rank)
+    local name = name_of(rank, of.flow)
+    local _, many, number = look(rank, name)
+    if many and many > 0 then call('ZADD', mark, index(rank, many - 1, number), '#' .. name) end
+  end
+
+  -- Returns the tag of the waiters without a flow of a rank that has flows.
+  function flows.others(rank)
+    local at = call('ZMSCORE', mark, 's' .. rank, 'v' .. rank, 'N' .. rank)
+    if not at[3] then
+      restore(rank)
+      at = call('ZMSCORE', mark, 's' .. rank, 'v' .. rank)
+    end
     local from = rank * ranks
-    tag = math.max(from, math.min(tag, from + plain - 1))
-    call('ZADD', queue, whole(tag + plain), token)
-    if call('ZADD', mark, whole(tag), whole(line)) == 1 then keep() end
+    return math.max(from + (at[1] and at[1] - lift or 0), tonumber(at[2] or nil) or from)
   end
 
-  -- Finds the heads of a rank that has none: its flows were evicted, or a version wrote them that knows no heads.
-  function flows.raise(rank)
-    local from, above = rank * ranks + lines, '(' .. whole((rank + 1) * ranks)
-    while true do
-      local first = call('ZRANGE', queue, whole(from), above, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
-      if not first[1] then return end
-      local line = floor(first[2] / width)
-      local tag = tonumber(call('ZSCORE', mark, whole(line)) or nil)
-      raise(rank, line, tag or (served(rank) or rank * ranks) + (order(first[1]).cost or 2) - 1, first[1])
-      from = (line + 1) * width
-    end
+  -- A waiter without a flow, of a rank that has flows, is granted a lease.
+  function flows.serve_other(token, rank)
+    local from, tag = rank * ranks, flows.others(rank)
+    local reached = tag + tag % 2
+    local leads = leads_of(rank, call('ZSCORE', mark, 'v' .. rank))
+    tag, reached = flows.fit(rank, reached + cost(weight_of(token), math.max(leads, 1)), reached)
+    call('ZADD', mark, whole(reached), 'v' .. rank, whole(lift + tag - from), 's' .. rank)
   end
 
-  -- Makes those heads that should be served before all heads of a rank: another version has left them behind. So the lowest
-  -- tag of all is below those of the heads sooner or later.
-  function flows.find(rank)
-    local from, is_lost = rank * ranks
-    repeat
-      local two = call('ZRANGE', mark, whole(from), '(' .. whole(from + lines), 'BYSCORE', 'LIMIT', 0, 2, 'WITHSCORES')
-      local at = two[1] == 'v' .. rank and 3 or 1
-      local line, tag, first = string.match(two[at] or '', '^[1-9]%d*$'), tonumber(two[at + 1] or nil), first_head(from)
-      is_lost = tag and not (first[1] and tag + plain >= tonumber(first[2]))
-      local token = is_lost and line and front(tonumber(line))
-      if token then
-        raise(rank, tonumber(line), math.max(tag, served(rank) or tag), token)
-      elseif is_lost then
-        call('ZREM', mark, two[at]) -- its waiters were evicted, too; or it was forged
-      end
-    until not is_lost
+  -- Returns whether a flow has waiters in a rank.
+  function flows.waits(of, rank)
+    local tag = tonumber(call('ZSCORE', mark, name_of(rank, of.flow)))
+    return tag and tag < rank * ranks + lines
   end
 
-  -- Brings back tags, if Redis has evicted them, and heads.
-  function flows.touch(tokens)
-    local names, costs, in_rank, times = {}, {}, {}, {}
-    for i, score in ipairs(call('ZMSCORE', queue, unpack(tokens))) do
-      local of, rank, at = order(tokens[i]), floor((score or 0) / ranks), #names + 1
-      if score and of.flow then
-        names[at], costs[at] = whole((rank * ranks + lines) / width + of.flow), of.cost
-        in_rank[at], times[rank] = rank, false
-      end
-    end
-    for i, tag in ipairs(names[1] and call('ZMSCORE', mark, unpack(names)) or {}) do
-      local rank = in_rank[i]
-      if not tag then
-        times[rank] = times[rank] or select(2, flows.restore(rank)) or rank * ranks
-        call('ZADD', mark, 'NX', whole(times[rank] + costs[i] - 1), names[i])
-      end
-    end
-    for rank in pairs(times) do flows.find(rank) end
+  -- Returns how many waiters the longest line of a rank has, and the last of them; 0: no flow has two.
+  function flows.longest(rank)
+    local from, to = indexes(rank)
+    local score = call('ZRANGE', mark, from, to, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+    if not score then return 0 end
+    local many, number = of_index(rank, tonumber(score))
+    local last = many > 0 and last_of(base_of(rank, number))[1]
+    return last and many + 1 or 0, last
   end
 end

@@ -22,12 +22,12 @@ local heard, found -- the messages to the asker's process, and what `look` found
 --   read(marks)   ? reads the keys of all runs in advance; `marks`: also their marks, if fences will be needed
 --   begin(run)    ? begins a run
 --   free(token)   returns whether the token can hold: there is no holder, or surely room
---   hold(token, expiry)     makes the token a holder; returns its fence
+--   hold(token, expiry, granted)   makes the token a holder; returns its fence. `granted`: it was a waiter
 --   forget(token)           removes the token from the holders; returns whether it was one
 --   write()       ? writes what the runs left to write
 -- The outcomes of earlier leases, for kinds that keep them. `base`: the first argument that all runs share in ARGV; `at`:
 -- the first of the run:
---   arguments     how many arguments `look` takes, and `enter`
+--   arguments     how many arguments an acquire takes, and `enter`
 --   look(bypass, base, at)  returns what was found, and whether the work is done: true: done; false: done for a caller
 --                 that would have to wait; nil: not done
 --   owns(token)   returns whether the token holds
@@ -42,23 +42,28 @@ local heard, found -- the messages to the asker's process, and what `look` found
 --   used()        returns the sum of the weights that are held
 --   expires(token)          returns when the lease of the token expires; nil: it does not hold
 --   fence()       returns the fence of the holder
---   fits(token)   returns whether the token can hold in addition to the holders
+--   fits(token, rank)       returns whether the token can hold in addition to the holders
 --   extend(token, expiry)   sets the expiry of its lease
+--   confirm(token, expiry)  ? the lease is renewed, and not extended
 --   raise(fence, token, expiry)   makes the next fence higher than this one; the token and its expiry: of the holder
 --   list(most)    returns the sum of the weights that are held, and the token, expiry and fence of each holder, at
 --                 most of so many. Changes nothing
 --   soonest()     returns when the next lease ends; 0: unknown. No lease lasts longer than the ttl in its token. A
 --                 longer one was granted before the server's clock was set back: it is cut to the ttl
---   head(turn)    returns the token that is served first, and whether the second rank has its turn now. Without this
+--   head(turn)    returns the token that is served first, whether the second rank has its turn now, and its rank. Without
+--   this
 --                 rule, that is the token with the lowest score
 --   turns         ? whether grants change which rank has its turn
--- For kinds whose waiters may have another order:
+-- For kinds whose waiters may have another order, and what may change while they wait:
 --   line_up(token, rank, placed)   returns whether the keys have to be kept for longer; and if the token has another order,
 --                 its score, and how many waiters may be served before it, if that is asked for
---   due(token, rank)        returns whether waiters of a higher rank are served before it now
+--   starts(rank)            a rank gets its first waiter in the order of arrival
+--   due(rank)               returns whether waiters of a higher rank are served before those of this one now
 --   is_ordered(token)       returns whether the token has another order
 --   drop(token, granted)    removes a waiter from the queue; `granted`: it is granted a lease
---   touch(tokens)           brings back what was evicted of their order
+--   longest(token, rank)    returns the last waiter of the longest line, for a token whose line is empty
+--   tell(text, waiting, waits), tell_first(text)   hears what a caller tells: see lib/settings
+--   is_closed(token, rank)  returns whether the limit for the token is 0
 local kind = {keys = 4}
 
 -- Returns the whole number that the text is, or begins with before a space; 0 for a missing key.
@@ -126,18 +131,36 @@ local function new_lease()
     return call('ZRANGE', queue, from, to, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   end
 
-  -- The rules of kinds whose holders are a ZSET, token -> expiry.
+  -- The rules of kinds whose holders are a ZSET, token -> expiry; plus a half if the lease was granted to a waiter, and not
+  -- renewed since.
   function lease.expires(token)
-    local expiry = tonumber(call('ZSCORE', holders, token) or 0)
+    local expiry = math.floor(call('ZSCORE', holders, token) or 0)
     return expiry > now and expiry or nil
   end
 
+  -- The score of a holder that was granted its lease, and has not renewed it.
+  function lease.granted(expiry)
+    return string.format('%d.5', expiry)
+  end
+
+  -- A lease that was granted is renewed.
+  function lease.confirm(token, expiry)
+    call('ZADD', holders, 'XX', string.format('%d', expiry), token)
+  end
+
+  -- A grant has expired. Its process counts as one that stopped sending heartbeats until it sends the next one.
+  function lease.lapse(token, score)
+    if score % 1 == 0 or not lease.alive or call('EXISTS', queue) == 0 then return end
+    call('ZADD', beats, 'GT', string.format('%d', lift + math.floor(score) + lease.alive), string.sub(token, 1, 16))
+    if call('PTTL', beats) == -1 then call('PEXPIRE', beats, math.ceil(lease.tombstone / 1000)) end -- it was evicted
+  end
+
   function lease.list(most, fence)
-    local members = call('ZRANGE', holders, string.format('(%d', now), '(4503599627370496', 'BYSCORE', 'LIMIT', 0, most,
-      'WITHSCORES')
+    local from = string.format('(%d.5', now)
+    local members = call('ZRANGE', holders, from, '(4503599627370496', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
     local list = {}
     for i = 1, #members, 2 do
-      list[#list + 1], list[#list + 2], list[#list + 3] = members[i], tonumber(members[i + 1]), fence
+      list[#list + 1], list[#list + 2], list[#list + 3] = members[i], math.floor(members[i + 1]), fence
     end
     return list
   end
@@ -147,14 +170,14 @@ local function new_lease()
     local last = first[1] and call('ZRANGE', holders, lift, 0, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES') or first
     local function lasts_too_long(token, expiry)
       local ttl = token and lease.ttl_of(token)
-      return ttl and tonumber(expiry) > now + ttl
+      return ttl and math.floor(expiry) > now + ttl
     end
-    if not (lasts_too_long(unpack(first)) or lasts_too_long(unpack(last))) then return tonumber(first[2] or 0) end
+    if not (lasts_too_long(unpack(first)) or lasts_too_long(unpack(last))) then return math.floor(first[2] or 0) end
     local all = call('ZRANGE', holders, 0, -1, 'WITHSCORES')
     for i = 1, #all, 2 do
       if lasts_too_long(all[i], all[i + 1]) then call('ZADD', holders, now + lease.ttl_of(all[i]), all[i]) end
     end
-    return tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2])
+    return math.floor(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2])
   end
 
   -- Runs `step` for each run, and appends the first `width` values that it returns to the reply. `marks`: see `kind.read`.

@@ -1,5 +1,5 @@
 -- permits: a limited number at once. The holders are a ZSET, token -> expiry (µs). A token ends in `/weight/limit`,
--- and perhaps its order, see lib/flows.
+-- and perhaps its order, see lib/settings. What is heavier than the limit holds alone. By a limit of 0 nothing holds.
 -- The member `excess` of the same ZSET has the score 2^52 plus the sum of weight - 1 over all holders; it is
 -- absent while that sum is 0. So holders and sum are evicted together. There is no mark. A token that ends in `/idle`
 -- waits in the last rank until there is no holder, and takes no permit.
@@ -34,7 +34,11 @@ end
 
 local function sweep()
   if swept then return end
-  for _, token in ipairs(call('ZRANGEBYSCORE', holders, '-inf', now)) do drop(token) end
+  local expired = call('ZRANGEBYSCORE', holders, '-inf', string.format('%d.5', now), 'WITHSCORES')
+  for i = 1, #expired, 2 do
+    if lease then lease.lapse(expired[i], tonumber(expired[i + 1])) end
+    drop(expired[i])
+  end
   swept = true
 end
 
@@ -53,16 +57,16 @@ end
 -- Expired holders count as well. They are removed where there is no room.
 function kind.free(token)
   local weight, limit = size(token)
-  if used() == 0 then return not weight or weight <= limit end
+  if used() == 0 then return not weight or limit > 0 end
   return weight and count + weight <= limit and not call('ZSCORE', holders, token)
 end
 
-function kind.hold(token, expiry)
+function kind.hold(token, expiry, granted)
   local weight = size(token)
   if not weight then return 0 end
   local first = used() == 0
   if expiry ~= written then written, digits = expiry, string.format('%d', expiry) end
-  call('ZADD', holders, digits, token)
+  call('ZADD', holders, granted and lease.granted(expiry) or digits, token)
   count = count + weight
   -- The key of holders that are never all gone is renewed long before it could expire earlier than a lease.
   lasts = not first and (lasts or call('PTTL', holders)) or 0
@@ -85,11 +89,17 @@ function kind.more()
   new_lease()
   kind.classes, kind.counts = true, 7 -- waiters of the rank after this take no permit
   kind.sweep, kind.used, kind.expires, kind.soonest = sweep, used, lease.expires, lease.soonest
+  kind.confirm = lease.confirm
 
-  function kind.fits(token)
+  function kind.fits(token, rank)
     local weight, limit = size(token)
-    if not weight then return used() == 0 end
-    return used() + weight <= limit
+    if not weight or used() == 0 then return used() == 0 and not kind.is_closed(token, rank) end
+    return used() + weight <= kind.limit_for(token, rank, limit)
+  end
+
+  function kind.is_closed(token, rank)
+    local weight, limit = size(token)
+    return weight and kind.limit_for(token, rank, limit) == 0
   end
 
   function kind.fence()
@@ -97,11 +107,11 @@ function kind.more()
   end
 
   function kind.list(most)
-    local weights = call('ZCOUNT', holders, string.format('(%d', now), '(4503599627370496')
+    local weights = call('ZCOUNT', holders, string.format('(%d.5', now), '(4503599627370496')
     local excess = weights > 0 and call('ZSCORE', holders, 'excess')
     if excess then
       weights = weights + math.max(tonumber(excess) - lift, 0)
-      for _, token in ipairs(call('ZRANGEBYSCORE', holders, '-inf', now)) do
+      for _, token in ipairs(call('ZRANGEBYSCORE', holders, '-inf', string.format('%d.5', now))) do
         weights = weights + 1 - (size(token) or 1)
       end
     end

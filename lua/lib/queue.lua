@@ -1,6 +1,7 @@
 -- queue: the waiters in the order of their scores, and the grants of free leases to them. The score of a waiter is its
 -- rank times 2^49 plus a ticket, which is higher than those of all waiters of this rank before it. A waiter that stopped
--- sending heartbeats loses its place when its turn comes.
+-- sending heartbeats loses its place when its turn comes. So does one whose process did not renew a grant, and has sent no
+-- heartbeat for it since: the member of `beats` with the name of the process is 2^52 plus until when such a heartbeat counts.
 -- ARGV[1] is `grant alive tombstone channels`: how long a grant to a waiter lasts, or its ttl if that is shorter; how long
 -- a waiter counts as alive after a heartbeat; how long a tombstone is kept (all µs); the prefix of the channel names.
 local living = '(4503599627370496' -- the scores of waiters are below this
@@ -13,7 +14,7 @@ local function new_waiters()
   local waiters, format, sub = {}, string.format, string.sub
   local grant, alive, tombstone, channels = string.match(ARGV[1], '^(%d+) (%d+) (%d+) (.*)')
   grant, tombstone = tonumber(grant), tonumber(tombstone)
-  lease.tombstone, lease.channels = tombstone, channels
+  lease.tombstone, lease.channels, lease.alive = tombstone, channels, tonumber(alive)
   local alive_until = format('%d', now + alive) -- Redis formats numbers more slowly than Lua
   waiters.alive_until = alive_until
 
@@ -65,6 +66,7 @@ local function new_waiters()
     if kind.line_up then is_new, score, place = kind.line_up(token, rank, placed) end
     if not score then
       local highest = tail or tonumber(lease.edge(rank, true)[2])
+      if not highest and kind.starts then kind.starts(rank) end
       score = highest and highest + 1 or rank * ranks
       tail, is_new = score, is_new or not highest
     end
@@ -93,7 +95,9 @@ local function new_waiters()
 
   -- Sends a message to a process: in the reply if the asker is of that process, else published. The message is
   -- `expiry fence id` of a waiter that holds now (expiry in µs); or `0 0` and the ids of waiters that must ask
-  -- again, perhaps with a second line that tells them the outcome. Ids are hexadecimal, as in tokens: they exceed 2^53.
+  -- again, perhaps with a second line that tells them the outcome; or `0 1 id` of a waiter that is refused, since the queue
+  -- is
+  -- full, or `0 2 id`, since the limit is 0. Ids are hexadecimal, as in tokens: they exceed 2^53.
   local function tell(process, text)
     if process == sub(asker, 1, 16) then
       if heard == 0 then heard = {} end
@@ -107,22 +111,44 @@ local function new_waiters()
     return string.match(token, '^%x+', 18)
   end
 
+  -- Removes a waiter, and refuses it.
+  local function refuse(token, why)
+    local id = id_of(token)
+    call('ZREM', beats, token)
+    unqueue(token)
+    if id then tell(sub(token, 1, 16), format('0 %d ', why) .. id) end
+  end
+
+  -- Refuses the last waiter of the longest line of a rank, for a caller whose line is empty. Returns whether there was one.
+  function waiters.make_room(token, rank)
+    local other = kind.longest and kind.longest(token, rank)
+    if other then refuse(other, 1) end
+    return other and true
+  end
+
   -- Grants leases while the first waiter in the queue fits.
   function waiters.grant()
-    local token, turn
+    local token, turn, rank
     tail = nil
     while not (kind.one and kind.used() > 0) do
-      if kind.head then token, turn = kind.head(turn) else token = call('ZRANGE', queue, 0, 0)[1] end
+      if kind.head then token, turn, rank = kind.head(turn) else token = call('ZRANGE', queue, 0, 0)[1] end
       if not token then return end
-      local score = tonumber(call('ZSCORE', beats, token) or 0)
-      local lives = score > now and score < lift
-      if lives and not kind.fits(token) then return end
-      call('ZREM', beats, token)
-      unqueue(token, lives)
-      if lives then
-        local expiry = now + math.min(lease.ttl_of(token) or grant, grant)
-        local fence, id = kind.hold(token, expiry), id_of(token)
-        if id then tell(sub(token, 1, 16), format('%d %d ', expiry, fence) .. id) end
+      -- If a grant of its process has expired since its last heartbeat, it counts as dead.
+      local times = call('ZMSCORE', beats, token, sub(token, 1, 16))
+      local score, lapsed = tonumber(times[1] or 0), tonumber(times[2] or 0)
+      if lapsed > alive_until + lift then lapsed = 0 end -- from before the clock was set back
+      local lives = score > now and score < lift and score + lift > lapsed
+      if lives and kind.is_closed and kind.is_closed(token, rank) then
+        refuse(token, 2)
+      else
+        if lives and not kind.fits(token, rank) then return end
+        call('ZREM', beats, token)
+        unqueue(token, lives)
+        if lives then
+          local expiry = now + math.min(lease.ttl_of(token) or grant, grant)
+          local fence, id = kind.hold(token, expiry, true), id_of(token)
+          if id then tell(sub(token, 1, 16), format('%d %d ', expiry, fence) .. id) end
+        end
       end
     end
   end

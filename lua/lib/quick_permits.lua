@@ -20,7 +20,7 @@ do
     if holders ~= KEYS[key] then holders, held = KEYS[key], nil end
     if limit and verb == 'release' then
       local lasts = pcall('ZSCORE', holders, token)
-      if type(lasts) ~= 'string' or tonumber(lasts) <= now then break end
+      if type(lasts) ~= 'string' or tonumber(lasts) < now + 1 then break end
       call('ZREM', holders, token)
       held = held and held - 1
     elseif limit and verb == 'acquire' then
@@ -44,7 +44,7 @@ do
       reply[filled + 4], reply[filled + 5] = 0, 0
       filled = filled + 5
     end
-    arg, key = arg + 2, key + 4
+    arg, key = arg + (verb == 'acquire' and 3 or 2), key + 4
   end
   if key > #KEYS then return now end
   reply = reply or {now}

@@ -15,14 +15,14 @@ do
   for _ = 1, waiters == 0 and runs or 0 do
     local holders, verb, token, ends, fence = KEYS[key], ARGV[arg], ARGV[arg + 1], 0, 0
     local own = pcall('ZSCORE', holders, token)
-    if verb == 'release' and type(own) == 'string' and tonumber(own) > now then
+    if verb == 'release' and type(own) == 'string' and tonumber(own) >= now + 1 then
       call('ZREM', holders, token)
     elseif verb == 'acquire' and own == false and not string.find(token, '~', 17, true) then
       local mode = match(token, '^[^/]*/(.*)$')
       local writes = string.find(mode or '', '^w%d+$')
       local first = call('ZRANGE', holders, 0, 0, 'WITHSCORES')
       local fits = mode and not first[1]
-        or mode and not writes and tonumber(first[2]) > now and match(first[1], '^[^/]*/(.*)$') == mode
+        or mode and not writes and tonumber(first[2]) >= now + 1 and match(first[1], '^[^/]*/(.*)$') == mode
       local mark = fits and pcall('GET', KEYS[key + 1])
       local last = mark == false and '0' or type(mark) == 'string' and match(mark, '^(%d+) 0$')
       fence = fits and tonumber(last or '')

@@ -17,7 +17,11 @@ local function set_mark(fence, row, token, expiry)
 end
 
 local function sweep()
-  call('ZREMRANGEBYSCORE', holders, '-inf', now)
+  local expired = call('ZRANGEBYSCORE', holders, '-inf', string.format('%d.5', now), 'WITHSCORES')
+  for i = 1, #expired, 2 do
+    if lease then lease.lapse(expired[i], tonumber(expired[i + 1])) end
+    call('ZREM', holders, expired[i])
+  end
 end
 
 function kind.free()
@@ -28,9 +32,9 @@ local function keep()
   call('PEXPIRE', holders, 2 * 24 * 3600 * 1000)
 end
 
-function kind.hold(token, expiry)
+function kind.hold(token, expiry, granted)
   local last, row = marked()
-  call('ZADD', holders, expiry, token)
+  call('ZADD', holders, granted and lease.granted(expiry) or expiry, token)
   keep()
   if not writes(token) then
     if row > 0 then set_mark(last, 0, token, expiry) end
@@ -49,14 +53,14 @@ end
 function kind.more()
   new_lease()
   kind.counts, kind.turns, kind.sweep = 1, true, sweep
-  kind.expires, kind.fence, kind.soonest = lease.expires, marked, lease.soonest
+  kind.expires, kind.fence, kind.soonest, kind.confirm = lease.expires, marked, lease.soonest, lease.confirm
 
   function kind.used()
     return call('ZCARD', holders)
   end
 
   function kind.list(most)
-    return call('ZCOUNT', holders, string.format('(%d', now), '(4503599627370496'), lease.list(most, (marked()))
+    return call('ZCOUNT', holders, string.format('(%d.5', now), '(4503599627370496'), lease.list(most, (marked()))
   end
 
   function kind.extend(token, expiry)

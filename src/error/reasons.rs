@@ -48,6 +48,8 @@ pub(crate) enum Why {
     QueueTooLong,
     /// It did not become free within `max_wait` or within the allowed number of tries.
     WaitedTooLong,
+    /// The limit is 0.
+    Closed,
 }
 
 /// Why the store gave no usable answer.
@@ -108,6 +110,7 @@ impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (self.why, self.subject) {
             (Why::Taken, Subject::Permit) => "no permit is free",
+            (Why::Closed, _) => "no permit: the limit is 0",
             (Why::Taken, Subject::Lock) => "the lock is held",
             (Why::Taken, Subject::Flight) => "another caller is handling it",
             (Why::QueueFull, Subject::Permit) => "the queue for permits is full",

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::operations::{NOT_RECOGNISED, Read, Set, SetReply, Stored, not_recognised};
-use super::value::Sealed;
+use super::value::{Hook, Sealed};
 use super::version::SettingVersion;
 use crate::store::{ALL, Client, Link, Listener, Namespace, PeriodicTask, Signal};
 use crate::sync::lock;
@@ -28,6 +28,7 @@ pub(super) struct Follower<T: Sealed> {
     channel: Arc<str>,
     /// The beginning of the messages about this setting. The added version follows.
     message: Arc<str>,
+    hook: Option<Hook<T>>,
     /// The last value that could be read; `None`: the default of each handle applies. Written under the lock of `state`.
     value: RwLock<Option<T>>,
     state: Mutex<State>,
@@ -67,6 +68,7 @@ impl<T: Sealed> Follower<T> {
                 set: namespace.client(),
                 channel: [&*store.channels(), ALL].concat().into(),
                 message: format!("{}\n{name}\n", T::PARTS.concat()).into(),
+                hook: T::hook(store, name),
                 value: RwLock::default(),
                 state: Mutex::default(),
             });
@@ -256,6 +258,10 @@ impl<T: Sealed> Follower<T> {
 
     fn tell(&self, told: Told) {
         if let Some((event, text)) = told {
+            if let (Event::SettingChanged, Some(hook)) = (&event, &self.hook) {
+                let at = lock(&self.state).last.as_ref().map_or(0, SettingVersion::micros);
+                hook(at, self.value());
+            }
             tell(&self.name, event, text);
         }
     }
@@ -322,9 +328,12 @@ impl<T: Sealed> PeriodicTask for Follower<T> {
     }
 }
 
-/// Lets the scheduler's task end.
+/// Lets the scheduler's task end. What it told is out of date from now on.
 impl<T: Sealed> Drop for Follower<T> {
     fn drop(&mut self) {
+        if let Some(hook) = &self.hook {
+            hook(0, None);
+        }
         self.store.scheduler().look_again();
     }
 }

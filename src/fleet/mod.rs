@@ -22,8 +22,8 @@ use self::operations::Read;
 pub(crate) use self::operations::{Versions, look};
 pub use self::refused::{RefusedKey, RefusedKeys};
 pub(crate) use self::replicas::Replicas;
-pub(crate) use self::value::Sealed;
 pub use self::value::SettingValue;
+pub(crate) use self::value::{Hook, Sealed};
 pub use self::version::SettingVersion;
 use crate::{Error, Store};
 

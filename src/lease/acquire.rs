@@ -1,5 +1,6 @@
 //! Acquiring a lease: the call to the store, and the wait for its result.
 
+use std::convert::Infallible;
 use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use super::key_state::{Standing, Terms};
 use super::kind::{Found, Kind, Query};
 use super::operations::{Answer, Verb, What};
 use super::options::{Holding, LeaseOptions, micros};
-use super::outcome::Outcome as _;
+use super::outcome::Outcome;
 use super::token::{Suffix, Token};
 use super::tokens::{Effect, Event, Grant, Release, unexpected};
 use super::validity::{Anchor, Validity};
@@ -273,9 +274,12 @@ impl<K: Kind> Admission<K> {
     }
 }
 
-impl<K: Kind<Outcome = ()>> Leases<K> {
+impl<K: Kind> Leases<K>
+where
+    K::Outcome: Outcome<K::Holders, Found = Infallible>,
+{
     /// Acquires a lease. Fails if the acquire is refused.
-    pub(crate) async fn acquire(&self, key: Key, ask: Ask) -> Result<Lease, Error> {
+    pub(crate) async fn acquire(&self, key: Key, ask: Ask<Query<K>>) -> Result<Lease, Error> {
         match self.acquire_or_find(key, ask).await? {
             Got::Lease(lease, _) => Ok(lease),
             Got::Done(never) => match never {},

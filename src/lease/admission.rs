@@ -9,7 +9,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -21,14 +21,15 @@ use super::key_state::{KeyState, Spans, Terms, Was};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::operations::{AcquireRelease, Answer, Heartbeat, Renew, Scene, Verb, VerbOf, What};
 use super::options::{Holding, LeaseOptions, Watched, micros};
-use super::outcome::{self, Outcome as _};
+use super::outcome::{self, Outcome};
 use super::perform::Local;
+use super::settings::{FleetSet, KeyLimit, Watcher};
 use super::snapshot::Look;
 use super::state::LeaseState;
 use super::token::{Suffix, Token};
 use super::tokens::{Event, Grant, Release, Rules, Tokens, unexpected};
 use super::young::Young;
-use crate::store::{Client, Namespace};
+use crate::store::{Client, Namespace, Signal};
 use crate::sync::{Stripes, my_stripe};
 use crate::{Error, Key, Store, clock};
 
@@ -87,6 +88,8 @@ pub(crate) struct Admission<K: Kind> {
     pub(crate) began: Instant,
     pub(crate) local: Local<K>,
     pub(crate) hold_time: HoldTime,
+    /// What the fleet has set for the keys, for permits.
+    fleet: OnceLock<Arc<FleetSet>>,
 }
 
 pub(super) struct State<K: Kind> {
@@ -125,10 +128,26 @@ impl<K: Kind> Admission<K> {
                 began,
                 local,
                 hold_time: HoldTime::new(Instant::now()),
+                fleet: OnceLock::new(),
             })
         });
         store.scheduler().join(&admission);
         admission
+    }
+
+    /// Follows the limit that the fleet sets for this name.
+    pub(crate) fn follow_limit(self: &Arc<Self>, name: &str) {
+        self.fleet.get_or_init(|| {
+            let fleet = FleetSet::of(&self.store, name);
+            let watcher: Weak<dyn Watcher> = Arc::<Self>::downgrade(self);
+            fleet.watch(watcher);
+            fleet
+        });
+    }
+
+    /// Returns the limit that the fleet has set.
+    pub(crate) fn fleet_limit(&self) -> Option<KeyLimit> {
+        self.fleet.get()?.known()
     }
 
     /// Returns the settings of the outcomes.
@@ -228,6 +247,13 @@ impl<K: Kind> Admission<K> {
     }
 }
 
+/// The waiters tell the store of the change, which grants what fits now.
+impl<K: Kind> Watcher for Admission<K> {
+    fn limit_changed(self: Arc<Self>) {
+        self.handle(Event::Signal(Signal::Relinked));
+    }
+}
+
 /// The result of [`Admission::complete`].
 pub(crate) type Completed<K> = Result<Result<(bool, u64), Found<K>>, Error>;
 
@@ -286,7 +312,10 @@ impl<K: Kind> Leases<K> {
     }
 }
 
-impl<K: Kind<Outcome = ()>> Leases<K> {
+impl<K: Kind> Leases<K>
+where
+    K::Outcome: Outcome<K::Holders, Scope = ()>,
+{
     /// Creates the leases of a namespace. All values of one name in this process share its state.
     pub(crate) fn shared(
         store: &Store,

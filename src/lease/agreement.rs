@@ -34,6 +34,8 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::key_state::{KeyState, Spans, Terms};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::operations::{AcquireRelease, Heartbeat, Renew, Scene, StateOf, Verb, VerbOf, What};
+use super::outcome::Outcome as _;
+use super::settings::{KeyLimit, Rules, Source, Told};
 use super::snapshot::{Look, Revoke};
 use super::token::Token;
 use crate::lease::holder::Exclusive;
@@ -154,7 +156,8 @@ impl<K: Tried> Side<K> {
                 format!("{:?}", self.run(&self.renew, &key, renew).await)
             }
             Step::Heartbeat(tokens) => {
-                let heartbeat = Heartbeat { scene: Arc::clone(scene), tokens };
+                let limit = K::Outcome::told(&K::query(round, 0)).and_then(|told| told.limit);
+                let heartbeat = Heartbeat { scene: Arc::clone(scene), limit, tokens };
                 let mut beaten = self.run(&self.heartbeat, &key, heartbeat).await;
                 beaten.granted.clear();
                 format!("{beaten:?}")
@@ -188,7 +191,8 @@ impl<K: Tried> Side<K> {
     async fn soonest(&self, first: usize) -> Vec<i64> {
         let keys = (first..first + IN_STEP).map(K::key);
         let soonest = async |key| {
-            let nobody = Heartbeat { scene: Arc::clone(&self.scenes[0]), tokens: vec!["nobody".into()] };
+            let tokens = vec!["nobody".into()];
+            let nobody = Heartbeat { scene: Arc::clone(&self.scenes[0]), limit: None, tokens };
             self.run(&self.heartbeat, &key, nobody).await.soonest
         };
         join_all(keys.map(soonest)).await
@@ -378,38 +382,33 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     println!("{grants} messages to waiters, {cut} leases cut");
 }
 
+/// The classes are told from the limits.
+const PLAIN: &[&str] = &["/1/3", "/1/3", "/2/3", "/3/3", "/1/2", "/idle"];
+const FLOWS: &[&str] = &["/1/3/1.1..", "/1/3/1.1..", "/2/3/2.1..", "/1/3/2.1..", "/1/3/3.4..", "/3/3/4.1.."];
+const CLASSES: &[&str] = &["/1/3", "/2/3", "/1/2/..1.", "/1/1/..2.", "/1/2/1.1.1.", "/1/1/2.3.2."];
+const BOUNDS: &[&str] = &["/1/3/...2", "/1/3/...5", "/2/1/..2.1", "/4/3", "/1/3/1.1..1", "/1/0"];
+
 #[tokio::test]
 async fn permits_agree() {
-    agree::<Permits>(&["/1/3", "/1/3", "/2/3", "/3/3", "/1/2", "/idle"]).await;
+    agree::<Permits>(PLAIN).await;
 }
 
 #[tokio::test]
 async fn fair_permits_agree() {
-    let flows = ["/1/3/1.400.", "/1/3/1.400.", "/2/3/2.800.", "/1/3/2.400.", "/1/3/3.100.", "/3/3/4.c00."];
-    agree::<Permits>(&flows).await;
-    agree::<Permits>(&[&flows[..], &["/1/3", "/idle", "/1/2/9.40000000000.", "/1/3/5.2000000000."]].concat())
-        .await;
+    agree::<Permits>(FLOWS).await;
+    agree::<Permits>(&[FLOWS, PLAIN, &["/1/2/9.1..", "/1/3/5.3e8.."]].concat()).await;
 }
 
-/// The classes are told from the limits.
 #[tokio::test]
 async fn permits_with_classes_agree() {
-    let classes = ["/1/3/..f4240", "/2/3/..f4240", "/1/2/..f4240", "/1/1/..f4240", "/1/2/..989680"];
-    agree::<Permits>(&classes).await;
-    let flows =
-        ["/1/3/1.400.f4240", "/1/2/1.400.f4240", "/1/2/2.400.f4240", "/2/3/2.800.f4240", "/1/1/1.80.f4240"];
-    agree::<Permits>(&flows).await;
-    agree::<Permits>(&[&classes[..], &flows[..], &["/idle", "/1/3", "/1/3/3.400."]].concat()).await;
+    agree::<Permits>(CLASSES).await;
+    agree::<Permits>(&[CLASSES, FLOWS, PLAIN].concat()).await;
 }
 
-/// The suffixes of a rank agree in their limit.
+/// Callers with limits of their own among those of the key.
 #[tokio::test]
-async fn permits_newest_first_agree() {
-    let newest = ["/1/3/...f4240", "/1/3/...f4240", "/2/3/...f4240", "/3/3/...2710", "/1/3/...0"];
-    agree::<Permits>(&newest).await;
-    agree::<Permits>(&[&newest[..3], &["/1/3", "/2/3", "/1/3/1.400.", "/idle"]].concat()).await;
-    let classes = ["/1/2/..f4240.61a80", "/1/2/..f4240.2710", "/1/1/..f4240.2710", "/1/1/..f4240"];
-    agree::<Permits>(&[&newest[..], &classes, &["/1/3/2.400..f4240", "/1/2/..989680"]].concat()).await;
+async fn permits_with_bounds_agree() {
+    agree::<Permits>(&[PLAIN, BOUNDS].concat()).await;
 }
 
 #[tokio::test]
@@ -452,10 +451,10 @@ impl Tried for Permits {
     const RANKS: &'static [i64] = &[0, 0, 0, 1, 2, 8];
 
     fn rank(suffix: &str) -> i64 {
-        match suffix.split('/').collect::<Vec<_>>()[..] {
-            ["", _, "2", order] if !order.ends_with('.') => 1,
-            ["", _, "1", order] if !order.ends_with('.') => 2,
-            ["", "idle"] => 8,
+        match suffix.split('/').nth(2) {
+            Some("2") => 1,
+            Some("1") => 2,
+            None => 8,
             _ => 0,
         }
     }
@@ -464,7 +463,28 @@ impl Tried for Permits {
         vec![()]
     }
 
-    fn query(_: usize, _: i64) {}
+    /// The first sequence says nothing. Others are of processes whose settings differ, and change.
+    fn query(sequence: usize, now: i64) -> Told {
+        if sequence == 0 {
+            return Told { limit: None, rules: Rules { version: 1, ..Rules::default() }.into() };
+        }
+        let nth = sequence + usize::try_from(now / 1000).unwrap_or(0);
+        let limit = match nth % 8 {
+            0 => Some((Source::Adaptive, 0, Some((nth / 8 % 3 + 1) as i64))),
+            1 => Some((Source::Fleet, (nth / 8 % 5) as i64, Some((nth / 64 % 5) as i64))),
+            2 => Some((Source::Fleet, (nth / 8 % 5) as i64, None)),
+            _ => None,
+        };
+        let limit = limit.map(|(source, version, limit)| KeyLimit { source, version, limit });
+        let of = |all: &[i64], by: usize| all[(sequence / by + nth % 2) % all.len()];
+        let rules = Rules {
+            version: if sequence.is_multiple_of(3) { 1 } else { now - (nth % 5) as i64 * 1000 },
+            aging: of(&[0, 10_000, 1_000_000], 3),
+            newest: of(&[0, 0, 0, 10_000, 1_000_000], 9),
+            reserved: [0, of(&[0, 1], 2), of(&[0, 2, 1], 5), 0, 0, 0, 0, 1],
+        };
+        Told { limit, rules: rules.into() }
+    }
 
     fn entry(_: usize, _: &mut StdRng) -> Option<Infallible> {
         None

@@ -82,7 +82,7 @@ impl AcquireAll {
                 return All::Withdrawn;
             }
             state.grant(now, self.spans);
-            if !state.holders.fits(token) {
+            if state.holders.used() > 0 {
                 let (soonest, before) =
                     (state.holders.soonest(now), Holder::<true, ()>::counted(&state.queue, 0));
                 return All::Refused { soonest, before };

@@ -1,6 +1,6 @@
 //! The holders of a key that several tokens can hold at once, and when their leases end.
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use super::token::Token;
 
@@ -11,6 +11,10 @@ pub(crate) struct Ends {
     /// No lease ends before.
     first: i64,
     used: i64,
+    /// The grants that waiters have not renewed.
+    granted: HashSet<Token>,
+    /// Those that have expired, and when.
+    lapsed: Vec<(Token, i64)>,
 }
 
 /// When a lease ends, and its weight.
@@ -77,6 +81,7 @@ impl Ends {
 
     pub(crate) fn clear(&mut self) {
         self.until.clear();
+        self.granted.clear();
         (self.first, self.used) = (0, 0);
     }
 
@@ -90,8 +95,26 @@ impl Ends {
         self.until.get(token).map(|(expiry, _)| *expiry)
     }
 
+    /// A lease was granted to a waiter.
+    pub(crate) fn granted(&mut self, token: &Token) {
+        if self.until.get(token).is_some() {
+            self.granted.insert(token.clone());
+        }
+    }
+
+    /// It is renewed.
+    pub(crate) fn confirm(&mut self, token: &Token) {
+        self.granted.remove(token);
+    }
+
+    /// Returns the grants that expired before they were renewed, since the last call.
+    pub(crate) fn lapsed(&mut self) -> Vec<(Token, i64)> {
+        std::mem::take(&mut self.lapsed)
+    }
+
     /// Sets the end of a lease. Leases never get shorter here.
     pub(crate) fn extend(&mut self, token: &Token, expiry: i64) {
+        self.confirm(token);
         if let Some((until, _)) = self.until.get_mut(token) {
             *until = expiry;
             self.first = self.first.min(expiry);
@@ -100,6 +123,7 @@ impl Ends {
 
     /// Removes a lease. Returns whether there was one.
     pub(crate) fn remove(&mut self, token: &Token) -> bool {
+        self.granted.remove(token);
         let removed = self.until.remove(token);
         self.used -= removed.map_or(0, |(_, weight)| weight);
         removed.is_some()
@@ -123,6 +147,14 @@ impl Ends {
     /// Removes the leases that have ended.
     pub(crate) fn sweep(&mut self, now: i64) {
         if now >= self.first {
+            if !self.granted.is_empty() {
+                let until = &self.until;
+                let ends = |token: &Token| until.get(token).map_or(0, |(expiry, _)| *expiry);
+                let expired = self.granted.extract_if(|token| ends(token) <= now);
+                self.lapsed.extend(
+                    expired.map(|token| (ends(&token), token)).map(|(expiry, token)| (token, expiry)),
+                );
+            }
             self.until.retain(|(expiry, _)| *expiry > now);
             self.used = self.until.iter().map(|(_, (_, weight))| weight).sum();
             self.find_first();
@@ -139,7 +171,13 @@ impl Ends {
         let by_end = |(token, (expiry, _)): &(&Token, &(i64, i64))| (*expiry, (*token).clone());
         let ends = [self.until.iter().min_by_key(by_end), self.until.iter().max_by_key(by_end)];
         if ends.into_iter().flatten().any(|(token, (expiry, _))| *expiry > longest(token)) {
-            self.until.iter_mut().for_each(|(token, (expiry, _))| *expiry = (*expiry).min(longest(token)));
+            let granted = &mut self.granted;
+            self.until.iter_mut().for_each(|(token, (expiry, _))| {
+                if *expiry > longest(token) {
+                    *expiry = longest(token);
+                    granted.remove(token);
+                }
+            });
         }
         self.find_first();
         self.first

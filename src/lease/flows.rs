@@ -10,6 +10,9 @@
 //! A flow that comes anew pays for its first waiter in advance, which the source does not say: otherwise an endless row of
 //! new flows would be served before all others. Its tag is fresh until it is served: if that waiter goes away, the flow pays
 //! for the next one instead, or is forgotten. Virtual times count halves of a cost. A fresh tag is odd, all others are even.
+//!
+//! The waiters without a flow are one flow together, with as many shares as there are other flows: processes that know of no
+//! flows, and those that do, get half of the permits each.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -23,69 +26,110 @@ use super::token::Token;
 pub(super) const RANKS: usize = 9;
 
 /// The number of classes.
-pub(super) const CLASSES: i64 = 8;
+pub(crate) const CLASSES: i64 = 8;
 
-/// What a token says of its place among the waiters.
+/// The highest cost.
+const MOST: i64 = 1 << 42;
+
+/// What a permit of weight 1 costs a flow with share 1.
+const COST: i64 = 1024;
+
+/// What a token says besides its weight and its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Order {
-    /// Its flow. `None`: it is served before all flows of its rank, in the order of arrival.
+    /// Its flow. `None`: it is of the one flow of all that have none.
     pub(crate) flow: Option<Flow>,
-    /// How long waiters of lower ranks may be served before its rank is, µs. `None`: for any time.
-    pub(crate) aging: Option<i64>,
-    /// For how long its rank must have had waiters without a flow, so that the newest of these is served first while this
-    /// is the first of them, µs. `None`: in the order of arrival.
-    pub(crate) newest: Option<i64>,
+    /// How many permits are missing in its limit, since they are reserved.
+    pub(crate) reserve: i64,
+    /// The limit that was chosen for it alone.
+    pub(crate) bound: Option<i64>,
 }
 
-/// The number of a flow, and the cost of one lease to it.
+/// The flow of a waiter, by a digest of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flow {
-    pub(crate) number: i64,
-    pub(crate) cost: i64,
+    pub(crate) name: u128,
+    pub(crate) share: i64,
+    /// That of the waiter.
+    pub(crate) weight: i64,
 }
 
-/// The flows that have waiters, or whose turn has not come since they were served, by rank and number.
+impl Flow {
+    /// The cost of a lease, in halves, if the flow has this share.
+    fn cost(self, share: i64) -> i64 {
+        cost(self.weight, share)
+    }
+}
+
+fn cost(weight: i64, share: i64) -> i64 {
+    2 * (weight.saturating_mul(COST) / share.max(1)).clamp(1, MOST)
+}
+
+/// The flows that have waiters, or whose turn has not come since they were served, by rank and name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Flows {
-    lines: HashMap<(i64, i64), Line>,
+    lines: HashMap<(i64, u128), Line>,
     /// The rank, the tag and the first waiter of those that have waiters.
     heads: BTreeSet<(i64, i64, Token)>,
     /// Those that have none.
-    idle: BTreeSet<(i64, i64, i64)>,
+    idle: BTreeSet<(i64, i64, u128)>,
+    /// The rank, minus how many wait behind the first one, and minus the number of those where any do.
+    longest: BTreeSet<(i64, i64, i64)>,
     /// How many flows of each rank have waiters.
     counts: [i64; RANKS],
+    /// The number for the next flow of each rank.
+    numbers: [i64; RANKS],
     /// The virtual time of each rank: the tag that was served last.
     served: [Option<i64>; RANKS],
+    /// The tag of those without a flow.
+    others: [i64; RANKS],
     /// When each rank was served last, or got its first waiter, µs.
     since: [Option<i64>; RANKS],
-    /// Since when each rank has waiters without a flow, µs. Only valid while one of these may be served newest first.
+    /// Since when each rank has waiters without a flow, µs.
     waits: [Option<i64>; RANKS],
 }
 
 #[derive(Clone, Debug)]
 struct Line {
+    number: i64,
     tag: i64,
     waiters: i64,
     /// Its first waiter, if it has one.
     head: Option<Token>,
 }
 
+/// How a new waiter stands in its flow.
+pub(super) struct Added {
+    /// The number of its flow.
+    pub(super) line: i64,
+    /// How many flows with waiters its rank has.
+    pub(super) flows: i64,
+    /// How many waiters are before it in its flow.
+    pub(super) before: i64,
+    /// Whether it is the only one in a flow of its rank.
+    pub(super) begins: bool,
+}
+
 impl Flows {
-    /// Adds a waiter. Returns how many flows with waiters its rank has, how many waiters are before it in its own, and
-    /// whether it is the only one in a flow of its rank.
-    pub(super) fn add(&mut self, rank: i64, flow: Flow, token: &Token) -> (i64, i64, bool) {
-        let begins = self.counts[rank as usize] == 0;
+    /// Adds a waiter.
+    pub(super) fn add(&mut self, rank: i64, flow: Flow, token: &Token) -> Added {
+        let of_rank = rank as usize;
+        let begins = self.counts[of_rank] == 0;
         if begins {
             self.pass(rank, i64::MAX);
-            self.served[rank as usize] = None;
+            (self.served[of_rank], self.others[of_rank], self.numbers[of_rank]) = (None, 0, 0);
         }
-        let time = self.served[rank as usize].unwrap_or(0);
-        let anew = time.saturating_add(2 * flow.cost - 1);
-        let line =
-            self.lines.entry((rank, flow.number)).or_insert(Line { tag: anew, waiters: 0, head: None });
+        let time = self.served[of_rank].unwrap_or(0);
+        let anew = time.saturating_add(flow.cost(flow.share) - 1);
+        let next = &mut self.numbers[of_rank];
+        let line = self.lines.entry((rank, flow.name)).or_insert_with(|| {
+            let number = *next;
+            *next += 1;
+            Line { number, tag: anew, waiters: 0, head: None }
+        });
         let before = line.waiters;
         if before == 0 {
-            self.idle.remove(&(rank, line.tag, flow.number));
+            self.idle.remove(&(rank, line.tag, flow.name));
             line.tag = match line.tag.cmp(&time) {
                 Ordering::Less => anew,
                 Ordering::Equal => time + 1,
@@ -93,15 +137,20 @@ impl Flows {
             };
             line.head = Some(token.clone());
             self.heads.insert((rank, line.tag, token.clone()));
-            self.counts[rank as usize] += 1;
+            self.counts[of_rank] += 1;
         }
         line.waiters += 1;
-        (self.counts[rank as usize], before, begins)
+        let number = line.number;
+        self.longest.remove(&(rank, 1 - before, -number));
+        if before > 0 {
+            self.longest.insert((rank, -before, -number));
+        }
+        Added { line: number, flows: self.counts[of_rank], before, begins }
     }
 
-    /// Removes a waiter that is granted a lease. `next`: who is the first of its flow then.
-    pub(super) fn serve(&mut self, rank: i64, flow: Flow, next: Option<Token>) {
-        let Some(line) = self.lines.get(&(rank, flow.number)) else { return };
+    /// Removes a waiter that is granted a lease. `next`: who is the first of its flow then. `share`: that of the flow.
+    pub(super) fn serve(&mut self, rank: i64, flow: Flow, next: Option<Token>, share: i64) {
+        let Some(line) = self.lines.get(&(rank, flow.name)) else { return };
         // No tag is below the virtual time, but for a fresh one.
         let time = line.tag + line.tag % 2;
         debug_assert!(
@@ -109,17 +158,33 @@ impl Flows {
             "virtual time ran back"
         );
         self.served[rank as usize] = Some(time);
-        self.remove(rank, flow.number, next, |_| Some(time.saturating_add(2 * flow.cost)));
+        self.remove(rank, flow.name, next, |_| Some(time.saturating_add(flow.cost(share))));
+    }
+
+    /// A waiter without a flow is granted a lease.
+    pub(super) fn serve_other(&mut self, rank: i64, weight: i64) {
+        let flows = self.counts[rank as usize];
+        if flows > 0 {
+            let tag = self.others(rank);
+            let time = tag + tag % 2;
+            self.served[rank as usize] = Some(time);
+            self.others[rank as usize] = time.saturating_add(cost(weight, flows));
+        }
+    }
+
+    /// Returns the tag of the waiters without a flow.
+    fn others(&self, rank: i64) -> i64 {
+        self.others[rank as usize].max(self.served[rank as usize].unwrap_or(0))
     }
 
     /// Removes a waiter that is not granted a lease. `next`: who is the first of its flow then, and if that was the waiter that
-    /// is removed, what it costs.
-    pub(super) fn leave(&mut self, rank: i64, flow: Flow, next: Option<(Token, Option<i64>)>) {
+    /// is removed, what it says of its flow.
+    pub(super) fn leave(&mut self, rank: i64, flow: Flow, next: Option<(Token, Option<Flow>)>) {
         let time = self.served[rank as usize].unwrap_or(0);
-        let (next, cost) = next.unzip();
-        self.remove(rank, flow.number, next, |tag| match cost {
+        let (next, of) = next.unzip();
+        self.remove(rank, flow.name, next, |tag| match of {
             _ if tag % 2 == 0 => Some(tag),
-            Some(Some(next)) => Some((tag + 2 * (next - flow.cost)).max(time + 1)),
+            Some(Some(next)) => Some((tag + next.cost(next.share) - flow.cost(flow.share)).max(time + 1)),
             Some(None) => Some(tag),
             None => None,
         });
@@ -127,9 +192,13 @@ impl Flows {
 
     /// Removes a waiter, and sets the first one and the tag of its flow. Without a tag the flow is forgotten, if that was its
     /// last waiter.
-    fn remove(&mut self, rank: i64, number: i64, next: Option<Token>, tag: impl FnOnce(i64) -> Option<i64>) {
-        let Some(line) = self.lines.get_mut(&(rank, number)) else { return };
+    fn remove(&mut self, rank: i64, name: u128, next: Option<Token>, tag: impl FnOnce(i64) -> Option<i64>) {
+        let Some(line) = self.lines.get_mut(&(rank, name)) else { return };
         line.waiters -= 1;
+        self.longest.remove(&(rank, -line.waiters, -line.number));
+        if line.waiters > 1 {
+            self.longest.insert((rank, 1 - line.waiters, -line.number));
+        }
         if let Some(head) = line.head.take() {
             self.heads.remove(&(rank, line.tag, head));
         }
@@ -142,26 +211,43 @@ impl Flows {
         }
         self.counts[rank as usize] -= 1;
         match tag {
-            Some(tag) => drop(self.idle.insert((rank, tag, number))),
-            None => drop(self.lines.remove(&(rank, number))),
+            Some(tag) => drop(self.idle.insert((rank, tag, name))),
+            None => drop(self.lines.remove(&(rank, name))),
         }
         self.pass(rank, self.served[rank as usize].unwrap_or(0));
     }
 
     /// Forgets the flows of a rank that have no waiters, and whose turn was before `time`.
     fn pass(&mut self, rank: i64, time: i64) {
-        while let Some(&(of, tag, number)) = self.idle.range((rank, i64::MIN, 0)..).next()
+        while let Some(&(of, tag, name)) = self.idle.range((rank, i64::MIN, 0)..).next()
             && of == rank
             && tag < time
         {
-            self.idle.remove(&(of, tag, number));
-            self.lines.remove(&(of, number));
+            self.idle.remove(&(of, tag, name));
+            self.lines.remove(&(of, name));
         }
     }
 
     /// Returns the waiter with a flow that is served first in a rank.
     pub(super) fn first(&self, rank: i64) -> Option<&Token> {
         Some(&self.heads_of(rank).next()?.2)
+    }
+
+    /// The same, if it is served before those without a flow.
+    pub(super) fn first_of_all(&self, rank: i64) -> Option<&Token> {
+        let (_, tag, token) = self.heads_of(rank).next()?;
+        (*tag < self.others(rank)).then_some(token)
+    }
+
+    /// Returns whether a flow has waiters in a rank.
+    pub(super) fn waits_for(&self, rank: i64, flow: Flow) -> bool {
+        self.lines.get(&(rank, flow.name)).is_some_and(|line| line.waiters > 0)
+    }
+
+    /// Returns how many waiters the longest flow of a rank has, and its number, if any has two.
+    pub(super) fn longest(&self, rank: i64) -> Option<(i64, i64)> {
+        let (of, behind, number) = self.longest.range((rank, i64::MIN, i64::MIN)..).next()?;
+        (*of == rank).then_some((1 - behind, -number))
     }
 
     /// Returns how many waiters of a rank are the first of their flows, and how many of these are served before this one, if it
@@ -175,18 +261,15 @@ impl Flows {
         self.heads.range(before(rank)..before(rank + 1))
     }
 
-    /// Records that a rank was served, or got a waiter while it had none (`starts`). Returns whether nothing was known of
-    /// it before.
-    pub(super) fn aged(&mut self, rank: i64, starts: bool, now: i64) -> bool {
-        if rank == 0 || rank >= CLASSES {
-            return false;
-        }
+    /// Records that a rank got its first waiter.
+    pub(super) fn starts(&mut self, rank: i64, now: i64) {
+        self.since[rank as usize] = Some(now);
+    }
+
+    /// Records that a rank was served.
+    pub(super) fn aged(&mut self, rank: i64, now: i64) {
         let since = &mut self.since[rank as usize];
-        let is_new = since.is_none();
-        if is_new || starts {
-            *since = Some(now);
-        }
-        is_new
+        *since = since.map(|_| now);
     }
 
     /// Returns since when a rank waits, if it has its turn before lower ranks.
@@ -195,28 +278,27 @@ impl Flows {
         self.since[rank as usize].filter(|since| *since > now || since.saturating_add(aging) <= now)
     }
 
-    /// Records since when a rank has waiters without a flow, before one joins them that may be served newest first.
-    /// `goes_on`: whether what is known holds. Returns whether nothing was known.
-    pub(super) fn joins(&mut self, rank: i64, goes_on: bool, now: i64) -> bool {
-        let waits = &mut self.waits[rank as usize];
-        // A time ahead of the clock is from before the clock was set back.
-        let begins = !goes_on || waits.is_none_or(|since| since > now);
-        if begins {
-            *waits = Some(now);
-        }
-        begins
+    /// Records that a rank gets its first waiter without a flow.
+    pub(super) fn joins(&mut self, rank: i64, now: i64) {
+        self.waits[rank as usize] = Some(now);
     }
 
-    /// Returns since when a rank has waiters without a flow, if that is known.
+    /// Returns since when a rank has waiters without a flow.
     pub(super) fn waits(&self, rank: i64) -> Option<i64> {
         self.waits[rank as usize]
     }
 
     /// Returns how far the tag of a flow is ahead of the virtual time.
     #[cfg(test)]
-    pub(super) fn tag_ahead(&self, rank: i64, number: i64) -> i64 {
+    pub(super) fn tag_ahead(&self, rank: i64, name: u128) -> i64 {
         let time = self.served[rank as usize].unwrap_or(0);
-        self.lines.get(&(rank, number)).map_or(-2, |line| (line.tag - time).max(-2))
+        self.lines.get(&(rank, name)).map_or(-2, |line| (line.tag - time).max(-2))
+    }
+
+    /// Returns how far the tag of those without a flow is ahead of the virtual time.
+    #[cfg(test)]
+    pub(super) fn others_ahead(&self, rank: i64) -> i64 {
+        self.others(rank) - self.served[rank as usize].unwrap_or(0)
     }
 
     /// Returns how many flows are known.

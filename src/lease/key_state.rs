@@ -5,11 +5,12 @@
 
 use hashbrown::HashMap;
 
-use super::kind::Holders;
+use super::kind::{At, Holders};
 use super::outcome::{Completing, Entered};
 use super::queue::Queue;
+use super::settings::{KeyLimit, Settings, Told};
 use super::token::Token;
-use crate::store::{Cell, News, Push};
+use crate::store::{Cell, News, Push, Refusal};
 
 /// The state of one key.
 #[derive(Clone, Debug, Default)]
@@ -100,12 +101,14 @@ impl<H: Holders> KeyState<H> {
         state.holders.used() > 0 || state.queue.has_places()
     }
 
-    /// Acquires a lease, or a place in the queue. `done`: whether an outcome leaves nothing to do. `Some(true)`:
-    /// for any caller; `Some(false)`: for callers that would have to wait; `None`: there is something to do.
+    /// Acquires a lease, or a place in the queue. `told`: what the caller says of what may change while it waits. `done`: whether
+    /// an outcome leaves nothing to do. `Some(true)`: for any caller; `Some(false)`: for callers that would have to wait; `None`:
+    /// there is something to do.
     pub(crate) fn acquire(
         &mut self,
         token: &Token,
         Terms { ttl, max_waiters, rank, placed }: Terms,
+        told: Option<&Told>,
         done: Option<bool>,
         now: i64,
         spans: Spans,
@@ -116,6 +119,14 @@ impl<H: Holders> KeyState<H> {
         }
         if done == Some(true) {
             return Standing::Done;
+        }
+        // Without waiters, its own settings apply.
+        let mut settings = Settings::default();
+        if self.queue.has_places()
+            && let Some(told) = told
+        {
+            self.queue.settings.take_over(told, now);
+            settings = self.queue.settings.clone();
         }
         if self.tombstones.get(token).is_some_and(|until| *until > now) {
             return Standing::Withdrawn;
@@ -139,22 +150,36 @@ impl<H: Holders> KeyState<H> {
             self.grant(now, spans);
             before = self.queue.ahead(rank);
         }
-        let order = || H::order(token);
+        let of = At { rank, settings: &settings, now };
         if before == 0
-            && self.queue.due(rank, order, now).is_none()
-            && let Some(fence) = self.holders.hold_if_it_fits(token, now + ttl, now, &self.queue)
+            && self.queue.due(rank, now).is_none()
+            && let Some(fence) = self.holders.hold_if_it_fits(token, now + ttl, of, &self.queue)
         {
             return Standing::Held { expiry: now + ttl, fence };
         }
         if done.is_some() {
             return Standing::Done;
         }
+        if H::is_closed(token, of) {
+            return Standing::Refused { soonest: 0, before };
+        }
+        let order = H::ORDERED.then(|| H::order(token));
         if H::counted(&self.queue, rank) >= max_waiters {
-            return Standing::Refused { soonest: self.holders.soonest(now), before };
+            let longest =
+                order.filter(|_| max_waiters > 0).and_then(|order| self.queue.longest(rank, &order));
+            let Some(last) = longest else {
+                return Standing::Refused { soonest: self.holders.soonest(now), before };
+            };
+            self.refuse(&last, Refusal::QueueFull);
+            before -= 1;
         }
         // An old tombstone is out of date, also after the clock was set back.
         self.tombstones.remove(token);
-        let (is_new, place) = self.queue.line_up(token.clone(), (rank, order()), now + spans.alive, now);
+        if !self.queue.has_places() {
+            self.queue.settings = Settings::default();
+            told.into_iter().for_each(|told| self.queue.settings.take_over(told, now));
+        }
+        let (is_new, place) = self.queue.line_up(token.clone(), (rank, order), now + spans.alive, now);
         // Waiters may leave before their first heartbeat, so this renews a queue that is never empty, at half of its
         // time: that is longer than a waiter counts as alive.
         if is_new || (self.kept_until - now) / 1000 < spans.tombstone / 2000 {
@@ -162,13 +187,26 @@ impl<H: Holders> KeyState<H> {
         }
         let soonest = self.holders.soonest(now);
         // It may come before one that does not fit, of another flow or of a lower class.
-        if H::ORDERED && self.holders.fits(token) {
+        if H::ORDERED && self.fits(token, rank, now) {
             self.grant(now, spans);
             if let Some((expiry, fence)) = self.holders.held(token, now) {
                 return Standing::Held { expiry, fence };
             }
         }
         Standing::Queued { soonest, before: place.filter(|_| placed).unwrap_or(before) }
+    }
+
+    /// Returns whether a waiter can hold.
+    fn fits(&self, token: &Token, rank: i64, now: i64) -> bool {
+        self.holders.fits(token, At { rank, settings: &self.queue.settings, now })
+    }
+
+    /// Removes a waiter, and tells it that it is refused.
+    fn refuse(&mut self, token: &Token, why: Refusal) {
+        self.queue.leave(token);
+        if let Some((_, id)) = token.waiter() {
+            self.pushes.push(Push { ids: vec![id], news: News::Refused(why) });
+        }
     }
 
     /// Releases the lease of a token, or its place in the queue. `withdrawn`: an acquire of the token that runs
@@ -186,6 +224,7 @@ impl<H: Holders> KeyState<H> {
             // A waiter may carry the value of the holder.
             self.queue.leave(token);
             self.tombstones.retain(|_, until| *until > now);
+            self.queue.forget_lapsed(spans.alive, now);
             self.tombstones.insert(token.clone(), now + spans.tombstone);
             self.keep(now, spans);
         }
@@ -220,18 +259,27 @@ impl<H: Holders> KeyState<H> {
     /// Renews a lease to at least `ttl` from now, and makes the next fence higher than `fence`. Returns its expiry.
     /// Returns `None` if the lease has ended: it never revives.
     pub(crate) fn renew(&mut self, token: &Token, ttl: i64, fence: i64, now: i64) -> Option<i64> {
-        self.sweep(now);
+        // What has lapsed concerns the waiters, which this does not look at.
+        self.drop_expired(now);
         let (expiry, _) = self.holders.held(token, now)?;
         self.holders.raise(fence, now);
         if expiry >= now + ttl {
+            self.holders.confirm(token);
             return Some(expiry);
         }
         self.holders.extend(token, now + ttl, now);
         Some(now + ttl)
     }
 
-    /// Marks waiters as alive. Returns when the next lease ends, and the state of each token.
-    pub(crate) fn heartbeat(&mut self, tokens: &[Token], now: i64, spans: Spans) -> (i64, Vec<Standing>) {
+    /// Marks waiters as alive. `limit`: what their process knows of the limit. Returns when the next lease ends, and the state of
+    /// each token.
+    pub(crate) fn heartbeat(
+        &mut self,
+        tokens: &[Token],
+        limit: Option<KeyLimit>,
+        now: i64,
+        spans: Spans,
+    ) -> (i64, Vec<Standing>) {
         self.sweep(now);
         let evicted = self.queue.is_evicted();
         for token in tokens {
@@ -241,6 +289,9 @@ impl<H: Holders> KeyState<H> {
             } else if self.queue.heartbeat(token, now + spans.alive) {
                 self.keep(now, spans);
             }
+        }
+        if self.queue.has_places() {
+            self.queue.settings.hear(limit, now);
         }
         self.grant(now, spans);
         let standing = |token: &Token| match self.holders.held(token, now) {
@@ -268,6 +319,15 @@ impl<H: Holders> KeyState<H> {
 
     /// Drops expired holders, and the queue and the tombstones once they have expired.
     pub(super) fn sweep(&mut self, now: i64) {
+        self.drop_expired(now);
+        for (token, expiry) in self.holders.lapsed() {
+            if let Some((process, _)) = token.waiter() {
+                self.queue.lapse(process, expiry);
+            }
+        }
+    }
+
+    fn drop_expired(&mut self, now: i64) {
         self.holders.sweep(now);
         if self.kept_until <= now && self.kept_until > 0 {
             self.queue = Queue::default();
@@ -282,23 +342,29 @@ impl<H: Holders> KeyState<H> {
     }
 
     /// Grants leases while the first waiter in the queue fits. A waiter that stopped sending heartbeats loses its
-    /// place when its turn comes.
+    /// place when its turn comes, and so does one whose process did not renew a grant since its last one. If the limit is 0,
+    /// waiters are refused.
     pub(super) fn grant(&mut self, now: i64, spans: Spans) {
         let mut turn = false;
         while !self.holders.is_full()
-            && let Some(token) = self.holders.head(&self.queue, &mut turn, now)
+            && let Some(token) = self.holders.head(&mut self.queue, &mut turn, now)
         {
-            let alive = self.queue.is_alive(&token, now);
-            if alive && !self.holders.fits(&token) {
-                return;
-            }
-            if !alive {
+            let rank = self.queue.rank_of(&token).unwrap_or(0);
+            if !self.queue.is_alive(&token, now) || self.queue.has_lapsed(&token, spans.alive, now) {
                 self.queue.leave(&token);
                 continue;
             }
-            self.queue.serve(&token, now);
+            if H::is_closed(&token, At { rank, settings: &self.queue.settings, now }) {
+                self.refuse(&token, Refusal::Closed);
+                continue;
+            }
+            if !self.fits(&token, rank, now) {
+                return;
+            }
+            self.queue.serve(&token, H::weight(&token), now);
             let expiry = now + token.ttl().map_or(spans.grant, |ttl| ttl.min(spans.grant));
             let fence = self.holders.hold(&token, expiry, now, &self.queue);
+            self.holders.granted(&token);
             if let Some((_, id)) = token.waiter() {
                 self.pushes.push(Push { ids: vec![id], news: News::Granted { expiry, fence } });
             }

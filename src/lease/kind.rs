@@ -5,6 +5,7 @@ use std::fmt;
 use super::flows::Order;
 use super::outcome::Outcome;
 use super::queue::Queue;
+use super::settings::Settings;
 use super::token::Token;
 use crate::store::Script;
 
@@ -75,6 +76,14 @@ macro_rules! scripts {
 }
 pub(crate) use scripts;
 
+/// Where a token that wants to hold stands: its rank, the settings that apply to it, and the time, µs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct At<'a> {
+    pub(crate) rank: i64,
+    pub(crate) settings: &'a Settings,
+    pub(crate) now: i64,
+}
+
 /// The holders of one key. Each operation begins with [`sweep`](Self::sweep). Times are in µs.
 pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     /// Whether tokens may have another [order](Self::order) than that of arrival.
@@ -96,7 +105,15 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     /// Returns until when a token holds, and its fence.
     fn held(&self, token: &Token, now: i64) -> Option<(i64, i64)>;
     /// Returns whether a token can hold in addition to the holders.
-    fn fits(&self, token: &Token) -> bool;
+    fn fits(&self, token: &Token, of: At<'_>) -> bool;
+    /// Returns whether the limit for a token is 0.
+    fn is_closed(_token: &Token, _of: At<'_>) -> bool {
+        false
+    }
+    /// Returns what a token weighs.
+    fn weight(_token: &Token) -> i64 {
+        1
+    }
     /// Returns whether no token can hold now.
     fn is_full(&self) -> bool {
         false
@@ -112,8 +129,16 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     /// Makes a token a holder. Returns its fence.
     fn hold(&mut self, token: &Token, expiry: i64, now: i64, queue: &Queue) -> i64;
     /// Makes a token a holder if it [fits](Self::fits). Returns its fence then.
-    fn hold_if_it_fits(&mut self, token: &Token, expiry: i64, now: i64, queue: &Queue) -> Option<i64> {
-        self.fits(token).then(|| self.hold(token, expiry, now, queue))
+    fn hold_if_it_fits(&mut self, token: &Token, expiry: i64, of: At<'_>, queue: &Queue) -> Option<i64> {
+        self.fits(token, of).then(|| self.hold(token, expiry, of.now, queue))
+    }
+    /// A holder was a waiter, and has to renew its lease before it expires.
+    fn granted(&mut self, _token: &Token) {}
+    /// It has renewed its lease.
+    fn confirm(&mut self, _token: &Token) {}
+    /// Returns the grants that were not renewed, and when they expired, since the last call.
+    fn lapsed(&mut self) -> Vec<(Token, i64)> {
+        Vec::new()
     }
     /// Sets the expiry of a holder's lease.
     fn extend(&mut self, token: &Token, expiry: i64, now: i64);
@@ -126,7 +151,7 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     fn soonest(&mut self, now: i64) -> i64;
     /// Returns the waiter that is served first. Once the second rank has its `turn`, all its waiters are served
     /// before the first rank.
-    fn head(&self, queue: &Queue, turn: &mut bool, now: i64) -> Option<Token>;
+    fn head(&self, queue: &mut Queue, turn: &mut bool, now: i64) -> Option<Token>;
     /// Returns until when the fence is kept, µs; 0: there is none.
     #[cfg(test)]
     fn fence_until(&self) -> i64 {

@@ -24,6 +24,7 @@ pub(crate) mod outcome;
 pub(crate) mod percent;
 pub(crate) mod perform;
 pub(crate) mod queue;
+pub(crate) mod settings;
 #[cfg(test)]
 mod simulation;
 pub(crate) mod snapshot;

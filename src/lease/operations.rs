@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::key_state::{KeyState, Spans, Standing, Terms, Was};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::outcome::{Look, Outcome};
+use super::settings::KeyLimit;
 use super::token::Token;
 use crate::store::{Arguments, Field, Fields, Garbled, Operation, Push, Repeat, Script};
 
@@ -37,7 +38,8 @@ impl<K: Kind> Scene<K> {
             Look::Meanwhile(found) => (Some(found), Some(false)),
             Look::Done(found) => (Some(found), Some(true)),
         };
-        let what = What::Acquired(state.acquire(token, terms, done, now, self.spans));
+        let told = query.and_then(K::Outcome::told);
+        let what = What::Acquired(state.acquire(token, terms, told, done, now, self.spans));
         // In memory, the cell pushes all messages.
         Answer { now, what, found, heard: Vec::new(), twice: false }
     }
@@ -133,6 +135,8 @@ pub(crate) struct Renew<K> {
 #[derive(Debug)]
 pub(crate) struct Heartbeat<K: Kind> {
     pub(crate) scene: Arc<Scene<K>>,
+    /// What this process knows of the limit of the key.
+    pub(crate) limit: Option<KeyLimit>,
     pub(crate) tokens: Vec<Token>,
 }
 
@@ -341,6 +345,7 @@ impl<K: Kind> Operation for Heartbeat<K> {
     }
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.text(self.limit.map(KeyLimit::text).unwrap_or_default().into());
         for token in &self.tokens {
             call.text(token.text());
         }
@@ -361,7 +366,7 @@ impl<K: Kind> Operation for Heartbeat<K> {
     }
 
     fn apply(self, state: &mut StateOf<K>, now: i64) -> Self::Reply {
-        let (soonest, each) = state.heartbeat(&self.tokens, now, self.scene.spans);
+        let (soonest, each) = state.heartbeat(&self.tokens, self.limit, now, self.scene.spans);
         Standings { now, soonest, each, granted: Vec::new() }
     }
 

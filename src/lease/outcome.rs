@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 
+use super::settings::Told;
 use crate::store::{Arguments, Field, Garbled};
 
 /// The outcomes of one kind. An acquire looks at them; a holder enters them. In Lua: `look` and `enter`.
@@ -29,6 +30,10 @@ pub(crate) trait Outcome<H>: fmt::Debug + Send + Sync + 'static {
     }
     /// Records when the store was asked (µs by its clock), for an acquire that has to ask again: the first time counts.
     fn asked_at(_query: &mut Self::Query, _now: i64) {}
+    /// Returns what an acquire tells the state of the key.
+    fn told(_query: &Self::Query) -> Option<&Told> {
+        None
+    }
     /// Writes the arguments that all runs of a call share.
     fn write_scope(scope: &Self::Scope, call: &mut Arguments<'_>);
     /// Writes the arguments of a look.

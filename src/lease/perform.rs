@@ -157,6 +157,7 @@ impl<K: Kind> Admission<K> {
             Told::Found(found) => Ok(Some(Got::Done(found))),
             Told::Failed(error) => Err(error),
             Told::Refused { left, before } => Err(self.refusal(ask, left, before)),
+            Told::Closed => Err(Busy { subject: ask.subject, why: Why::Closed, retry_after: None }.into()),
         }
     }
 
@@ -202,7 +203,8 @@ impl<K: Kind> Admission<K> {
     fn send_heartbeat(self: &Arc<Self>, key: Key, waiters: Vec<(u64, Token)>) {
         let (this, sent) = (Arc::clone(self), self.now());
         let (ids, tokens) = waiters.into_iter().unzip::<_, _, Vec<_>, _>();
-        let heartbeat = Heartbeat { scene: Arc::clone(&self.scene), tokens };
+        let limit = self.fleet_limit();
+        let heartbeat = Heartbeat { scene: Arc::clone(&self.scene), limit, tokens };
         self.heartbeat.send(None, key, heartbeat, move |answer| {
             this.handle(match answer {
                 Ok(Standings { now, soonest, each, .. }) => {
@@ -268,6 +270,7 @@ impl<K: Kind> Recipient for Admission<K> {
             News::Told(told) => {
                 K::Outcome::hear(&self.scene.scope, &told).map_or(Notice::Gone, Notice::Found)
             }
+            News::Refused(why) => Notice::Refused(why),
         };
         self.handle(Event::Pushed { id, news });
     }

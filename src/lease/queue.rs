@@ -6,13 +6,14 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use super::flows::{CLASSES, Flows, Order, RANKS};
+use super::settings::Settings;
 use super::token::Token;
 use crate::store::{News, Push};
 
 /// A rank, a line of it, and a ticket in that. Lower ones come first.
 type Place = (i64, i64, i64);
 
-/// The line of waiters without a flow. It is served before all others of its rank.
+/// The line of waiters without a flow.
 const NO_FLOW: i64 = -1;
 
 /// The waiters in the order of their scores.
@@ -22,8 +23,14 @@ pub(crate) struct Queue {
     waiters: HashMap<Token, Waiter>,
     /// How many places each rank has.
     counts: [i64; RANKS],
-    /// `None` until a waiter needs them.
+    /// How many of these have no flow.
+    others: [i64; RANKS],
+    /// `None` until there is a waiter.
     flows: Option<Box<Flows>>,
+    /// When a grant of a process expired that it had not renewed, µs.
+    lapsed: HashMap<u64, i64>,
+    /// What applies to all waiters.
+    pub(super) settings: Settings,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,47 +62,63 @@ impl Queue {
     }
 
     /// Returns the waiter that is served first: one of the lowest rank, or of a rank that has waited for too long.
-    pub(crate) fn first(&self, now: i64) -> Option<&Token> {
+    pub(crate) fn first(&mut self, now: i64) -> Option<Token> {
         let (&(lowest, ..), _) = self.places.first_key_value()?;
-        let (mut has_flow, mut first) = self.lowest(lowest)?;
-        let order = self.waiters.get(first)?.order;
-        if let Some(rank) = self.due(lowest, || order, now) {
-            (has_flow, first) = self.lowest(rank)?;
+        let rank = self.due(lowest, now).unwrap_or(lowest);
+        let (&(_, line, _), first) = self.range((rank, NO_FLOW, 0), (rank + 1, NO_FLOW, 0)).next()?;
+        let flows = self.flows.as_ref();
+        if line != NO_FLOW {
+            return Some(flows.and_then(|flows| flows.first(rank)).unwrap_or(first).clone());
         }
-        let rank = self.waiters.get(first)?.place.0;
-        if has_flow || !self.is_newest_first(rank, now) || !self.is_alive(first, now) {
-            // The first one is dropped if it stopped sending heartbeats: its turn may never come.
+        if rank >= CLASSES {
+            return Some(first.clone());
+        }
+        if let Some(head) = flows.and_then(|flows| flows.first_of_all(rank)) {
+            return Some(head.clone());
+        }
+        let first = first.clone();
+        if self.settings.newest() > 0
+            && flows.and_then(|flows| flows.waits(rank)).is_none_or(|since| since > now)
+        {
+            // It is from before the clock was set back.
+            self.flows().joins(rank, now);
+        }
+        // The first one is dropped if it stopped sending heartbeats: its turn may never come.
+        if !self.is_newest_first(rank, now) || !self.is_alive(&first, now) {
             return Some(first);
         }
-        Some(self.line(rank, NO_FLOW).next_back()?.1)
+        Some(self.line(rank, NO_FLOW).next_back()?.1.clone())
     }
 
-    /// Returns the waiter with the lowest score of a rank, and whether it has a flow.
-    fn lowest(&self, rank: i64) -> Option<(bool, &Token)> {
-        let (&(_, line, _), first) = self.range((rank, NO_FLOW, 0), (rank + 1, NO_FLOW, 0)).next()?;
-        let head = self.flows.as_ref().filter(|_| line != NO_FLOW).and_then(|flows| flows.first(rank));
-        Some((line != NO_FLOW, head.unwrap_or(first)))
-    }
-
-    /// Returns whether the newest waiter without a flow of a rank is served before the first one, by the setting of that.
+    /// Returns whether the newest waiter without a flow of a rank is served before the first one.
     fn is_newest_first(&self, rank: i64, now: i64) -> bool {
-        let after = self.newest(self.line(rank, NO_FLOW).next());
-        let since = self.flows.as_ref().and_then(|flows| flows.waits(rank));
-        after.zip(since).is_some_and(|(after, since)| since.saturating_add(after) <= now)
-    }
-
-    /// Returns the setting of a waiter that may be served newest first.
-    fn newest(&self, waiter: Option<(&Place, &Token)>) -> Option<i64> {
-        self.waiters.get(waiter?.1)?.order.newest
+        let (after, since) =
+            (self.settings.newest(), self.flows.as_ref().and_then(|flows| flows.waits(rank)));
+        after > 0 && since.is_some_and(|since| since <= now && since.saturating_add(after) <= now)
     }
 
     /// Returns the rank above this one that is served before it now, if one has waited for too long.
-    pub(crate) fn due(&self, rank: i64, order: impl FnOnce() -> Order, now: i64) -> Option<i64> {
-        let flows = self.flows.as_ref()?;
-        let aging = order().aging?;
+    pub(crate) fn due(&self, rank: i64, now: i64) -> Option<i64> {
+        let (flows, (aging, _)) = (self.flows.as_ref()?, self.settings.aging());
         let since = |rank: i64| Some((flows.is_due(rank, aging, now)?, rank));
         let waits = |rank: &i64| self.counts[*rank as usize] > 0;
         Some((rank + 1..CLASSES).filter(waits).filter_map(since).min()?.1)
+    }
+
+    /// Returns the last waiter of the longest line of a rank, for one whose line is empty: one of two or more.
+    pub(crate) fn longest(&self, rank: i64, order: &Order) -> Option<Token> {
+        let (others, flows) = (*self.others.get(rank as usize)?, self.flows.as_ref()?);
+        let is_empty = order.flow.map_or(others == 0, |flow| !flows.waits_for(rank, flow));
+        if rank >= CLASSES || !is_empty {
+            return None;
+        }
+        let longest = flows.longest(rank);
+        let line = match longest {
+            _ if others > 1 && longest.is_none_or(|(length, _)| others >= length) => NO_FLOW,
+            Some((_, number)) => number,
+            None => return None,
+        };
+        Some(self.line(rank, line).next_back()?.1.clone())
     }
 
     /// Returns whether a token has a place in the queue.
@@ -118,7 +141,7 @@ impl Queue {
     #[cfg(test)]
     pub(crate) fn evict(&mut self) {
         self.places.clear();
-        (self.counts, self.flows) = Default::default();
+        (self.counts, self.others, self.flows, self.settings) = Default::default();
     }
 
     /// Returns since when a rank has waiters, if that is known.
@@ -129,10 +152,17 @@ impl Queue {
 
     /// Returns how far the tag of a flow is ahead of the virtual time; -2: nothing is known of it, or its turn is over.
     #[cfg(test)]
-    pub(crate) fn tag_ahead(&self, rank: i64, flow: i64) -> i64 {
+    pub(crate) fn tag_ahead(&self, rank: i64, flow: u128) -> i64 {
         // Where no flow of the rank has a waiter, all is forgotten with the next one.
         let has_flows = self.range((rank, 0, 0), (rank + 1, NO_FLOW, 0)).next().is_some();
         self.flows.as_ref().filter(|_| has_flows).map_or(-2, |flows| flows.tag_ahead(rank, flow))
+    }
+
+    /// The same of those without a flow.
+    #[cfg(test)]
+    pub(crate) fn others_ahead(&self, rank: i64) -> i64 {
+        let has_flows = self.range((rank, 0, 0), (rank + 1, NO_FLOW, 0)).next().is_some();
+        self.flows.as_ref().filter(|_| has_flows).map_or(-2, |flows| flows.others_ahead(rank))
     }
 
     #[cfg(test)]
@@ -175,36 +205,44 @@ impl Queue {
     pub(crate) fn line_up(
         &mut self,
         token: Token,
-        (rank, order): (i64, Order),
+        (rank, order): (i64, Option<Order>),
         until: i64,
         now: i64,
     ) -> (bool, Option<i64>) {
         let rank = rank.clamp(0, RANKS as i64 - 1);
-        let ahead = self.ahead(rank);
-        let starts = self.counts[rank as usize] == 0;
-        let aged = order.aging.is_some() && (self.flows().aged(rank, starts, now) || starts);
-        let line = order.flow.map_or(NO_FLOW, |flow| flow.number);
-        let joins = order.newest.is_some() && {
-            let mut line = self.line(rank, NO_FLOW);
-            // Waiters without this setting record nothing.
-            let goes_on =
-                self.newest(line.clone().next()).or_else(|| self.newest(line.next_back())).is_some();
-            self.flows().joins(rank, goes_on, now)
+        if self.places.is_empty() {
+            self.flows = None;
+        }
+        let (ahead, of_rank) = (self.ahead(rank), rank as usize);
+        let lower = if rank > 0 { self.ahead(rank - 1) } else { 0 };
+        let is_ordered = order.is_some() && rank < CLASSES;
+        if self.counts[of_rank] == 0 && is_ordered {
+            self.flows().starts(rank, now);
+        }
+        self.counts[of_rank] += 1;
+        let order = order.unwrap_or_default();
+        let (line, begins, place) = match order.flow.filter(|_| is_ordered) {
+            Some(flow) => {
+                let added = self.flows().add(rank, flow, &token);
+                // At most as many of each flow as of its own, after all of lower ranks.
+                let place = ahead.min(lower + (added.before + 1) * added.flows - 1);
+                (added.line, added.begins, Some(place))
+            }
+            None => {
+                let begins = self.others[of_rank] == 0;
+                self.others[of_rank] += 1;
+                if begins && is_ordered {
+                    self.flows().joins(rank, now);
+                }
+                let is_first = !begins && is_ordered && self.is_newest_first(rank, now);
+                (NO_FLOW, begins, is_first.then_some(lower))
+            }
         };
         let last = self.line(rank, line).next_back().map(|((.., ticket), _)| *ticket);
-        let place = (rank, line, last.map_or(0, |ticket| ticket + 1));
-        self.places.insert(place, token.clone());
-        self.waiters.insert(token.clone(), Waiter { until, place, order });
-        self.counts[rank as usize] += 1;
-        let lower = if rank > 0 { self.ahead(rank - 1) } else { 0 };
-        let Some(flow) = order.flow else {
-            let is_first = order.newest.is_some() && !joins && self.is_newest_first(rank, now);
-            return (last.is_none() || aged || joins, is_first.then_some(lower));
-        };
-        let (flows, before, begins) = self.flows().add(rank, flow, &token);
-        // At most as many of each flow as of its own, after all of lower ranks.
-        let place = ahead.min(lower + (before + 1) * flows - 1);
-        (aged || begins, Some(place))
+        let place_of = (rank, line, last.map_or(0, |ticket| ticket + 1));
+        self.places.insert(place_of, token.clone());
+        self.waiters.insert(token, Waiter { until, place: place_of, order });
+        (begins, place)
     }
 
     /// Marks a token as alive. Returns whether it waits.
@@ -217,17 +255,47 @@ impl Queue {
         self.waiters.get(token).is_some_and(|waiter| waiter.until > now)
     }
 
+    /// A grant of a process has expired, and was not renewed. Until its next heartbeat, a waiter of it counts as dead.
+    pub(crate) fn lapse(&mut self, process: u64, expiry: i64) {
+        if self.has_places() {
+            let last = self.lapsed.entry(process).or_insert(expiry);
+            *last = expiry.max(*last);
+        }
+    }
+
+    /// Forgets what is out of date.
+    pub(crate) fn forget_lapsed(&mut self, alive: i64, now: i64) {
+        self.lapsed.retain(|_, last| *last + alive > now);
+    }
+
+    /// Returns whether a grant of its process has expired since the last heartbeat of a waiter, which counts for `alive` µs.
+    pub(crate) fn has_lapsed(&self, token: &Token, alive: i64, now: i64) -> bool {
+        if self.lapsed.is_empty() {
+            return false;
+        }
+        // A time ahead of the clock is from before the clock was set back.
+        let last =
+            token.waiter().and_then(|(process, _)| self.lapsed.get(&process)).filter(|last| **last <= now);
+        last.zip(self.waiters.get(token)).is_some_and(|(last, waiter)| waiter.until <= last + alive)
+    }
+
     /// Removes a token. Returns until when it counted as alive, if it waited.
     pub(crate) fn leave(&mut self, token: &Token) -> Option<i64> {
         self.remove(token, None)
     }
 
-    /// Removes a token that is granted a lease.
-    pub(crate) fn serve(&mut self, token: &Token, now: i64) {
-        self.remove(token, Some(now));
+    /// Removes a token of this weight that is granted a lease.
+    pub(crate) fn serve(&mut self, token: &Token, weight: i64, now: i64) {
+        self.remove(token, Some((now, weight)));
     }
 
-    fn remove(&mut self, token: &Token, served: Option<i64>) -> Option<i64> {
+    /// Returns the rank of a waiter.
+    pub(crate) fn rank_of(&self, token: &Token) -> Option<i64> {
+        self.waiters.get(token).map(|waiter| waiter.place.0)
+    }
+
+    /// `served`: when it is granted a lease, and its weight.
+    fn remove(&mut self, token: &Token, served: Option<(i64, i64)>) -> Option<i64> {
         let Waiter { until, place, order } = self.waiters.remove(token)?;
         // Another waiter may have its place after an eviction.
         if self.places.get(&place).is_none_or(|other| *other != *token) {
@@ -235,23 +303,35 @@ impl Queue {
         }
         self.places.remove(&place);
         let (rank, line, _) = place;
+        let is_several = self.counts.iter().sum::<i64>() > self.counts[rank as usize];
         self.counts[rank as usize] -= 1;
-        if let (Some(now), Some(_)) = (served, order.aging) {
-            self.flows().aged(rank, true, now);
+        let served = served.filter(|_| rank < CLASSES);
+        if let (Some((now, _)), Some(flows)) = (served, &mut self.flows)
+            && (is_several || self.settings.aging().1)
+        {
+            flows.aged(rank, now);
         }
-        if let Some(flow) = order.flow {
-            let next = self.line(rank, line).next().map(|(next, token)| (*next > place, token.clone()));
-            if served.is_some() {
-                self.flows().serve(rank, flow, next.map(|(_, next)| next));
-                return Some(until);
+        let Some(flow) = order.flow.filter(|_| line != NO_FLOW) else {
+            self.others[rank as usize] -= 1;
+            if let (Some((_, weight)), Some(flows)) = (served, &mut self.flows) {
+                flows.serve_other(rank, weight);
             }
-            let cost = |token: &Token| Some(self.waiters.get(token)?.order.flow?.cost);
-            let next = next.map(|(was_first, next)| {
-                let cost = cost(&next).filter(|_| was_first);
-                (next, cost)
-            });
-            self.flows().leave(rank, flow, next);
+            return Some(until);
+        };
+        let of = |token: &Token| self.waiters.get(token)?.order.flow;
+        let mut behind = self.line(rank, line);
+        let next = behind.next().map(|(next, token)| (*next > place, token.clone()));
+        if served.is_some() {
+            let newest = behind.next_back().map(|(_, token)| token).or(next.as_ref().map(|(_, next)| next));
+            let share = newest.and_then(of).map_or(flow.share, |flow| flow.share);
+            self.flows().serve(rank, flow, next.map(|(_, next)| next), share);
+            return Some(until);
         }
+        let next = next.map(|(was_first, next)| {
+            let of = of(&next).filter(|_| was_first);
+            (next, of)
+        });
+        self.flows().leave(rank, flow, next);
         Some(until)
     }
 

@@ -1,7 +1,7 @@
 //! The readers or the writer of a lock in the in-memory store. It does the same as `lua/lib/rw_lock.lua`.
 
 use crate::lease::ends::Ends;
-use crate::lease::kind::{Holders, Kind, Scripts, scripts};
+use crate::lease::kind::{At, Holders, Kind, Scripts, scripts};
 use crate::lease::queue::Queue;
 use crate::lease::token::{Ending, Token};
 
@@ -63,7 +63,7 @@ impl Holders for RwHolders {
         Some((self.ends.get(token)?, self.fence))
     }
 
-    fn fits(&self, token: &Token) -> bool {
+    fn fits(&self, token: &Token, _: At<'_>) -> bool {
         let holder = self.ends.any();
         holder.is_none_or(|holder| writes(token).is_none() && holder.ending() == token.ending())
     }
@@ -83,6 +83,18 @@ impl Holders for RwHolders {
         self.fence
     }
 
+    fn granted(&mut self, token: &Token) {
+        self.ends.granted(token);
+    }
+
+    fn confirm(&mut self, token: &Token) {
+        self.ends.confirm(token);
+    }
+
+    fn lapsed(&mut self) -> Vec<(Token, i64)> {
+        self.ends.lapsed()
+    }
+
     fn extend(&mut self, token: &Token, expiry: i64, now: i64) {
         if writes(token).is_some() {
             self.fence_until = token.kept_until(expiry, now);
@@ -98,9 +110,9 @@ impl Holders for RwHolders {
         self.ends.soonest(now)
     }
 
-    fn head(&self, queue: &Queue, turn: &mut bool, now: i64) -> Option<Token> {
+    fn head(&self, queue: &mut Queue, turn: &mut bool, now: i64) -> Option<Token> {
         let (Some(first), Some(second)) = (queue.first_of(0), queue.first_of(1)) else {
-            return queue.first(now).cloned();
+            return queue.first(now);
         };
         let Some(most) = writes(first) else { return Some(first.clone()) };
         *turn |= self.row >= most;

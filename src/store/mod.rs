@@ -46,7 +46,7 @@ pub(crate) use self::key::{
 pub(crate) use self::known_keys::KnownKeys;
 pub(crate) use self::listing::{Found, Listing};
 pub(crate) use self::namespace::{Client, Namespace, OperationFuture};
-pub(crate) use self::notifier::{ALL, Ids, Link, Listener, News, Notifier, Push, Recipient, hex};
+pub(crate) use self::notifier::{ALL, Ids, Link, Listener, News, Notifier, Push, Recipient, Refusal, hex};
 pub(crate) use self::operation::{
     Arguments, Cell, END, Field, Fields, Garbled, Operation, Repeat, Script, lua, packed, script,
 };

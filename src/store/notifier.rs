@@ -33,11 +33,22 @@ pub(crate) enum News {
     Gone,
     /// The waiter left the queue. The bytes are its final answer.
     Told(Arc<[u8]>),
+    /// The waiter lost its place, and is refused.
+    Refused(Refusal),
+}
+
+/// Why a waiter is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The queue is full, and its line was the longest.
+    QueueFull,
+    /// The limit is 0.
+    Closed,
 }
 
 impl Push {
     /// Parses `expiry fence ids…`, optionally followed by a line break and the bytes of [`News::Told`]. An `expiry`
-    /// of 0 means that nothing was granted. The ids are hexadecimal, as in tokens. Whoever may publish can send anything:
+    /// of 0 means that nothing was granted, and its fence then says why: 1 and 2 are refusals. The ids are hexadecimal, as in tokens. Whoever may publish can send anything:
     /// numbers that are not times and fences are not read.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let mut lines = text.splitn(2, |byte| *byte == b'\n');
@@ -48,7 +59,11 @@ impl Push {
         let ids: Vec<_> =
             words.map(|id| Some(hex(id).filter(|(_, rest)| rest.is_empty())?.0)).collect::<Option<_>>()?;
         let news = match (expiry, lines.next()) {
-            (0, None) => News::Gone,
+            (0, None) => match fence {
+                1 => News::Refused(Refusal::QueueFull),
+                2 => News::Refused(Refusal::Closed),
+                _ => News::Gone,
+            },
             (0, Some(told)) => News::Told(told.into()),
             _ => News::Granted { expiry, fence },
         };
@@ -235,6 +250,9 @@ mod tests {
         let push = |ids: &[u64], news| Some(Push { ids: ids.to_vec(), news });
         assert_eq!(Push::parse(b"77 3 5"), push(&[5], News::Granted { expiry: 77, fence: 3 }));
         assert_eq!(Push::parse(b"0 0 5 6"), push(&[5, 6], News::Gone));
+        assert_eq!(Push::parse(b"0 1 5"), push(&[5], News::Refused(Refusal::QueueFull)));
+        assert_eq!(Push::parse(b"0 2 5 6"), push(&[5, 6], News::Refused(Refusal::Closed)));
+        assert_eq!(Push::parse(b"0 3 5"), push(&[5], News::Gone));
         assert_eq!(Push::parse(b"0 0 5 6\na\nb"), push(&[5, 6], News::Told(b"a\nb"[..].into())));
         assert_eq!(Push::parse(b"0 0 10 ffffffffffffffff"), push(&[16, u64::MAX], News::Gone));
         for nonsense in

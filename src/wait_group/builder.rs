@@ -177,9 +177,11 @@ impl WaitGroupBuilder {
         let namespace = Namespace::new(store, name)?;
         let counts = telemetry::Leases::new("permit", name);
         let leases = Leases::shared(store, name, || namespace, self.options, counts);
+        leases.admission.follow_limit(name);
         let decisions = Decisions::new("wait_group", name);
         let (wait, queueing, turn) = (self.wait, Arc::new(self.queueing), Turn::new());
-        Ok(WaitGroup { leases, name: name.into(), decisions, limit, wait, queueing, turn })
+        let (rules, most) = (queueing.rules(), limit);
+        Ok(WaitGroup { leases, name: name.into(), decisions, limit, most, wait, queueing, rules, turn })
     }
 }
 

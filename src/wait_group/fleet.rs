@@ -1,16 +1,25 @@
 //! Limits that are changed for the whole fleet.
 
-use super::builder::check_limit;
-use crate::Error;
-use crate::fleet::{FleetSetting, Sealed};
+use crate::fleet::{FleetSetting, Hook, Sealed};
+use crate::lease::settings::FleetSet;
+use crate::{Error, Store};
 
 /// The limit of a [`WaitGroup`](crate::WaitGroup), changed for the whole fleet without a deployment. See
 /// [`fleet`](crate::fleet).
 ///
-/// A lower limit takes no permit from its holder. New permits are granted when those held are fewer than the limit.
+/// Once a version is set, it is the limit of the `WaitGroup` of the same name in the same store, instead of the limits of that
+/// and of [adaptive](crate::ConcurrencyLimitLayer::adaptive) ones. A limit that is [chosen](crate::ConcurrencyLimitLayer::limit)
+/// for a request counts where it is lower. The limit is read at each grant: it also applies to the callers that wait, and
+/// processes without a handle follow it as long as callers of a process with one wait for the same key.
+///
+/// A process follows it as long as it has a handle.
+///
+/// A lower limit takes no permit from its holder. New permits are granted when those held are fewer than the limit. A caller
+/// whose weight is above a limit that was lowered gets its permit when no other is held. By a limit of 0 no permit is granted,
+/// and all callers are refused, also those that wait.
 ///
 /// ```
-/// use tower_distributed::{ConcurrencyLimitLayer, Store, WaitGroup};
+/// use tower_distributed::{Store, WaitGroup};
 /// use tower_distributed::wait_group::FleetLimit;
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
@@ -20,11 +29,11 @@ use crate::fleet::{FleetSetting, Sealed};
 ///
 /// let held = exports.add("acme").await?;
 /// limit.set(2_u32, "ann").await?;
-/// let second = exports.with_limit(limit.current())?.try_add("acme").await?;
+/// let second = exports.try_add("acme").await?;
 ///
-/// let layer = ConcurrencyLimitLayer::new(exports, |request: &String| request.clone())
-///     .limit(move |_: &String| Some(limit.current()));
-/// # let _: ConcurrencyLimitLayer<_> = layer;
+/// limit.set(0_u32, "ann").await?; // the exports have to stop
+/// let error = exports.add("acme").await.unwrap_err();
+/// assert!(error.is_refused() && error.to_string() == "no permit: the limit is 0");
 /// # drop((held, second));
 /// # Ok(()) }
 /// ```
@@ -34,11 +43,15 @@ impl Sealed for u32 {
     const NAME: &'static str = "limit";
     const PARTS: &'static [&'static str] = &["setting:limit"];
 
+    fn hook(store: &Store, name: &str) -> Option<Hook<Self>> {
+        let fleet = FleetSet::of(store, name);
+        Some(Box::new(move |version, limit| {
+            fleet.set(i64::try_from(version).unwrap_or(i64::MAX), limit.map(i64::from));
+        }))
+    }
+
     fn parse(text: &str) -> Result<Self, Error> {
-        let limit = text
-            .parse()
-            .map_err(|_| Error::invalid(format!("a limit must be a whole number, is {text:?}")))?;
-        check_limit(limit)
+        text.parse().map_err(|_| Error::invalid(format!("a limit must be a whole number, is {text:?}")))
     }
 
     fn text(&self) -> Result<String, Error> {

@@ -1,16 +1,15 @@
 //! The holders of permits in the in-memory store. It does the same as `lua/lib/permits.lua`.
 
 use crate::lease::ends::Ends;
+use std::convert::Infallible;
+
 use crate::lease::flows::{Flow, Order};
-use crate::lease::kind::{Holders, Kind, Scripts, scripts};
+use crate::lease::kind::{At, Holders, Kind, Scripts, scripts};
+use crate::lease::outcome::{Completing, Entered, Look, Outcome};
 use crate::lease::queue::Queue;
+use crate::lease::settings::Told;
 use crate::lease::token::{Ending, Token};
-
-/// The number of flows that are told apart.
-pub(super) const MOST_FLOWS: i64 = 1 << 22;
-
-/// The highest cost, and the longest aging and `newest` in µs. Higher ones count as these.
-pub(super) const MOST: i64 = 1 << 42;
+use crate::store::{Arguments, Field, Garbled};
 
 /// The rank of tokens that wait until no permit is held.
 pub(super) const IDLE: i64 = 8;
@@ -21,10 +20,11 @@ pub(crate) enum Permits {}
 
 impl Kind for Permits {
     type Holders = PermitHolders;
-    type Outcome = ();
+    type Outcome = Tells;
     const PARTS: &'static [&'static str] =
         &["permits:holders", "permits:flows", "permits:waiters", "permits:beats"];
-    const SCRIPTS: Scripts = scripts!("lib/quick_permits"; "lib/permits", "lib/flows", "lib/turns");
+    const SCRIPTS: Scripts =
+        scripts!("lib/quick_permits"; "lib/permits", "lib/settings", "lib/flows", "lib/turns");
     const FENCED: bool = false;
 
     fn usual_fence(_: i64) -> i64 {
@@ -37,6 +37,50 @@ impl Kind for Permits {
 
     fn is_exclusive(_: &Token) -> bool {
         false
+    }
+}
+
+/// Permits keep no outcomes. Each acquire tells the settings that may change while it waits.
+#[derive(Clone, Debug)]
+pub(crate) enum Tells {}
+
+impl Outcome<PermitHolders> for Tells {
+    const KEPT: bool = false;
+    type Scope = ();
+    type Query = Told;
+    type Found = Infallible;
+    type Entry = Infallible;
+
+    fn told(query: &Told) -> Option<&Told> {
+        Some(query)
+    }
+
+    fn write_scope((): &(), _: &mut Arguments<'_>) {}
+
+    fn write_query(query: &Told, call: &mut Arguments<'_>) {
+        call.text(query.text().into());
+    }
+
+    fn write_entry(entry: &Infallible, _: &mut Arguments<'_>) {
+        match *entry {}
+    }
+
+    fn decode(_: Field<'_>) -> Result<Infallible, Garbled> {
+        Err(Garbled("the script replied with an outcome for permits, which keep none"))
+    }
+
+    fn look(_: &PermitHolders, (): &(), _: &Told, _: bool, _: i64) -> Look<Infallible> {
+        Look::Open(None)
+    }
+
+    fn enter(
+        _: &mut PermitHolders,
+        (): &(),
+        entry: &Infallible,
+        _: Completing,
+        _: i64,
+    ) -> Result<Entered, Infallible> {
+        match *entry {}
     }
 }
 
@@ -62,28 +106,30 @@ pub(super) fn size(token: &Token) -> Option<(i64, i64)> {
     (nth == 1 && digits > 0).then_some((numbers[0], numbers[1]))
 }
 
-/// The place in the queue that a token asks for: what is behind its limit.
+/// What is behind the limit of a token.
 fn order(token: &Token) -> Order {
     let ending = token.ending().err();
     let Some(text) = ending.and_then(|ending| ending.splitn(3, '/').nth(2)) else { return Order::default() };
     let mut parts = text.split('.');
-    let (Some(number), Some(cost), Some(aging), newest, None) =
-        (parts.next(), parts.next(), parts.next(), parts.next().unwrap_or_default(), parts.next())
+    let (Some(name), Some(share), Some(reserve), Some(bound), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next(), parts.next())
     else {
         return Order::default();
     };
     let is_hex = |text: &&str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if ![number, cost, aging, newest].iter().all(is_hex) {
+    if ![name, share, reserve, bound].iter().all(is_hex) {
         return Order::default();
     }
-    let read = |text: &str, most: i64| {
-        let number = i64::from_str_radix(text, 16).map(|number| number.min(most));
-        (!text.is_empty()).then(|| number.unwrap_or(most))
-    };
-    let (number, cost) = (read(number, MOST_FLOWS - 1), read(cost, MOST));
-    let flow = number.zip(cost).map(|(number, cost)| Flow { number, cost: cost.max(1) });
-    let newest = read(newest, MOST).filter(|_| flow.is_none());
-    Order { flow, aging: read(aging, MOST), newest }
+    let read = |text: &str| i64::from_str_radix(text, 16).unwrap_or(i64::MAX);
+    let name = u128::from_str_radix(name, 16).ok().filter(|_| name.len() <= 32 && !share.is_empty());
+    let weight = size(token).map_or(1, |(weight, _)| weight);
+    let flow = name.map(|name| Flow { name, share: read(share).max(1), weight });
+    let number = |text: &str| (!text.is_empty()).then(|| read(text).min(u32::MAX.into()));
+    Order { flow, reserve: number(reserve).unwrap_or(0), bound: number(bound) }
+}
+
+fn limit_for(token: &Token, limit: i64, At { rank, settings, now }: At<'_>) -> i64 {
+    settings.limit_for(&order(token), rank, limit, now)
 }
 
 #[derive(Clone, Debug, Default)]
@@ -116,8 +162,23 @@ impl Holders for PermitHolders {
         self.0.get(token).map(|expiry| (expiry, 0))
     }
 
-    fn fits(&self, token: &Token) -> bool {
-        size(token).map_or(self.used() == 0, |(weight, limit)| self.used() + weight <= limit)
+    fn fits(&self, token: &Token, of: At<'_>) -> bool {
+        match size(token) {
+            None => self.used() == 0,
+            // What is heavier than the limit holds alone.
+            Some((weight, limit)) => {
+                let limit = limit_for(token, limit, of);
+                limit > 0 && (self.used() == 0 || self.used() + weight <= limit)
+            }
+        }
+    }
+
+    fn is_closed(token: &Token, of: At<'_>) -> bool {
+        size(token).is_some_and(|(_, limit)| limit_for(token, limit, of) == 0)
+    }
+
+    fn weight(token: &Token) -> i64 {
+        Permits::weight(token)
     }
 
     fn counted(queue: &Queue, rank: i64) -> i64 {
@@ -136,10 +197,16 @@ impl Holders for PermitHolders {
         0
     }
 
-    fn hold_if_it_fits(&mut self, token: &Token, expiry: i64, _: i64, _: &Queue) -> Option<i64> {
-        // Reads the token once.
-        let Some((weight, limit)) = size(token) else { return (self.used() == 0).then_some(0) };
-        (self.used() + weight <= limit).then(|| self.0.insert(token, expiry, weight)).map(|()| 0)
+    fn granted(&mut self, token: &Token) {
+        self.0.granted(token);
+    }
+
+    fn confirm(&mut self, token: &Token) {
+        self.0.confirm(token);
+    }
+
+    fn lapsed(&mut self) -> Vec<(Token, i64)> {
+        self.0.lapsed()
     }
 
     fn extend(&mut self, token: &Token, expiry: i64, _: i64) {
@@ -154,8 +221,8 @@ impl Holders for PermitHolders {
         self.0.soonest(now)
     }
 
-    fn head(&self, queue: &Queue, _: &mut bool, now: i64) -> Option<Token> {
-        queue.first(now).cloned()
+    fn head(&self, queue: &mut Queue, _: &mut bool, now: i64) -> Option<Token> {
+        queue.first(now)
     }
 
     fn is_idle(&self, now: i64) -> bool {

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::CallLimit;
 use super::adaptive::{AdaptiveLimits, Client};
 use crate::fleet::Replicas;
 use crate::lease::Wait;
 use crate::lease::layer::{
     Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, Unobserved, UntilResponse, acquire,
 };
+use crate::lease::settings::{KeyLimit, Source as LimitSource};
 use crate::middleware::Choose;
 use crate::middleware::away::Away;
 use crate::setters::setters;
@@ -101,10 +103,10 @@ setters! { ConcurrencyLimitLayer<Req, H, R, A>:
         => provide.from.weight = Some(Arc::new(weight));
 
     /// Sets the limit for a request, with a closure from `&Req` to `Option<u32>`. A limit that is changed for the whole
-    /// fleet comes from [`FleetLimit`](super::FleetLimit). Default, and for `None`: the
+    /// fleet comes from [`FleetLimit`](super::FleetLimit), and counts where it is lower. Default, and for `None`: the
     /// limit of the WaitGroup.
     ///
-    /// A limit of 0 refuses the request as [`Invalid`](crate::RefusalKind::Invalid).
+    /// It bounds this request alone. A limit of 0 refuses the request as [`Limited`](crate::RefusalKind::Limited).
     #[must_use]
     fn limit(limit: impl Fn(&Req) -> Option<u32> + Send + Sync + 'static)
         => provide.from.limit = Some(Arc::new(limit));
@@ -181,22 +183,30 @@ impl<Req, A> Provide<Req> for RequestPermits<Req, A> {
             return Acquiring::Ready(Ok(None));
         }
         let limit = self.limit.as_ref().and_then(|limit| limit(request));
-        let limit = limit.unwrap_or_else(|| self.source.most());
         let turn = self.turn.as_ref().map_or(self.source.group.turn, |turn| turn(request));
         acquire(&self.source, key, (weight, limit, turn), max_wait)
     }
 }
 
 impl Source {
-    /// The limit of a request for which none is chosen.
-    fn most(&self) -> u32 {
-        if self.adaptive.is_some() { u32::MAX } else { self.group.limit() }
+    /// The weight and the limit of a request, for which a limit may be chosen: that of the fleet, else the adaptive one, else that of
+    /// the WaitGroup.
+    async fn limit(&self, key: &Key, weight: u32, chosen: Option<u32>) -> (u32, CallLimit) {
+        let limit = self.group.limit_of_call(chosen);
+        let (Some(adaptive), None) = (&self.adaptive, limit.of_key.and_then(|of_key| of_key.limit)) else {
+            return (weight, limit);
+        };
+        let most = chosen.unwrap_or(u32::MAX);
+        let (weight, adapted) = adaptive.bounded(key, weight, most).await;
+        let of_key = KeyLimit { source: LimitSource::Adaptive, version: 0, limit: Some(adapted.into()) };
+        let of_key = (adapted < most).then_some(of_key);
+        (weight, CallLimit { limit: adapted, chosen, of_key })
     }
 }
 
 impl Acquire for Source {
-    /// The weight, the limit and the turn.
-    type Asked = (u32, u32, Turn);
+    /// The weight, the limit that is chosen, and the turn.
+    type Asked = (u32, Option<u32>, Turn);
     type Granted = Lease;
 
     fn decisions(&self) -> &Decisions {
@@ -210,20 +220,21 @@ impl Acquire for Source {
     async fn acquire(
         &self,
         key: Key,
-        (weight, limit, turn): (u32, u32, Turn),
+        (weight, chosen, turn): (u32, Option<u32>, Turn),
         max_wait: Option<Duration>,
     ) -> Acquired<Lease> {
-        let (weight, limit) = match &self.adaptive {
-            Some(adaptive) => adaptive.bounded(&key, weight, limit).await,
-            None => (weight, limit),
-        };
+        let (weight, limit) = self.limit(&key, weight, chosen).await;
         let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..self.group.wait });
         let asked = self.group.acquire(key.clone(), weight, limit, wait, turn).await;
         let local = |(replicas, local): (Replicas, WaitGroup), outage| async move {
-            let share = (limit / replicas.most()).max(1);
-            let asked = local.acquire(key, weight, share, wait, turn).await;
+            let replicas = replicas.most();
+            let share = if limit.limit == 0 { 0 } else { (limit.limit / replicas).max(1) };
             // A request that is too heavy for the share only is refused because of the outage.
-            asked.map_err(|refusal| if refusal.is_exceeds_limit() { outage } else { refusal })
+            if weight > share && share > 0 {
+                return Err(outage);
+            }
+            let limit = CallLimit { limit: share, chosen: None, of_key: None };
+            local.share(replicas).acquire(key, weight, limit, wait, turn).await
         };
         let settled = self.away.settle(asked, local).await;
         let lease = self.decisions().settle(settled)?;

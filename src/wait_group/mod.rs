@@ -8,6 +8,7 @@ mod id;
 mod layer;
 mod turn;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,15 +16,15 @@ use std::time::Duration;
 pub use self::adaptive::WatchedBody;
 pub use self::adaptive::{Adaptive, AdaptiveState, Classify, HttpSignals, Signal};
 pub use self::builder::WaitGroupBuilder;
-use self::builder::check_limit;
 pub use self::fleet::FleetLimit;
 use self::holders::Permits;
 pub use self::id::PermitId;
 pub use self::layer::ConcurrencyLimitLayer;
 use self::turn::Queueing;
 pub use self::turn::Turn;
-use crate::error::Subject;
+use crate::error::{Busy, Subject, Why};
 use crate::fleet::Replicas;
+use crate::lease::settings::{KeyLimit, Rules, Told};
 use crate::lease::token::Suffix;
 use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
 use crate::setters::in_range;
@@ -66,9 +67,22 @@ pub struct WaitGroup {
     name: Arc<str>,
     decisions: Decisions,
     limit: u32,
+    /// The limit with which it was built.
+    most: u32,
     wait: Wait,
     queueing: Arc<Queueing>,
+    rules: Arc<Rules>,
     turn: Turn,
+}
+
+/// The limit of a call.
+#[derive(Clone, Copy, Debug)]
+struct CallLimit {
+    limit: u32,
+    /// The limit that was chosen for this call alone.
+    chosen: Option<u32>,
+    /// The limit for all waiters of the key.
+    of_key: Option<KeyLimit>,
 }
 
 impl WaitGroup {
@@ -90,11 +104,14 @@ impl WaitGroup {
 
     /// Returns the same permits with another limit, for example the limit of a customer's plan.
     ///
+    /// By a limit of 0, all calls are refused. Each caller that waits has the limit with which it called, unless the fleet [sets
+    /// one](FleetLimit).
+    ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if the limit is 0.
+    /// None at present.
     pub fn with_limit(&self, limit: u32) -> Result<Self, Error> {
-        Ok(Self { limit: check_limit(limit)?, ..self.clone() })
+        Ok(Self { limit, ..self.clone() })
     }
 
     /// Returns the same permits with another [`max_wait`](WaitGroupBuilder::max_wait).
@@ -131,13 +148,15 @@ impl WaitGroup {
     /// * [`is_refused`](Error::is_refused): the wait exceeded [`max_wait`](WaitGroupBuilder::max_wait), or the
     ///   queue is full ([`max_waiters`](WaitGroupBuilder::max_waiters)) or
     ///   [too long](WaitGroupBuilder::refuse_early).
-    /// * [`is_exceeds_limit`](Error::is_exceeds_limit): `n` is above the limit, less what is
-    ///   [reserved](WaitGroupBuilder::reserve) for higher classes.
+    /// * [`is_refused`](Error::is_refused) also if the limit is 0.
+    /// * [`is_exceeds_limit`](Error::is_exceeds_limit): `n` is above the limit with which the WaitGroup was built, and above that
+    ///   of [`with_limit`](Self::with_limit), less what is [reserved](WaitGroupBuilder::reserve) for higher classes. What is only
+    ///   above a limit that was lowered since gets its permit when no other is held.
     /// * [`is_invalid`](Error::is_invalid): `n` is 0.
     /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
-        self.permit(self.acquire(key.into(), n, self.limit, Some(self.wait), self.turn).await)
+        self.permit(self.acquire(key.into(), n, self.limit_of_call(None), Some(self.wait), self.turn).await)
     }
 
     /// Acquires a permit if one is free and there are no waiters. Does not wait.
@@ -156,7 +175,7 @@ impl WaitGroup {
     ///
     /// Same as [`try_add`](Self::try_add).
     pub async fn try_add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
-        self.permit(self.acquire(key.into(), n, self.limit, None, self.turn).await)
+        self.permit(self.acquire(key.into(), n, self.limit_of_call(None), None, self.turn).await)
     }
 
     /// Waits until no permit is held and no caller waits for one. The store checks both in one step.
@@ -169,7 +188,8 @@ impl WaitGroup {
     pub async fn wait(&self, key: impl Into<Key>) -> Result<(), Error> {
         let wait = Wait { max_waiters: u32::MAX, ..self.wait };
         // A token that waits until no permit is held, and then holds nothing.
-        let ask = Ask::new((), Subject::Permit, Suffix::Text("/idle".into()), holders::IDLE, Some(wait));
+        let told = Told { limit: self.leases.admission.fleet_limit(), rules: Arc::clone(&self.rules) };
+        let ask = Ask::new(told, Subject::Permit, Suffix::Text("/idle".into()), holders::IDLE, Some(wait));
         let lease = self.leases.acquire(key.into(), ask).await?;
         // This lease holds nothing, so its duration must not count as a hold time.
         lease.state.give_up();
@@ -296,8 +316,26 @@ impl WaitGroup {
         let leases = self.leases.local_share(&self.name, |store| Namespace::open(store, &self.name));
         let store = &self.leases.admission.store;
         let replicas = Replicas::of(store, "wait_group", &self.name, sharing);
-        let queueing = Arc::new(self.queueing.share(replicas.most()));
-        (replicas, Self { leases, queueing, ..self.clone() })
+        (replicas, Self { leases, ..self.clone() })
+    }
+
+    /// The same for one of so many processes that share the limit now.
+    fn share(&self, replicas: NonZeroU32) -> Self {
+        let queueing = Arc::new(self.queueing.share(replicas));
+        let rules = Arc::new(Rules { version: self.rules.version, ..(*queueing.rules()).clone() });
+        Self { queueing, rules, ..self.clone() }
+    }
+
+    /// The limit for a call: that of the fleet, else that of this value; and one that is `chosen` for it, where that is lower or
+    /// the fleet has set none.
+    fn limit_of_call(&self, chosen: Option<u32>) -> CallLimit {
+        let of_key = self.leases.admission.fleet_limit();
+        let fleet =
+            of_key.and_then(|of_key| of_key.limit).map(|limit| u32::try_from(limit).unwrap_or(u32::MAX));
+        let in_force = fleet.unwrap_or(self.limit);
+        let chosen = chosen.filter(|chosen| *chosen != in_force && *chosen != self.limit);
+        let limit = chosen.map_or(in_force, |chosen| fleet.map_or(chosen, |fleet| fleet.min(chosen)));
+        CallLimit { limit, chosen, of_key }
     }
 
     /// Counts a decision.
@@ -311,20 +349,26 @@ impl WaitGroup {
         &self,
         key: Key,
         n: u32,
-        limit: u32,
+        CallLimit { limit, chosen, of_key }: CallLimit,
         wait: Option<Wait>,
         turn: Turn,
     ) -> Result<Lease, Error> {
-        check_limit(limit)?;
         in_range("the weight of a permit", 1.., "at least 1", n)?;
-        let (class, reserved) = self.queueing.class(turn)?;
-        let limit = limit.saturating_sub(reserved);
-        if n > limit {
-            return Err(Error::exceeds_limit(n, limit));
+        let (rank, reserved) = self.queueing.class(turn)?;
+        // A limit that moves takes no class its share.
+        let share = |limit: u32| limit.saturating_sub(reserved).max(1);
+        let most = share(limit.max(self.most).max(chosen.unwrap_or(0)));
+        if limit == 0 {
+            return Err(Busy { subject: Subject::Permit, why: Why::Closed, retry_after: None }.into());
         }
-        let suffix = self.queueing.suffix(&key, turn, n, limit);
-        let mut ask = Ask::new((), Subject::Permit, suffix, class.into(), wait);
-        ask.early = self.queueing.early.then_some(limit / n);
+        if n > most {
+            return Err(Error::exceeds_limit(n, most));
+        }
+        let (whole, limit) = (limit, share(limit));
+        let suffix = self.queueing.suffix(turn, n, (limit, whole - limit), chosen);
+        let told = Told { limit: of_key, rules: Arc::clone(&self.rules) };
+        let mut ask = Ask::new(told, Subject::Permit, suffix, rank, wait);
+        ask.early = self.queueing.early.then_some((limit / n).max(1));
         self.leases.acquire(key, ask).await
     }
 }

@@ -2,9 +2,14 @@
 
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use super::holders::{self, MOST_FLOWS};
+use sha2::{Digest as _, Sha256};
+
+use super::holders;
+use crate::lease::micros;
+use crate::lease::settings::Rules;
 use crate::lease::token::{Ending, Suffix};
 use crate::setters::in_range;
 use crate::{Error, Key};
@@ -12,8 +17,8 @@ use crate::{Error, Key};
 /// How many classes there can be.
 const MOST_CLASSES: u8 = holders::IDLE as u8;
 
-/// The cost of a permit of weight 1 to a flow with share 1. A lower cost is possible for flows with a higher share.
-const COST: u64 = 1024;
+/// The rank of the lowest class, and of callers that say nothing of classes.
+const LOWEST: i64 = holders::IDLE - 1;
 
 /// Where a call stands among the waiters for permits: its flow, the share of that, and its class.
 ///
@@ -36,8 +41,8 @@ const COST: u64 = 1024;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
-    /// A hash of its flow.
-    flow: Option<u64>,
+    /// A digest of its flow.
+    flow: Option<u128>,
     share: Option<u32>,
     class: Option<u8>,
 }
@@ -57,11 +62,10 @@ impl Turn {
 
     /// Sets the flow, such as a tenant or a user. The flows of a key that have waiters get equal shares of the permits.
     ///
-    /// Flows are told apart by 22 bits of a hash of the key and the flow: of two flows, one in four million shares its
-    /// place with the other.
+    /// Flows are told apart by 128 bits of the SHA-256 of their names.
     #[must_use]
     pub fn flow(self, flow: impl Into<Key>) -> Self {
-        Self { flow: Some(hash(FNV_OFFSET, flow.into().as_bytes())), ..self }
+        Self { flow: Some(digest(flow.into().as_bytes())), ..self }
     }
 
     /// Sets how many shares the flow gets, 1 to 1000. Default: 1.
@@ -136,56 +140,73 @@ impl Queueing {
         Self { reserved, ..self.clone() }
     }
 
-    /// Checks a turn. Returns its class, and how many permits it leaves to others.
-    pub(super) fn class(&self, turn: Turn) -> Result<(u8, u32), Error> {
+    /// The rank of a class. The lowest one is the same for all, however many there are.
+    fn rank(&self, class: u8) -> i64 {
+        if class + 1 < self.classes { class.into() } else { LOWEST }
+    }
+
+    /// How many permits a rank leaves to others.
+    fn reserved(&self, rank: i64) -> u32 {
+        let above = self.reserved.iter().filter(|(class, _)| self.rank(*class) < rank);
+        above.map(|(_, permits)| *permits).max().unwrap_or(0)
+    }
+
+    /// What applies to all waiters of a key, as of now.
+    pub(super) fn rules(&self) -> Arc<Rules> {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mut reserved = [0; MOST_CLASSES as usize];
+        for (rank, permits) in (0..).zip(&mut reserved) {
+            *permits = self.reserved(rank).into();
+        }
+        let aging = if self.classes > 1 { micros(self.aging) } else { 0 };
+        Arc::new(Rules { version: micros(since), aging, newest: self.newest.map_or(0, micros), reserved })
+    }
+
+    /// Checks a turn. Returns its rank, and how many permits it leaves to others.
+    pub(super) fn class(&self, turn: Turn) -> Result<(i64, u32), Error> {
         in_range("the share of a flow", 1..=1000, "1 to 1000", turn.share)?;
         self.check_flows(turn.flow.is_some())?;
         let classes = self.classes;
         in_range("the class", ..classes, format_args!("below {classes}"), turn.class)?;
-        let class = turn.class.unwrap_or(classes.saturating_sub(1));
-        let above = self.reserved.iter().filter(|(other, _)| *other < class);
-        Ok((class, above.map(|(_, permits)| *permits).max().unwrap_or(0)))
+        let rank = turn.class.map_or(LOWEST, |class| self.rank(class));
+        Ok((rank, self.reserved(rank)))
     }
 
-    /// Returns the suffix of a token: its weight, its limit, and its place among the waiters.
-    pub(super) fn suffix(&self, key: &Key, turn: Turn, n: u32, limit: u32) -> Suffix {
+    /// Returns the suffix of a token: its weight, its limit, its flow, how many permits are missing in the limit since they are
+    /// reserved, and the limit that was chosen for it alone.
+    pub(super) fn suffix(
+        &self,
+        turn: Turn,
+        n: u32,
+        (limit, reserve): (u32, u32),
+        chosen: Option<u32>,
+    ) -> Suffix {
         let plain = Ending::Permit { weight: n, limit }.into();
-        if !self.fair && self.classes == 1 && turn.flow.is_none() && self.newest.is_none() {
+        let flow = turn.flow.or(self.fair.then_some(0));
+        if flow.is_none() && reserve == 0 && chosen.is_none() {
             return plain;
         }
         let mut suffix = format!("{plain}/");
-        let mut written = Ok(());
-        if self.fair || turn.flow.is_some() {
-            let flow = mix(hash(turn.flow.unwrap_or(0), key.as_bytes())) % MOST_FLOWS as u64;
-            let cost = (u64::from(n) * COST / u64::from(turn.share.unwrap_or(1))).max(1);
-            written = write!(suffix, "{flow:x}.{cost:x}.");
-        } else {
-            suffix.push_str("..");
+        let mut written = match flow {
+            Some(flow) => write!(suffix, "{flow:x}.{:x}.", turn.share.unwrap_or(1)),
+            None => write!(suffix, ".."),
+        };
+        if reserve > 0 {
+            written = written.and_then(|()| write!(suffix, "{reserve:x}"));
         }
-        if self.classes > 1 {
-            written = written.and_then(|()| write!(suffix, "{:x}", self.aging.as_micros()));
-        }
-        if let Some(after) = self.newest {
-            written = written.and_then(|()| write!(suffix, ".{:x}", after.as_micros()));
+        suffix.push('.');
+        if let Some(chosen) = chosen {
+            written = written.and_then(|()| write!(suffix, "{chosen:x}"));
         }
         debug_assert!(written.is_ok(), "memory takes any text");
         suffix.into()
     }
 }
 
-const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-
-/// FNV-1a: all processes must know the same flows.
-fn hash(from: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(from, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// The end of MurmurHash3: each bit depends on all others.
-fn mix(mut hash: u64) -> u64 {
-    for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
-        hash = (hash ^ (hash >> 33)).wrapping_mul(factor);
-    }
-    hash ^ (hash >> 33)
+/// All processes must know the same flows, and nobody can find a name that is taken for another.
+fn digest(name: &[u8]) -> u128 {
+    let digest = Sha256::digest(name);
+    digest.iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
 }
 
 #[cfg(test)]
@@ -193,35 +214,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_suffix_says_flow_cost_and_aging() {
-        let (key, plain) = (Key::from("k"), Queueing::default());
-        let suffix = |queueing: &Queueing, key: &Key, turn, n| queueing.suffix(key, turn, n, 16).to_string();
-        assert_eq!(suffix(&plain, &key, Turn::new(), 2), "/2/16");
-        let classes = Queueing { classes: 3, aging: Duration::from_secs(1), ..Queueing::default() };
-        assert_eq!(suffix(&classes, &key, Turn::new(), 1), "/1/16/..f4240");
-        let fair = suffix(&classes, &key, Turn::of("acme").share(4), 2);
-        let order = fair.strip_prefix("/2/16/").unwrap();
-        assert!(order.ends_with(".200.f4240"), "{order}");
-        assert_ne!(order, suffix(&classes, &key, Turn::of("initech").share(4), 2).split_at(6).1);
-        assert_ne!(fair, suffix(&classes, &Key::from("l"), Turn::of("acme").share(4), 2));
-        let newest = Some(Duration::from_millis(100));
-        let newest_first = Queueing { newest, ..Queueing::default() };
-        assert_eq!(suffix(&newest_first, &key, Turn::new(), 2), "/2/16/...186a0");
-        assert_eq!(suffix(&Queueing { newest, ..classes }, &key, Turn::new(), 1), "/1/16/..f4240.186a0");
-    }
-
-    /// By the numbers that the authors of both functions give.
-    #[test]
-    fn flows_have_the_same_numbers_in_all_processes() {
-        assert_eq!(hash(FNV_OFFSET, b"a"), 0xaf63_dc4c_8601_ec8c);
-        assert_eq!(mix(1), 0xb456_bcfc_34c2_cb2c);
+    fn a_suffix_says_flow_share_reserve_and_bound() {
+        let plain = Queueing::default();
+        let suffix = |queueing: &Queueing, turn, n, reserve, bound| {
+            queueing.suffix(turn, n, (16, reserve), bound).to_string()
+        };
+        assert_eq!(suffix(&plain, Turn::new(), 2, 0, None), "/2/16");
+        assert_eq!(suffix(&plain, Turn::new(), 2, 10, None), "/2/16/..a.");
+        assert_eq!(suffix(&plain, Turn::new(), 1, 0, Some(26)), "/1/16/...1a");
+        // printf acme | sha256sum
+        let acme = "822b33ad87c148a0a20a5ba7cd5ebcaa";
+        assert_eq!(suffix(&plain, Turn::of("acme").share(20), 1, 0, None), format!("/1/16/{acme}.14.."));
+        let fair = Queueing { fair: true, ..Queueing::default() };
+        assert_eq!(suffix(&fair, Turn::new(), 1, 0, None), "/1/16/0.1..");
+        assert_eq!(suffix(&fair, Turn::of("acme"), 1, 1, Some(2)), format!("/1/16/{acme}.1.1.2"));
     }
 
     #[test]
     fn the_last_permits_are_kept_for_the_classes_above() {
         let queueing = Queueing { classes: 4, reserved: vec![(0, 2), (1, 5)], ..Queueing::default() };
-        let left = |class| queueing.class(Turn::new().class(class)).map(|(_, reserved)| reserved).ok();
-        assert_eq!([0, 1, 2, 3, 4].map(left), [Some(0), Some(2), Some(5), Some(5), None]);
-        assert_eq!(queueing.class(Turn::new()).unwrap(), (3, 5));
+        let left = |class| queueing.class(Turn::new().class(class)).ok();
+        assert_eq!([0, 1, 2, 3, 4].map(left), [Some((0, 0)), Some((1, 2)), Some((2, 5)), Some((7, 5)), None]);
+        assert_eq!(queueing.class(Turn::new()).unwrap(), (7, 5));
+        assert_eq!(queueing.rules().reserved, [0, 2, 5, 5, 5, 5, 5, 5]);
+    }
+
+    /// However many classes there are: so half of a fleet may have them.
+    #[test]
+    fn callers_that_say_nothing_are_in_the_lowest_class() {
+        for classes in 1..=MOST_CLASSES {
+            let queueing = Queueing { classes, ..Queueing::default() };
+            let rank = |turn| queueing.class(turn).unwrap().0;
+            assert_eq!([Turn::new(), Turn::new().class(classes - 1)].map(rank), [7, 7]);
+        }
     }
 }

@@ -21,6 +21,7 @@ mod jobs;
 mod keys;
 mod kinds;
 mod leases;
+mod mixed_fleets;
 mod mutexes;
 mod operators;
 mod permits;
@@ -169,7 +170,11 @@ on_every_store! {
     crate::turns::newest_first_begins_anew_with_each_queue as newest_first_begins_anew_with_each_queue,
     crate::turns::the_newest_of_the_highest_class_goes_first as the_newest_of_the_highest_class_goes_first,
     crate::turns::a_newer_one_does_not_wait_for_a_heavy_one as a_newer_one_does_not_wait_for_a_heavy_one,
-    crate::turns::the_setting_of_the_first_counts as the_setting_of_the_first_counts,
+    crate::turns::the_setting_of_the_last_built_counts as the_setting_of_the_last_built_counts,
+    crate::turns::a_full_queue_takes_from_its_longest_line as a_full_queue_takes_from_its_longest_line,
+    crate::turns::a_limit_that_is_changed_applies_to_those_who_wait as a_limit_that_is_changed_applies_to_those_who_wait,
+    crate::turns::a_limit_of_0_refuses_those_who_wait as a_limit_of_0_refuses_those_who_wait,
+    crate::turns::a_limit_below_the_reserve_leaves_a_share as a_limit_below_the_reserve_leaves_a_share,
     crate::turns::the_newest_is_not_refused_for_its_place as the_newest_is_not_refused_for_its_place,
     crate::turns::flows_that_were_evicted_come_back as flows_that_were_evicted_come_back,
     crate::turns::bad_turns_are_errors as bad_turns_are_errors,

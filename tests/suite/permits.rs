@@ -152,7 +152,10 @@ pub(crate) async fn another_limit_per_call(place: &Place, name: &str) {
     held.push(premium.try_add("k").await.unwrap());
     assert!(premium.try_add("k").await.unwrap_err().is_refused());
     assert_eq!(group.count("k").await.unwrap(), 3);
-    assert!(group.with_limit(0).unwrap_err().is_invalid());
+    let closed = group.with_limit(0).unwrap();
+    for refused in [closed.try_add("k").await.unwrap_err(), closed.add("k").await.unwrap_err()] {
+        assert!(refused.is_refused() && refused.to_string() == "no permit: the limit is 0", "{refused}");
+    }
     held.clear();
     eventually("all to be given back", SOON, async || group.count("k").await.unwrap() == 0).await;
 }

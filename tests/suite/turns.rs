@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use support::eventually;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tower_distributed::wait_group::Turn;
+use tower_distributed::wait_group::{FleetLimit, Turn};
 use tower_distributed::{Store, WaitGroup};
 
 use crate::stores::{Place, SOON};
@@ -268,7 +269,7 @@ pub(crate) async fn a_newer_one_does_not_wait_for_a_heavy_one(place: &Place, nam
 }
 
 /// As during a change of the setting.
-pub(crate) async fn the_setting_of_the_first_counts(place: &Place, name: &str) {
+pub(crate) async fn the_setting_of_the_last_built_counts(place: &Place, name: &str) {
     let plain = WaitGroup::builder(1).build(place, name).unwrap();
     let newest = WaitGroup::builder(1).newest_first_after(INTERVAL).build(place, name).unwrap();
     let holder = plain.add("k").await.unwrap();
@@ -282,8 +283,109 @@ pub(crate) async fn the_setting_of_the_first_counts(place: &Place, name: &str) {
     line.comes("p2", Turn::new(), 1).await;
     assert!(holder.done().await.unwrap());
     line.ends().await;
-    // The first one has its turn. The one behind it serves the newest first, of either kind.
-    assert_eq!(all(served), ["p1", "p2", "n3", "n2", "n1"]);
+    // The newest is served first, of either kind.
+    assert_eq!(all(served), ["p2", "n3", "n2", "n1", "p1"]);
+}
+
+/// One tenant fills the queue. Others get a place, and its last callers are refused; made-up names get none.
+pub(crate) async fn a_full_queue_takes_from_its_longest_line(place: &Place, name: &str) {
+    let group = WaitGroup::builder(1).fair().max_waiters(3).build(place, name).unwrap();
+    let holder = group.add("k").await.unwrap();
+    let state = format!("{name}:k");
+    let add = |flow: &'static str| {
+        let group = group.with_turn(Turn::of(flow)).unwrap();
+        async move { group.add("k").await?.done().await }
+    };
+    let mut greedy = Vec::new();
+    for number in 1..=3 {
+        greedy.push(place.line_up(&state, number, add("greedy")).await);
+    }
+    assert!(add("greedy").await.unwrap_err().is_queue_full());
+    let modest =
+        [place.line_up(&state, 3, add("modest")).await, place.line_up(&state, 3, add("other")).await];
+    for nth in [2, 1] {
+        let refused = tokio::time::timeout(SOON, greedy.remove(nth)).await.unwrap().unwrap().unwrap_err();
+        assert!(refused.is_queue_full(), "{refused}");
+    }
+    for made_up in ["x", "y", "z"] {
+        assert!(add(made_up).await.unwrap_err().is_queue_full());
+    }
+    assert!(holder.done().await.unwrap());
+    for waiter in modest.into_iter().chain(greedy) {
+        assert!(tokio::time::timeout(SOON, waiter).await.unwrap().unwrap().unwrap());
+    }
+}
+
+/// How many hold, in a group whose callers hold until they are told to go on.
+async fn holds(group: &WaitGroup, count: u32) {
+    eventually(&format!("{count} to hold"), SOON, async || group.count("k").await.unwrap() == count).await;
+}
+
+/// Callers that came with another limit follow the one that the fleet sets, up and down, and nobody has to call or to release.
+pub(crate) async fn a_limit_that_is_changed_applies_to_those_who_wait(place: &Place, name: &str) {
+    let limit = FleetLimit::new(place, name, 2_u32).unwrap();
+    let group = WaitGroup::new(place, name, limit.current()).unwrap();
+    let (go_on, goes_on) = tokio::sync::watch::channel(());
+    let callers: Vec<_> = (0..40)
+        .map(|nth| {
+            let (group, mut goes_on) = (group.clone(), goes_on.clone());
+            tokio::spawn(async move {
+                let permit = group.add_n("k", 1 + nth % 2).await.unwrap();
+                goes_on.changed().await.unwrap();
+                assert!(permit.done().await.unwrap());
+            })
+        })
+        .collect();
+    holds(&group, 2).await;
+    limit.set(10_u32, "ann").await.unwrap();
+    holds(&group, 10).await;
+    limit.set(3_u32, "ann").await.unwrap();
+    eventually("all to be served", SOON, async || {
+        go_on.send(()).unwrap();
+        callers.iter().all(JoinHandle::is_finished)
+    })
+    .await;
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    assert_eq!(group.count("k").await.unwrap(), 0);
+}
+
+/// It is a kill switch: callers and waiters are refused, and told so.
+pub(crate) async fn a_limit_of_0_refuses_those_who_wait(place: &Place, name: &str) {
+    let limit = FleetLimit::new(place, name, 1_u32).unwrap();
+    let group = WaitGroup::new(place, name, 1).unwrap();
+    let holder = group.add("k").await.unwrap();
+    let (state, other) = (format!("{name}:k"), group.clone());
+    let waiter = place.line_up(&state, 1, async move { other.add("k").await.unwrap_err() }).await;
+    limit.set(0_u32, "ann").await.unwrap();
+    let refused = tokio::time::timeout(SOON, waiter).await.expect("it waits").unwrap();
+    for refused in [refused, group.add("k").await.unwrap_err(), group.try_add("k").await.unwrap_err()] {
+        assert!(refused.is_refused() && refused.to_string() == "no permit: the limit is 0", "{refused}");
+    }
+    limit.set(2_u32, "ann").await.unwrap();
+    let again = group.add("k").await.unwrap();
+    assert!(again.done().await.unwrap() && holder.done().await.unwrap());
+}
+
+/// Whatever moves the limit, a lower class keeps a permit.
+pub(crate) async fn a_limit_below_the_reserve_leaves_a_share(place: &Place, name: &str) {
+    let limit = FleetLimit::new(place, name, 20_u32).unwrap();
+    let group = WaitGroup::builder(20).priorities(2).reserve(0, 5).build(place, name).unwrap();
+    let state = format!("{name}:k");
+    for by in [5, 1] {
+        limit.set(by, "ann").await.unwrap();
+        for group in [group.clone(), group.with_limit(3).unwrap()] {
+            let one = group.try_add("k").await.unwrap();
+            assert!(group.try_add("k").await.unwrap_err().is_refused());
+            let heavy = group.clone();
+            let heavy = place.line_up(&state, 1, async move { heavy.add_n("k", 9).await.unwrap() }).await;
+            assert!(one.done().await.unwrap());
+            assert!(
+                tokio::time::timeout(SOON, heavy).await.expect("it waits").unwrap().done().await.unwrap()
+            );
+        }
+    }
 }
 
 /// The places of those who came earlier do not count.

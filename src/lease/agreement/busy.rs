@@ -16,6 +16,7 @@ use crate::dedupe::filtered::FilterClaims;
 use crate::lease::holder::Exclusive;
 use crate::lease::key_state::{Terms, Was};
 use crate::lease::operations::{Verb, VerbOf, What};
+use crate::lease::settings::{Rules, Told};
 use crate::lease::token::Token;
 use crate::rw_lock::holders::ReadWrite;
 use crate::single_flight::answer::Flight;
@@ -150,19 +151,22 @@ async fn lines_are_kept() {
 async fn a_line_that_is_served_newest_first_is_kept() {
     for drops in [true, false] {
         let mut pair = Pair::<Permits>::new(30 * SECOND, drops).await;
-        let mut held = pair.token("/1/1/...f4240");
-        pair.holds(&held, 0).await;
-        let first: Vec<_> = (0..3).map(|_| pair.token("/1/1/...f4240")).collect();
+        let query =
+            Told { limit: None, rules: Rules { version: 1, newest: SECOND, ..Rules::default() }.into() };
+        let verb = || Verb::Acquire { query: Some(query.clone()), bypass: false };
+        let mut held = pair.token("/1/1");
+        pair.call(&held, verb(), 0).await;
+        let first: Vec<_> = (0..3).map(|_| pair.token("/1/1")).collect();
         for token in &first {
-            pair.acquire(token, 0).await;
+            pair.call(token, verb(), 0).await;
         }
         for n in 0..200 {
             pair.pass(SECOND);
             if n % 5 == 0 && n < 150 {
                 pair.take(Step::Heartbeat(first.clone())).await;
             }
-            let newest = pair.token("/1/1/...f4240");
-            let answer = pair.acquire(&newest, 0).await;
+            let newest = pair.token("/1/1");
+            let answer = pair.call(&newest, verb(), 0).await;
             assert!(answer.contains("Acquired(Queued {"), "{n}: {answer}");
             assert!(answer.contains("before: 0") || n > 155, "{n}: {answer}");
             pair.release(&held, 0).await;

@@ -1,5 +1,5 @@
-//! Flows whose tags were evicted alone, or whose first waiters were written by a version that gives these no scores of their
-//! own, and tickets at their end. The order is that of the step, which loses nothing.
+//! Flows whose tags and numbers were evicted alone, and tickets and numbers at their end. The order is that of the step, which
+//! loses nothing.
 
 use super::busy::{Pair, SECOND};
 use super::{Step, Tried as _};
@@ -29,7 +29,7 @@ impl Crowd {
 
     async fn of_rank(rank: i64, flows: &[i64]) -> Self {
         let mut pair = Pair::new(30 * SECOND, false).await;
-        let held = pair.token("/1/1/9.400.");
+        let held = pair.token("/1/1/9.1..");
         pair.holds(&held, 0).await;
         let mut crowd = Self { pair, held, waiters: Vec::new(), rank };
         crowd.wait(flows).await;
@@ -38,8 +38,8 @@ impl Crowd {
 
     async fn wait(&mut self, flows: &[i64]) {
         for flow in flows {
-            let cost = if *flow == 3 { "100" } else { "400" };
-            self.comes(&format!("/1/1/{flow}.{cost}.")).await;
+            let share = if *flow == 3 { 4 } else { 1 };
+            self.comes(&format!("/1/1/{flow}.{share}..")).await;
         }
     }
 
@@ -53,12 +53,6 @@ impl Crowd {
 
     fn run(&mut self, command: &[&str]) {
         self.pair.time.server.query::<()>(redis::cmd(command[0]).arg(&command[1..])).unwrap();
-    }
-
-    /// Moves the first waiter of a flow to the front of its line, where older versions have it.
-    fn lose_head(&mut self, flow: i64, token: &Token) {
-        let score = (self.rank << 49) + LINES + (flow << 26);
-        self.run(&["ZADD", QUEUE, &score.to_string(), &token.text()]);
     }
 
     /// Releases, and returns the position of the waiter that holds then.
@@ -85,8 +79,8 @@ impl Crowd {
     }
 }
 
-fn line(flow: i64) -> String {
-    ((LINES >> 26) + flow).to_string()
+fn tag(flow: i64) -> String {
+    format!("0:{flow:x}")
 }
 
 /// Who leads a flow keeps its turn, and the tags come back with the next grant.
@@ -112,25 +106,10 @@ async fn tags_come_back_where_a_waiter_goes_away() {
     }
 }
 
-/// A heartbeat brings back the tags themselves.
-#[tokio::test]
-async fn heartbeats_bring_back_tags() {
-    let mut crowd = Crowd::new(&[1, 1, 2]).await;
-    let lines = [1, 2].map(line);
-    let tags = lines.each_ref().map(|line| crowd.score(FLOWS, line));
-    assert!(tags.iter().all(Option::is_some));
-    crowd.run(&["DEL", FLOWS]);
-    let waiters = crowd.waiters.clone();
-    crowd.pair.take(Step::Heartbeat(waiters)).await;
-    assert_eq!(lines.each_ref().map(|line| crowd.score(FLOWS, line)), tags);
-    assert_eq!(crowd.all(3).await.len(), 3);
-}
-
-/// A flow that comes while the tags are gone is not before all others; nor where a heartbeat has brought them back, or who
-/// went away.
+/// A flow that comes while the tags are gone is not before all others; nor where one went away meanwhile.
 #[tokio::test]
 async fn new_flows_come_after_those_whose_tags_are_gone() {
-    for between in 0..3 {
+    for between in 0..2 {
         let mut crowd = Crowd::new(&[1, 1, 1, 1, 1, 1, 2, 2, 2]).await;
         crowd.all(4).await;
         crowd.wait(&[4, 4]).await;
@@ -138,10 +117,9 @@ async fn new_flows_come_after_those_whose_tags_are_gone() {
         let waiters = crowd.waiters.clone();
         match between {
             0 => {}
-            1 => drop(crowd.pair.take(Step::Heartbeat(waiters[4..].to_vec())).await),
             _ => drop(crowd.pair.call(&waiters[9], Verb::Release { withdraws: false }, 0).await),
         }
-        let token: Token = "bbbbbbbbbbbbbbbb-77.1c9c380/1/1/3.400.".into();
+        let token: Token = "bbbbbbbbbbbbbbbb-77.1c9c380/1/1/3.1..".into();
         crowd.pair.acquire(&token, 0).await;
         let first = waiters.iter().filter_map(|token| crowd.score(QUEUE, &token.text())).min();
         let mine = crowd.score(QUEUE, &token.text());
@@ -168,10 +146,10 @@ async fn a_flow_whose_tag_is_gone_has_one_turn() {
 #[tokio::test]
 async fn tickets_begin_again() {
     let mut crowd = Crowd::new(&[1, 1, 1]).await;
-    let (line, last) = (LINES + (1 << 26), crowd.waiters[2].clone());
+    let (line, last) = (LINES, crowd.waiters[2].clone());
     for ticket in [(1 << 26) - 2, (1 << 26) - 1] {
         crowd.run(&["ZADD", QUEUE, &(line + ticket).to_string(), &last.text()]);
-        let token = crowd.comes("/1/1/1.400.").await;
+        let token = crowd.comes("/1/1/1.1..").await;
         let score = crowd.score(QUEUE, &token.text());
         let expected = if ticket == (1 << 26) - 2 { ticket + 1 } else { 3 };
         assert_eq!(score, Some(line + expected));
@@ -186,7 +164,7 @@ async fn tags_begin_again() {
         let mut crowd = Crowd::new(&[1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3]).await;
         assert_eq!(crowd.all(2).await, [7, 8]);
         let more = HEADS - 4000;
-        for member in ["v0".to_owned(), line(1), line(2), line(3)] {
+        for member in ["v0".to_owned(), tag(1), tag(2), tag(3)] {
             crowd.run(&["ZINCRBY", FLOWS, &more.to_string(), &member]);
         }
         for head in [0, 4, 9] {
@@ -194,92 +172,39 @@ async fn tags_begin_again() {
             crowd.run(&["ZINCRBY", QUEUE, &more.to_string(), &token.text()]);
         }
         // The first one lowers the tags, the second one is before others.
-        for suffix in ["/1/1/7.1000.", "/1/1/8.40."].iter().filter(|_| what == 1) {
+        for suffix in ["/4/1/7.1..", "/1/1/8.10.."].iter().filter(|_| what == 1) {
             crowd.comes(suffix).await;
         }
         if what == 2 {
-            let heavy = crowd.pair.token("/1/1/9.400.");
+            let heavy = crowd.pair.token("/1/1/9.1..");
             crowd.pair.acquire(&heavy, 0).await;
-            crowd.comes("/1/1/9.1000.").await;
+            crowd.comes("/4/1/9.1..").await;
             crowd.pair.call(&heavy, Verb::Release { withdraws: false }, 0).await;
         }
         for flow in 16..22 {
             crowd.next().await;
-            crowd.comes(&format!("/1/1/{flow:x}.40.")).await;
+            crowd.comes(&format!("/1/1/{flow:x}.10..")).await;
         }
         assert!(crowd.score(FLOWS, "v0") < Some(HEADS - 100_000), "they were not lowered");
         crowd.all(crowd.waiters.len() - 2 - 6).await;
     }
 }
 
-/// All first waiters are where older versions have them.
+/// The last number is taken: all flows get new ones, and keep their lines.
 #[tokio::test]
-async fn waiters_of_older_versions_are_served_in_turn() {
-    for rank in [0, 2] {
-        let mut crowd = Crowd::of_rank(rank, &[1, 1, 2, 2]).await;
-        for (flow, at) in [(1, 0), (2, 2)] {
-            let token = crowd.waiters[at].clone();
-            crowd.lose_head(flow, &token);
-        }
-        let mut served = crowd.all(4).await;
-        assert!(served[0] % 2 == 0 && served[1] % 2 == 0, "{rank}: {served:?}");
-        served.sort_unstable();
-        assert_eq!(served, [0, 1, 2, 3]);
+async fn numbers_begin_again() {
+    let mut crowd = Crowd::new(&[1, 1, 2, 2, 3]).await;
+    let end = (1_i64 << 52) + (1 << 22);
+    crowd.run(&["ZADD", FLOWS, &(end - 1).to_string(), "N0"]);
+    crowd.wait(&[4, 4]).await;
+    let last = crowd.waiters[6].clone();
+    assert_eq!(crowd.score(QUEUE, &last.text()), Some(LINES + (((1 << 22) - 1) << 26)));
+    crowd.wait(&[5, 5]).await;
+    for (waiter, number) in [(1, 0), (3, 1), (6, 3), (8, 4)] {
+        let token = crowd.waiters[waiter].clone();
+        assert_eq!(crowd.score(QUEUE, &token.text()), Some(LINES + (number << 26)), "{waiter}");
     }
-}
-
-/// One of them is, beside a flow that is served all the time; also if its tag is gone.
-#[tokio::test]
-async fn a_heartbeat_finds_the_first_waiter_of_a_flow() {
-    for evicts in [false, true] {
-        let mut crowd = Crowd::new(&[1, 1, 1, 2]).await;
-        let lost = crowd.waiters[3].clone();
-        crowd.lose_head(2, &lost);
-        assert!(crowd.score(QUEUE, &lost.text()) >= Some(LINES));
-        if evicts {
-            crowd.run(&["DEL", FLOWS]);
-        }
-        crowd.pair.take(Step::Heartbeat(vec![lost.clone()])).await;
-        crowd.pair.release(&crowd.held.clone(), 0).await;
-        crowd.pair.take(Step::Heartbeat(vec![lost.clone()])).await;
-        let score = crowd.score(QUEUE, &lost.text());
-        assert!(score >= Some(HEADS) && score < Some(LINES), "{evicts}: {score:?}");
-    }
-}
-
-/// One of them is, and nobody waits for long enough to send a heartbeat.
-#[tokio::test]
-async fn grants_find_the_first_waiter_of_a_flow() {
-    let mut flows = [1; 100];
-    flows[0] = 2;
-    let mut crowd = Crowd::new(&flows).await;
-    let lost = crowd.waiters[0].clone();
-    crowd.lose_head(2, &lost);
-    let mut held = crowd.held.clone();
-    for next in crowd.waiters.clone().into_iter().skip(1).take(90) {
-        let release = (std::mem::replace(&mut held, next), Verb::Release { withdraws: false });
-        let release = Step::Calls(Terms::usual(SECOND), vec![release]);
-        // The step, which loses nothing, would go another way.
-        crowd.pair.lua.take(Permits::key(0), release, 0).await;
-        if crowd.score(QUEUE, &lost.text()) < Some(LINES) {
-            return;
-        }
-    }
-    panic!("the flow never has its turn");
-}
-
-/// All first waiters are, and the tags are gone: the flows come anew, each behind the cost of its first waiter.
-#[tokio::test]
-async fn flows_without_first_waiters_and_tags_come_anew() {
-    let mut crowd = Crowd::new(&[1, 3]).await;
-    let waiters = crowd.waiters.clone();
-    for (flow, waiter) in [1, 3].into_iter().zip(&waiters) {
-        crowd.lose_head(flow, waiter);
-    }
-    crowd.run(&["DEL", FLOWS]);
-    assert_eq!(crowd.next().await, 1);
-    assert_eq!(crowd.score(QUEUE, &waiters[0].text()), Some(HEADS + 2 * 0x400 - 1));
-    assert_eq!(crowd.score(FLOWS, &line(1)), Some(2 * 0x400 - 1));
+    assert_eq!(crowd.all(9).await.len(), 9);
 }
 
 /// The tags of thousands of flows come back at once.
@@ -292,14 +217,16 @@ async fn the_tags_of_thousands_of_flows_come_back() {
     for (key, score, more) in [(QUEUE, HEADS, 2), (BEATS, beat, 0)] {
         let more = flows.iter().flat_map(|flow| {
             let score = score + more * flow;
-            [score.to_string(), format!("bbbbbbbbbbbbbbbb-{flow:x}.1c9c380/1/1/{flow:x}.400.")]
+            [score.to_string(), format!("bbbbbbbbbbbbbbbb-{flow:x}.1c9c380/1/1/{flow:x}.1..")]
         });
         let command: Vec<_> = ["ZADD", key].map(str::to_owned).into_iter().chain(more).collect();
         crowd.run(&command.iter().map(String::as_str).collect::<Vec<_>>());
     }
     crowd.run(&["DEL", FLOWS]);
-    crowd.pair.take(Step::Heartbeat(vec![first])).await;
+    // The step knows nothing of these waiters.
+    let release = Step::Calls(Terms::usual(SECOND), vec![(first, Verb::Release { withdraws: false })]);
+    crowd.pair.lua.take(Permits::key(0), release, 0).await;
     for flow in flows {
-        assert_eq!(crowd.score(FLOWS, &line(flow)), Some(2 * flow));
+        assert_eq!(crowd.score(FLOWS, &tag(flow)), Some(2 * flow));
     }
 }

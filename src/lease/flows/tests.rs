@@ -10,8 +10,7 @@ use crate::lease::queue::Queue;
 
 const LATER: i64 = 1_000_000;
 
-/// What one permit costs a flow with the usual share.
-const COST: i64 = 1024;
+/// What one permit costs a flow with the usual share. All shares here are so much: the weight of a waiter is its cost.
 
 /// A queue of one rank.
 #[derive(Default)]
@@ -25,10 +24,10 @@ impl Line {
     fn comes(&mut self, number: i64, cost: i64) -> Token {
         let token = Token::from(self.next.to_string());
         self.next += 1;
-        let flow = Flow { number, cost };
+        let flow = Flow { name: number as u128, weight: cost, share: COST };
         self.orders.insert(token.clone(), flow);
         let order = Order { flow: Some(flow), ..Order::default() };
-        self.queue.line_up(token.clone(), (0, order), LATER, 0);
+        self.queue.line_up(token.clone(), (0, Some(order)), LATER, 0);
         token
     }
 
@@ -38,8 +37,8 @@ impl Line {
     }
 
     fn serves(&mut self) -> Option<(Token, Flow)> {
-        let token = self.queue.first(0)?.clone();
-        self.queue.serve(&token, 0);
+        let token = self.queue.first(0)?;
+        self.queue.serve(&token, 1, 0);
         let flow = self.orders.remove(&token).unwrap();
         Some((token, flow))
     }
@@ -50,7 +49,7 @@ impl Line {
     }
 
     fn waiters(&self, number: i64) -> usize {
-        self.orders.values().filter(|flow| flow.number == number).count()
+        self.orders.values().filter(|flow| flow.name == number as u128).count()
     }
 }
 
@@ -70,11 +69,11 @@ fn who_follows_one_that_goes_away_comes_before_nobody_whose_turn_it_is() {
     let mut line = Line::default();
     [0, 2, 0, 2, 0, 2].into_iter().for_each(|number| drop(line.comes(number, COST)));
     let (heavy, _light) = (line.comes(1, 256 * COST), line.comes(1, COST));
-    let mut served = || line.serves().unwrap().1.number;
+    let mut served = || line.serves().unwrap().1.name;
     assert_eq!([served(), served(), served()], [0, 2, 0]);
     line.leaves(&heavy);
     assert_eq!(line.queue.tag_ahead(0, 1), 1);
-    let mut served = || line.serves().unwrap().1.number;
+    let mut served = || line.serves().unwrap().1.name;
     assert_eq!([served(), served(), served(), served()], [2, 1, 0, 2]);
 }
 
@@ -85,7 +84,7 @@ fn a_flow_that_comes_back_has_its_turn() {
     let _last = line.comes(9, 256 * COST);
     (0..2).for_each(|_| drop(line.comes(0, COST)));
     line.comes(1, COST);
-    let mut served = |count| (0..count).map(|_| line.serves().unwrap().1.number).collect::<Vec<_>>();
+    let mut served = |count| (0..count).map(|_| line.serves().unwrap().1.name).collect::<Vec<_>>();
     assert_eq!(served(2), [0, 1]);
     assert_eq!(line.queue.tag_ahead(0, 1), 2 * COST);
     for cost in [256 * COST, COST] {
@@ -94,7 +93,7 @@ fn a_flow_that_comes_back_has_its_turn() {
         assert_eq!(line.queue.tag_ahead(0, 1), 2 * COST, "{cost}");
     }
     // Where its turn is now, it is after all others whose turn it is.
-    let mut served = |count| (0..count).map(|_| line.serves().unwrap().1.number).collect::<Vec<_>>();
+    let mut served = |count| (0..count).map(|_| line.serves().unwrap().1.name).collect::<Vec<_>>();
     assert_eq!(served(1), [0]);
     line.comes(1, COST);
     assert_eq!((line.queue.tag_ahead(0, 1), line.queue.known_flows()), (1, 3));
@@ -102,7 +101,7 @@ fn a_flow_that_comes_back_has_its_turn() {
     let mut line = Line::default();
     (0..2).for_each(|_| drop(line.comes(0, COST)));
     line.comes(1, 2 * COST);
-    assert_eq!([(); 3].map(|()| line.serves().unwrap().1.number), [0, 1, 0]);
+    assert_eq!([(); 3].map(|()| line.serves().unwrap().1.name), [0, 1, 0]);
 }
 
 #[test]
@@ -115,7 +114,7 @@ fn who_goes_away_from_behind_changes_no_turn() {
         line.comes(2, COST);
         let behind = behind.map(|cost| line.comes(1, cost));
         behind.iter().for_each(|behind| line.leaves(behind));
-        std::iter::from_fn(|| Some(line.serves()?.1.number)).collect::<Vec<_>>()
+        std::iter::from_fn(|| Some(line.serves()?.1.name)).collect::<Vec<_>>()
     };
     assert_eq!([None, Some(1), Some(256 * COST)].map(turns), [(); 3].map(|()| vec![2, 0, 1, 0, 0, 0]));
 }
@@ -129,7 +128,7 @@ fn turns_beside_new_flows(light: Option<i64>) -> usize {
         let light = light.map(|cost| line.comes(number, cost));
         line.comes(number, 256 * COST);
         light.iter().for_each(|light| line.leaves(light));
-        if line.serves().unwrap().1.number == 0 {
+        if line.serves().unwrap().1.name == 0 {
             line.comes(0, COST);
             turns += 1;
         }
@@ -156,11 +155,11 @@ fn what_was_served_is_owed_whoever_goes_away() {
                 line.comes(1, cost);
             }
             let (_, flow) = line.serves().unwrap();
-            served[flow.number as usize] += flow.cost;
-            if flow.number == 0 {
+            served[flow.name as usize] += flow.weight;
+            if flow.name == 0 {
                 line.comes(0, COST);
             } else {
-                let again = line.comes(1, flow.cost);
+                let again = line.comes(1, flow.weight);
                 line.leaves(&again);
             }
         }
@@ -200,7 +199,7 @@ fn each_flow_passes_a_waiter_twice_at_most() {
     for _ in 0..3000 {
         let mut line = Line::default();
         let mut tokens: [Vec<Token>; 4] = Default::default();
-        let mut passed: HashMap<(Token, i64), u32> = HashMap::new();
+        let mut passed: HashMap<(Token, u128), u32> = HashMap::new();
         for _ in 0..60 {
             let number = rng.random_range(0..4);
             match rng.random_range(0..5) {
@@ -211,17 +210,95 @@ fn each_flow_passes_a_waiter_twice_at_most() {
                 }
                 _ => {
                     let Some((token, flow)) = line.serves() else { continue };
-                    assert_eq!(tokens[flow.number as usize].remove(0), token, "SEED={seed}");
+                    assert_eq!(tokens[flow.name as usize].remove(0), token, "SEED={seed}");
                     for (other, waiting) in tokens.iter().enumerate() {
-                        let Some(first) = waiting.first().filter(|_| other as i64 != flow.number) else {
+                        let Some(first) = waiting.first().filter(|_| other as u128 != flow.name) else {
                             continue;
                         };
-                        let times = passed.entry((first.clone(), flow.number)).or_default();
+                        let times = passed.entry((first.clone(), flow.name)).or_default();
                         *times += 1;
-                        assert!(*times <= 2, "SEED={seed}: {first} of {other} by {}", flow.number);
+                        assert!(*times <= 2, "SEED={seed}: {first} of {other} by {}", flow.name);
                     }
                 }
             }
         }
     }
+}
+
+/// The waiters without a flow get half of the turns at most, however many other flows there are, and these get the other half.
+#[test]
+fn who_has_no_flow_gets_half_of_the_turns() {
+    for flows in [1, 2, 7, 30] {
+        let (mut line, mut turns) = (Line::default(), [0, 0]);
+        let plain = |line: &mut Line| {
+            let token = Token::from(format!("plain {}", line.next));
+            line.next += 1;
+            line.queue.line_up(token, (0, Some(Order::default())), LATER, 0);
+        };
+        for number in 0..flows {
+            (0..2).for_each(|_| drop(line.comes(number, COST)));
+        }
+        (0..2).for_each(|_| plain(&mut line));
+        for _ in 0..3000 {
+            let token = line.queue.first(0).unwrap();
+            line.queue.serve(&token, 1, 0);
+            match line.orders.remove(&token) {
+                Some(flow) => {
+                    line.comes(flow.name as i64, COST);
+                    turns[0] += 1;
+                }
+                None => {
+                    plain(&mut line);
+                    turns[1] += 1;
+                }
+            }
+        }
+        assert!(turns.iter().all(|turns| (1450..=1550).contains(turns)), "{flows}: {turns:?}");
+    }
+}
+
+/// The share of a flow is that of its newest waiter, also for those before it.
+#[test]
+fn a_share_that_is_changed_counts_at_once() {
+    let turns = |last: i64| {
+        let (mut queue, mut turns) = (Queue::default(), 0);
+        let mut comes = |id: i64, name, share| {
+            let order = Order { flow: Some(Flow { name, share, weight: 1 }), ..Order::default() };
+            queue.line_up(Token::from(id.to_string()), (0, Some(order)), LATER, 0);
+        };
+        for id in 100..200 {
+            comes(id, 1, 1);
+            comes(id + 100, 2, 1);
+        }
+        comes(300, 1, last);
+        for _ in 0..60 {
+            let token = queue.first(0).unwrap();
+            turns += usize::from(token.to_string().starts_with('1'));
+            queue.serve(&token, 1, 0);
+        }
+        turns
+    };
+    assert_eq!([1, 2, 5].map(turns), [30, 40, 50]);
+}
+
+/// Numbers are those of one flow each, in the order in which the flows came.
+#[test]
+fn the_longest_flow_is_known() {
+    let mut line = Line::default();
+    assert_eq!(line.queue.longest(0, &Order::default()), None);
+    let mut tokens: Vec<_> = [5, 5, 6, 6, 6, 7].into_iter().map(|flow| line.comes(flow, COST)).collect();
+    let of = |name| Order { flow: Some(Flow { name, share: 1, weight: 1 }), ..Order::default() };
+    assert_eq!(
+        [5, 6, 7].map(|name| line.queue.longest(0, &of(name))),
+        [None, None, None],
+        "they have waiters"
+    );
+    assert_eq!(line.queue.longest(0, &of(8)), Some(tokens[4].clone()));
+    assert_eq!(line.queue.longest(0, &Order::default()), Some(tokens[4].clone()));
+    assert_eq!(line.queue.longest(1, &of(8)), None);
+    line.leaves(&tokens.remove(4));
+    line.leaves(&tokens.remove(3));
+    assert_eq!(line.queue.longest(0, &of(8)), Some(tokens[1].clone()));
+    line.leaves(&tokens.remove(0));
+    assert_eq!(line.queue.longest(0, &of(8)), None, "each has one");
 }

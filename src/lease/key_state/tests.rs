@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::lease::holder::{FENCES, Holder};
+use crate::lease::settings::{Rules, Source};
 use crate::wait_group::holders::PermitHolders;
 
 const SECOND: i64 = 1_000_000;
@@ -29,7 +30,7 @@ fn permit(id: u64, suffix: &str) -> Token {
 }
 
 fn ask_of<H: Holders>(state: &mut KeyState<H>, token: &Token, terms: Terms, now: i64) -> Standing {
-    state.acquire(token, terms, None, now, SPANS)
+    state.acquire(token, terms, None, None, now, SPANS)
 }
 
 fn ask<H: Holders>(state: &mut KeyState<H>, token: &Token, max_waiters: i64, now: i64) -> Standing {
@@ -126,7 +127,7 @@ fn as_many_wait_as_the_terms_say() {
         let standing = ask_of(&mut state, &permit(id, "idle"), idle(9), START);
         assert_eq!(standing, Standing::Queued { soonest, before });
     }
-    state.heartbeat(&[permit(2, "idle")], START + SECOND, SPANS);
+    state.heartbeat(&[permit(2, "idle")], None, START + SECOND, SPANS);
     let refused = |before| Standing::Refused { soonest, before };
     assert_eq!(ask(&mut state, &permit(3, "1/1"), 0, dead), refused(0));
     assert_eq!(ask_of(&mut state, &permit(4, "idle"), idle(0), dead), refused(2));
@@ -136,12 +137,12 @@ fn as_many_wait_as_the_terms_say() {
 #[test]
 fn who_has_nothing_to_do_does_not_wait() {
     let (mut state, [a, b, _, d]) = crowd();
-    let mut acquire = |token, done| state.acquire(token, Terms::usual(TTL), Some(done), START, SPANS);
+    let mut acquire = |token, done| state.acquire(token, Terms::usual(TTL), None, Some(done), START, SPANS);
     assert!(matches!(acquire(&a, true), Standing::Held { .. }));
     assert_eq!([acquire(&d, true), acquire(&d, false), acquire(&b, true)], [Standing::Done; 3]);
     assert!(matches!(acquire(&b, false), Standing::Queued { .. }), "it has its place");
     let mut free = Locked::default();
-    let mut acquire = |done| free.acquire(&a, Terms::usual(TTL), Some(done), START, SPANS);
+    let mut acquire = |done| free.acquire(&a, Terms::usual(TTL), None, Some(done), START, SPANS);
     assert_eq!(acquire(true), Standing::Done);
     assert!(matches!(acquire(false), Standing::Held { .. }));
 }
@@ -168,7 +169,7 @@ fn a_release_grants_the_lock_to_the_next_waiter() {
 
     // The first one is dead when its turn comes, by the end of the lease.
     let (mut state, [_, _, c, d]) = crowd();
-    state.heartbeat(std::slice::from_ref(&c), START + 28 * SECOND, SPANS);
+    state.heartbeat(std::slice::from_ref(&c), None, START + 28 * SECOND, SPANS);
     let now = START + TTL;
     let soonest = now + SPANS.grant;
     assert_eq!(ask(&mut state, &d, 9, now), Standing::Queued { soonest, before: 0 });
@@ -216,9 +217,9 @@ fn a_queue_is_kept_while_waiters_are_alive() {
     assert_eq!(stands(&later, &d, end), (true, true));
     // Each heartbeat of a waiter extends it, and none of another token.
     let mut beaten = state.clone();
-    beaten.heartbeat(&[d], START + SECOND, SPANS);
+    beaten.heartbeat(&[d], None, START + SECOND, SPANS);
     assert!(!stands(&beaten, &c, end).0);
-    state.heartbeat(std::slice::from_ref(&c), START + SECOND, SPANS);
+    state.heartbeat(std::slice::from_ref(&c), None, START + SECOND, SPANS);
     assert_eq!([end, end + SECOND].map(|now| stands(&state, &c, now).0), [true, false]);
 }
 
@@ -237,9 +238,9 @@ fn a_renewal_never_makes_a_lease_shorter_and_revives_none() {
         assert_eq!(state.renew(&a, 0, fence, now), Some(until + 1000));
     }
     assert_eq!(release(&mut state, &c, now), Was::Waiting);
-    state.heartbeat(&[b], until, SPANS);
+    state.heartbeat(&[b], None, until, SPANS);
     assert_eq!(state.renew(&a, TTL, 0, until + 1000), None);
-    state.heartbeat(&[], until + 1000, SPANS);
+    state.heartbeat(&[], None, until + 1000, SPANS);
     assert_eq!(grants(&mut state), [(2, until + 1000 + SPANS.grant, fence + FENCES)]);
 }
 
@@ -247,7 +248,7 @@ fn a_renewal_never_makes_a_lease_shorter_and_revives_none() {
 fn a_heartbeat_tells_how_each_waiter_stands() {
     let (mut state, [a, b, c, d]) = crowd();
     let now = START + 6 * SECOND;
-    let (soonest, standings) = state.heartbeat(&[a.clone(), c.clone(), d.clone()], now, SPANS);
+    let (soonest, standings) = state.heartbeat(&[a.clone(), c.clone(), d.clone()], None, now, SPANS);
     let held = Standing::Held { expiry: START + TTL, fence: START };
     let [waits, gone] =
         [Standing::Queued { soonest: 0, before: 0 }, Standing::Refused { soonest: 0, before: 0 }];
@@ -262,7 +263,7 @@ fn a_heartbeat_tells_how_each_waiter_stands() {
     let (mut state, _) = crowd();
     state.queue.evict();
     assert!(matches!(ask(&mut state, &c, 9, START), Standing::Queued { before: 0, .. }));
-    assert_eq!(state.heartbeat(&[b.clone(), c], START, SPANS).1, [gone, waits]);
+    assert_eq!(state.heartbeat(&[b.clone(), c], None, START, SPANS).1, [gone, waits]);
     assert!(!state.queue.contains(&b));
     assert!(matches!(ask(&mut state, &b, 9, START), Standing::Queued { before: 1, .. }));
 }
@@ -321,26 +322,141 @@ fn a_look_shows_who_holds_by_the_end() {
     assert_eq!(state.look(START).0, 4, "it was not changed");
 }
 
+/// An acquire that says what applies to all waiters.
+fn tell(
+    state: &mut KeyState<PermitHolders>,
+    token: &Token,
+    terms: Terms,
+    (limit, rules): (Option<KeyLimit>, Rules),
+    now: i64,
+) -> Standing {
+    state.acquire(token, terms, Some(&Told { limit, rules: rules.into() }), None, now, SPANS)
+}
+
+fn fleet(version: i64, limit: i64) -> Option<KeyLimit> {
+    Some(KeyLimit { source: Source::Fleet, version, limit: Some(limit) })
+}
+
 /// A class that has waited for too long is not passed by one whose waiters fit. Newest first, one that fits holds at once.
 #[test]
 fn who_fits_may_hold_before_who_does_not() {
-    let [large, small] = ["3/3/..f4240", "1/3/..f4240"];
+    let usual = Terms::usual(TTL);
     for (wait, holds) in [(SECOND - 1, true), (SECOND, false)] {
         let mut state = KeyState::<PermitHolders>::default();
-        ask(&mut state, &permit(1, "2/3"), 9, START);
-        ask_of(&mut state, &permit(2, large), Terms { rank: 1, ..Terms::usual(TTL) }, START);
-        let standing = ask(&mut state, &permit(3, small), 9, START + wait);
+        let told = || (None, Rules { aging: SECOND, ..Rules::default() });
+        tell(&mut state, &permit(1, "2/3"), usual, told(), START);
+        tell(&mut state, &permit(2, "3/3"), Terms { rank: 1, ..usual }, told(), START);
+        let standing = tell(&mut state, &permit(3, "1/3"), usual, told(), START + wait);
         assert_eq!(matches!(standing, Standing::Held { .. }), holds, "{standing:?}");
         assert_eq!(matches!(standing, Standing::Queued { before: 0, .. }), !holds, "{standing:?}");
     }
     let mut state = KeyState::<PermitHolders>::default();
-    ask(&mut state, &permit(1, "2/3"), 9, START);
-    ask(&mut state, &permit(2, "3/3/...0"), 9, START);
-    let (now, fits, large) = (START + SECOND, permit(3, "1/3/...0"), permit(4, "2/3/...0"));
-    assert_eq!(ask(&mut state, &fits, 9, now), Standing::Held { expiry: now + SPANS.grant, fence: 0 });
+    let told = || (None, Rules { newest: 1, ..Rules::default() });
+    tell(&mut state, &permit(1, "2/3"), usual, told(), START);
+    tell(&mut state, &permit(2, "3/3"), usual, told(), START);
+    let (now, fits, large) = (START + SECOND, permit(3, "1/3"), permit(4, "2/3"));
+    let held = tell(&mut state, &fits, usual, told(), now);
+    assert_eq!(held, Standing::Held { expiry: now + SPANS.grant, fence: 0 });
     // Else it is told its place: in the order of arrival, or in that in which they are served.
     let soonest = now + SPANS.grant;
-    let placed = Terms { placed: true, ..Terms::usual(TTL) };
-    assert_eq!(ask_of(&mut state.clone(), &large, placed, now), Standing::Queued { soonest, before: 0 });
-    assert_eq!(ask(&mut state, &large, 9, now), Standing::Queued { soonest, before: 1 });
+    let placed = Terms { placed: true, ..usual };
+    let standing = tell(&mut state.clone(), &large, placed, told(), now);
+    assert_eq!(standing, Standing::Queued { soonest, before: 0 });
+    assert_eq!(tell(&mut state, &large, usual, told(), now), Standing::Queued { soonest, before: 1 });
+}
+
+/// The limit is read at each grant: those who wait follow it, up and down, and what is too heavy for it holds alone.
+#[test]
+fn a_limit_that_is_changed_applies_to_those_who_wait() {
+    let (mut state, usual) = (KeyState::<PermitHolders>::default(), Terms::usual(TTL));
+    let told = |version, limit| (fleet(version, limit), Rules::default());
+    for id in 1..=4 {
+        tell(&mut state, &permit(id, "1/2"), usual, told(1, 2), START);
+    }
+    tell(&mut state, &permit(5, "3/2"), usual, told(1, 2), START);
+    tell(&mut state, &permit(6, "1/2"), usual, told(1, 2), START);
+    assert_eq!((state.holders.used(), grants(&mut state).len()), (2, 0));
+    // A heartbeat of any waiter raises it.
+    state.heartbeat(&[permit(6, "1/2")], fleet(2, 3), START, SPANS);
+    assert_eq!((state.holders.used(), grants(&mut state).len()), (3, 1));
+    state.heartbeat(&[permit(6, "1/2")], fleet(1, 9), START, SPANS);
+    assert_eq!(state.holders.used(), 3, "an older version says nothing");
+    state.heartbeat(&[permit(6, "1/2")], fleet(3, 1), START, SPANS);
+    for (id, used) in [(1, 2), (2, 1), (3, 1), (4, 3)] {
+        release(&mut state, &permit(id, "1/2"), START);
+        assert_eq!(state.holders.used(), used, "{id}");
+    }
+    release(&mut state, &permit(5, "3/2"), START);
+    assert_eq!((state.holders.used(), state.queue.has_places()), (1, false));
+}
+
+/// By a limit of 0 all are refused, also those who wait.
+#[test]
+fn a_limit_of_0_refuses_all() {
+    let (mut state, usual) = (KeyState::<PermitHolders>::default(), Terms::usual(TTL));
+    let told = |version, limit| (fleet(version, limit), Rules::default());
+    for id in 1..=3 {
+        tell(&mut state, &permit(id, "1/1"), usual, told(1, 1), START);
+    }
+    let standing = tell(&mut state, &permit(4, "1/1"), usual, told(2, 0), START);
+    assert_eq!(standing, Standing::Refused { soonest: 0, before: 0 });
+    let refused = |id| Push { ids: vec![id], news: News::Refused(Refusal::Closed) };
+    assert_eq!(state.pushes(), [refused(2), refused(3)]);
+    release(&mut state, &permit(1, "1/1"), START);
+    assert!(state.holders.used() == 0 && state.queue.is_empty());
+    let standing = tell(&mut state, &permit(5, "1/0"), usual, told(2, 0), START);
+    assert_eq!(standing, Standing::Refused { soonest: 0, before: 0 });
+}
+
+/// A full queue takes from its longest line of two or more, for one whose line is empty.
+#[test]
+fn a_full_queue_takes_from_its_longest_line() {
+    let mut state = KeyState::<PermitHolders>::default();
+    let terms = Terms { max_waiters: 4, ..Terms::usual(TTL) };
+    let mut comes = |id, flow: &str| ask_of(&mut state, &permit(id, &format!("1/1/{flow}")), terms, START);
+    assert!(matches!(comes(1, "a.1.."), Standing::Held { .. }));
+    for id in 2..=5 {
+        assert!(matches!(comes(id, "a.1.."), Standing::Queued { .. }));
+    }
+    assert!(matches!(comes(6, "a.1.."), Standing::Refused { .. }), "its own line is the longest");
+    for (id, flow) in [(7, "b.1.."), (8, "c.1.."), (9, "...")] {
+        assert!(matches!(comes(id, flow), Standing::Queued { before: 3, .. }), "{id}");
+    }
+    for (id, flow) in [(10, "d.1.."), (11, "b.1.."), (12, "...")] {
+        assert!(matches!(comes(id, flow), Standing::Refused { .. }), "each has one: {id}");
+    }
+    let refused = |id| Push { ids: vec![id], news: News::Refused(Refusal::QueueFull) };
+    assert_eq!(state.pushes(), [refused(5), refused(4), refused(3)]);
+}
+
+/// The places of a process that has not renewed a grant are passed, until its next heartbeat. So they cost one grant.
+#[test]
+fn a_process_that_lets_a_grant_expire_counts_as_dead() {
+    for beats in [false, true] {
+        let mut state = KeyState::<PermitHolders>::default();
+        for id in 1..=4 {
+            ask(&mut state, &permit(id, "1/1"), 9, START);
+        }
+        let other: Token = "bbbbbbbbbbbbbbbb-5.1c9c380/1/1".into();
+        ask(&mut state, &other, 9, START);
+        release(&mut state, &permit(1, "1/1"), START);
+        assert!(state.holders.held(&permit(2, "1/1"), START).is_some());
+        let now = START + SPANS.grant;
+        if beats {
+            state.heartbeat(&[permit(3, "1/1")], None, now + 1, SPANS);
+        } else {
+            state.heartbeat(std::slice::from_ref(&other), None, now, SPANS);
+        }
+        assert_eq!(state.holders.held(&other, now).is_some(), !beats);
+        assert_eq!(state.holders.held(&permit(3, "1/1"), now).is_some(), beats);
+    }
+    // What was renewed, and ends later, says nothing of its process.
+    let mut state = KeyState::<PermitHolders>::default();
+    for id in 1..=3 {
+        ask(&mut state, &permit(id, "1/1"), 9, START);
+    }
+    release(&mut state, &permit(1, "1/1"), START);
+    state.renew(&permit(2, "1/1"), 2 * SECOND, 0, START);
+    state.heartbeat(&[], None, START + 2 * SECOND, SPANS);
+    assert!(state.holders.held(&permit(3, "1/1"), START).is_some());
 }

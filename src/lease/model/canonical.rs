@@ -195,8 +195,11 @@ impl<H: Modelled> World<H> {
             form.extend([number(passed), number(waited)]);
         }
         let seat = self.rules.of(token);
+        if seat.flow == 0 && self.rules.seats.iter().any(|seat| seat.flow > 0) {
+            form.push(number(state.queue.others_ahead(seat.rank)));
+        }
         if seat.flow > 0 {
-            form.push(number(state.queue.tag_ahead(seat.rank, seat.flow)));
+            form.push(number(state.queue.tag_ahead(seat.rank, seat.flow as u128)));
         }
     }
 
@@ -240,7 +243,7 @@ impl<H: Modelled> World<H> {
                 let left = in_ticks(expiry - self.server.now).max(-self.rules.longest());
                 number(left) * 16 + self.rank(fences, *fence)
             }
-            News::Gone | News::Told(_) => 1000,
+            News::Gone | News::Told(_) | News::Refused(_) => 1000,
         }
     }
 

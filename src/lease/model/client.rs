@@ -267,6 +267,7 @@ impl<H: Modelled> World<H> {
             }
             News::Gone => Notice::Gone,
             News::Told(_) => Notice::Found(()),
+            News::Refused(why) => Notice::Refused(why),
         }
     }
 

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::super::key_state::{Spans, Terms};
 use super::super::options::{Holding, LeaseOptions};
+use super::super::settings::{self, Told};
 use super::super::token::Token;
 use super::super::tokens;
 use super::client::DRIFT;
@@ -229,14 +230,8 @@ impl Rules {
             let ttl = if self.has(Flaw::LongGrant) { String::new() } else { format!(".{:x}", ttl * TICK) };
             let suffix = match self.tokens {
                 Tokens::Mutex => String::new(),
-                Tokens::Permits if self.aging > 0 && !self.has(Flaw::ClassesDoNotAge) => {
-                    format!("/{weight}/{}/..{:x}", self.capacity, self.aging * TICK)
-                }
-                Tokens::Permits if self.newest > 0 => {
-                    let after = if self.has(Flaw::NewestAtOnce) { 0 } else { self.newest * TICK };
-                    format!("/{weight}/{}/...{after:x}", self.capacity)
-                }
-                Tokens::Permits if flow > 0 => format!("/{weight}/{}/{flow}.{weight}.", self.capacity),
+                // The cost is the weight.
+                Tokens::Permits if flow > 0 => format!("/{weight}/{}/{flow}.400..", self.capacity),
                 Tokens::Permits => format!("/{weight}/{}", self.capacity),
                 Tokens::ReadWrite if rank > 0 => "/r".to_owned(),
                 Tokens::ReadWrite => "/w1".to_owned(),
@@ -309,6 +304,13 @@ impl Rules {
     pub(super) fn terms(&self, token: usize) -> Terms {
         let Seat { ttl, rank, .. } = self.of(token);
         Terms { rank, ..Terms::usual(ttl * TICK) }
+    }
+
+    /// What each acquire tells.
+    pub(super) fn told(&self) -> Told {
+        let aging = if self.has(Flaw::ClassesDoNotAge) { ALWAYS } else { self.aging * TICK };
+        let newest = if self.has(Flaw::NewestAtOnce) { 1 } else { self.newest * TICK };
+        Told { limit: None, rules: settings::Rules { aging, newest, ..settings::Rules::default() }.into() }
     }
 
     /// Returns how long a grant to a seat lasts.

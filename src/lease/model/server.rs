@@ -4,7 +4,7 @@ use std::slice;
 
 use super::super::flows::Order;
 use super::super::key_state::{KeyState, Standing};
-use super::super::kind::Holders;
+use super::super::kind::{At, Holders};
 use super::super::outcome::{Completing, Entered};
 use super::super::queue::Queue;
 use super::super::token::Token;
@@ -45,8 +45,12 @@ impl<H: Holders> Holders for Flawed<H> {
         Some((expiry, if self.has(Flaw::FenceIsTheClock) { now } else { fence }))
     }
 
-    fn fits(&self, token: &Token) -> bool {
-        self.holders.fits(token)
+    fn fits(&self, token: &Token, of: At<'_>) -> bool {
+        self.holders.fits(token, of)
+    }
+
+    fn weight(token: &Token) -> i64 {
+        H::weight(token)
     }
 
     fn is_full(&self) -> bool {
@@ -60,6 +64,18 @@ impl<H: Holders> Holders for Flawed<H> {
     fn hold(&mut self, token: &Token, expiry: i64, now: i64, queue: &Queue) -> i64 {
         let fence = self.holders.hold(token, expiry, now, queue);
         if self.has(Flaw::FenceIsTheClock) { now } else { fence }
+    }
+
+    fn granted(&mut self, token: &Token) {
+        self.holders.granted(token);
+    }
+
+    fn confirm(&mut self, token: &Token) {
+        self.holders.confirm(token);
+    }
+
+    fn lapsed(&mut self) -> Vec<(Token, i64)> {
+        self.holders.lapsed()
     }
 
     fn extend(&mut self, token: &Token, expiry: i64, now: i64) {
@@ -86,18 +102,19 @@ impl<H: Holders> Holders for Flawed<H> {
         H::order(token)
     }
 
-    fn head(&self, queue: &Queue, turn: &mut bool, now: i64) -> Option<Token> {
+    fn head(&self, queue: &mut Queue, turn: &mut bool, now: i64) -> Option<Token> {
         let head = self.holders.head(queue, turn, now);
         if !self.has(Flaw::SmallGoesFirst) {
             return head;
         }
         let (mut rest, mut next) = (queue.clone(), head.clone());
         while let Some(token) = next {
-            if self.fits(&token) {
+            let rank = rest.rank_of(&token).unwrap_or(0);
+            if self.fits(&token, At { rank, settings: &queue.settings, now }) {
                 return Some(token);
             }
             rest.leave(&token);
-            next = self.holders.head(&rest, turn, now);
+            next = self.holders.head(&mut rest, turn, now);
         }
         head
     }
@@ -227,7 +244,8 @@ impl<H: Holders> Server<H> {
         match verb {
             Verb::Acquire => {
                 let (done, kept_until) = (self.entered.then_some(true), state.kept_until);
-                let standing = state.acquire(name, rules.terms(token), done, now, spans);
+                let told = rules.told();
+                let standing = state.acquire(name, rules.terms(token), Some(&told), done, now, spans);
                 if rules.has(Flaw::BusyQueueIsNotKept) && state.queue.ahead(0) > 1 {
                     state.kept_until = kept_until;
                 }
@@ -282,7 +300,7 @@ impl<H: Holders> Server<H> {
                 None => Standing::Refused { soonest: 0, before: 0 },
             };
         }
-        let (_, standings) = state.heartbeat(slice::from_ref(name), now, spans);
+        let (_, standings) = state.heartbeat(slice::from_ref(name), None, now, spans);
         standings[0]
     }
 }

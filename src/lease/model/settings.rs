@@ -214,6 +214,12 @@ fn flows() {
     explore::<PermitHolders>("flows and faults", fair(&[1, 2]).faults(faults));
 }
 
+/// Half of the waiters know of no flows.
+#[test]
+fn a_flow_beside_waiters_without_one() {
+    explore::<PermitHolders>("a flow beside others", fair(&[0, 0, 1]).faults(NONE).but(&[ORDER]));
+}
+
 /// One flow wants one of two permits at a time, another one wants both at once.
 #[test]
 fn flows_of_different_weights() {

@@ -90,8 +90,8 @@ fn calls_have_the_arguments_of_their_scripts() {
     assert!(written(&|to| complete.own(0, to)).starts_with(r#"[("complete"), ("token"), "#));
     let renew = Renew::<Exclusive> { token: "token".into(), ttl: 1000, fence: 7, kind: PhantomData };
     assert_eq!(written(&|to| renew.own(0, to)), r#"[("token"), (1000), (7)]"#);
-    let heartbeat = Heartbeat { scene: scene(), tokens: ["a", "b"].map(Token::from).to_vec() };
-    assert_eq!(written(&|to| heartbeat.own(0, to)), r#"[("a"), ("b")]"#);
+    let heartbeat = Heartbeat { scene: scene(), limit: None, tokens: ["a", "b"].map(Token::from).to_vec() };
+    assert_eq!(written(&|to| heartbeat.own(0, to)), r#"[(""), ("a"), ("b")]"#);
     assert_eq!(written(&|to| heartbeat.shared(to)), r#"[Channels("channels")]"#);
 }
 
@@ -168,7 +168,7 @@ fn a_heartbeat_says_how_each_waiter_stands() {
     let read = |soonest, each: &[i64]| {
         let tokens = ["a", "b"].map(Token::from).to_vec();
         let values = [integers(&[soonest]), vec![Value::Array(integers(each))], integers(&[0])].concat();
-        let heartbeat = Heartbeat { scene: scene(), tokens };
+        let heartbeat = Heartbeat { scene: scene(), limit: None, tokens };
         heartbeat.decode(0, NOW, Fields::new(&values, false)).ok().map(|read| (read.soonest, read.each))
     };
     let each = vec![Standing::Held { expiry: 9, fence: 5 }, Standing::Queued { soonest: 0, before: 0 }];

@@ -3,43 +3,48 @@
 #![allow(clippy::unwrap_used)]
 
 use super::super::flows::Flow;
+use super::super::settings::{Rules, Told};
 use super::*;
 
 /// Until when all waiters here count as alive.
 const ALIVE: i64 = 100;
 
-const PLAIN: Order = Order { flow: None, aging: None, newest: None };
+const PLAIN: Order = Order { flow: None, reserve: 0, bound: None };
 
 fn token(text: &str) -> Token {
     text.into()
 }
 
-fn of_flow(number: i64) -> Order {
-    Order { flow: Some(Flow { number, cost: 4 }), ..PLAIN }
+fn of_flow(name: u128) -> Order {
+    Order { flow: Some(Flow { name, share: 1024, weight: 4 }), ..PLAIN }
 }
 
-fn aging(span: i64) -> Order {
-    Order { aging: Some(span), ..PLAIN }
+fn queue_with(aging: i64, newest: i64) -> Queue {
+    let mut queue = Queue::default();
+    set(&mut queue, aging, newest);
+    queue
 }
 
-fn newest(after: i64) -> Order {
-    Order { newest: Some(after), ..PLAIN }
+fn set(queue: &mut Queue, aging: i64, newest: i64) {
+    queue.settings = Settings::default();
+    let rules = Rules { aging, newest, ..Rules::default() };
+    queue.settings.take_over(&Told { limit: None, rules: rules.into() }, 0);
 }
 
 /// A waiter comes. Returns what [`Queue::line_up`] does.
 fn comes(queue: &mut Queue, text: &str, rank: i64, order: Order, now: i64) -> (bool, Option<i64>) {
-    queue.line_up(text.into(), (rank, order), ALIVE, now)
+    queue.line_up(text.into(), (rank, Some(order)), ALIVE, now)
 }
 
-fn first(queue: &Queue, now: i64) -> String {
+fn first(queue: &mut Queue, now: i64) -> String {
     queue.first(now).unwrap().to_string()
 }
 
 /// Serves one after the other, all at the same time.
 fn served(queue: &mut Queue, now: i64) -> String {
     let next = || {
-        let token = queue.first(now)?.clone();
-        queue.serve(&token, now);
+        let token = queue.first(now)?;
+        queue.serve(&token, 1, now);
         Some(token.to_string())
     };
     std::iter::from_fn(next).collect()
@@ -71,8 +76,8 @@ fn a_position_counts_the_waiters_with_a_lower_score() {
         [0, 1, 2].map(|rank| queue.first_of(rank).map(Token::to_string)),
         [Some("a".into()), Some("h".into()), None]
     );
-    // Flows take turns.
-    assert_eq!(served(&mut queue.clone(), 0), "abcdegfhij");
+    // Flows take turns. Here, those without a flow pay as much as many turns of others.
+    assert_eq!(served(&mut queue.clone(), 0), "acdegfbhij");
     // Who goes away is before nobody.
     for token in ["a", "c", "h"] {
         assert_eq!(queue.leave(&token.into()), Some(ALIVE));
@@ -89,31 +94,40 @@ fn a_position_counts_the_waiters_with_a_lower_score() {
 /// longest first.
 #[test]
 fn a_rank_that_waits_for_too_long_is_served_first() {
-    let mut queue = Queue::default();
-    assert_eq!(comes(&mut queue, "z", 8, aging(10), 1), (true, None));
-    assert_eq!(comes(&mut queue, "c", 2, aging(10), 5), (true, None));
-    assert_eq!(comes(&mut queue, "b", 1, aging(10), 7), (true, None));
-    assert_eq!(comes(&mut queue, "d", 2, aging(10), 8), (false, None));
-    assert_eq!(comes(&mut queue, "a", 0, aging(10), 8), (true, None));
-    assert_eq!([14, 15, 17, 50].map(|now| first(&queue, now)), ["a", "c", "c", "c"]);
-    assert_eq!([14, 15].map(|now| queue.due(0, || aging(10), now)), [None, Some(2)]);
-    assert_eq!([16, 17].map(|now| queue.due(0, || aging(10), now)), [Some(2), Some(2)]);
-    assert_eq!([1, 2, 7].map(|rank| queue.due(rank, || aging(10), 50)), [Some(2), None, None]);
-    assert_eq!(queue.due(0, || aging(100), 50), None);
-    assert_eq!(queue.due(0, || PLAIN, 50), None, "a waiter of this rank would wait for any time");
+    let mut queue = queue_with(10, 0);
+    assert_eq!(comes(&mut queue, "z", 8, PLAIN, 1), (true, None));
+    assert_eq!(comes(&mut queue, "c", 2, PLAIN, 5), (true, None));
+    assert_eq!(comes(&mut queue, "b", 1, PLAIN, 7), (true, None));
+    assert_eq!(comes(&mut queue, "d", 2, PLAIN, 8), (false, None));
+    assert_eq!(comes(&mut queue, "a", 0, PLAIN, 8), (true, None));
+    assert_eq!([14, 15, 17, 50].map(|now| first(&mut queue, now)), ["a", "c", "c", "c"]);
+    assert_eq!([14, 15].map(|now| queue.due(0, now)), [None, Some(2)]);
+    assert_eq!([16, 17].map(|now| queue.due(0, now)), [Some(2), Some(2)]);
+    assert_eq!([1, 2, 7].map(|rank| queue.due(rank, 50)), [Some(2), None, None]);
+    set(&mut queue, 100, 0);
+    assert_eq!(queue.due(0, 50), None);
+    set(&mut queue, 0, 0);
+    assert_eq!(queue.due(0, 50), None, "the usual aging is 10 s");
+    set(&mut queue, 10, 0);
     // After one was served its rank waits anew. The time of a rank without waiters says nothing.
-    queue.serve(&token("c"), 17);
-    assert_eq!((first(&queue, 17), queue.due(0, || aging(10), 17)), ("b".into(), Some(1)));
-    queue.serve(&token("b"), 17);
-    assert_eq!([17, 26, 27].map(|now| first(&queue, now)), ["a", "a", "d"]);
+    queue.serve(&token("c"), 1, 17);
+    assert_eq!((first(&mut queue, 17), queue.due(0, 17)), ("b".into(), Some(1)));
+    queue.serve(&token("b"), 1, 17);
+    assert_eq!([17, 26, 27].map(|now| first(&mut queue, now)), ["a", "a", "d"]);
     queue.leave(&token("d"));
     assert_eq!(served(&mut queue, 90), "az");
-    // Of the first class and of the last rank nothing is recorded. Of the others it is with the first that needs it.
+}
+
+/// Also without settings, where the ranks are those of callers with and without classes.
+#[test]
+fn all_ranks_age() {
     let mut queue = Queue::default();
-    for (rank, is_new) in [(0, false), (8, false), (1, true)] {
-        comes(&mut queue, "p", rank, PLAIN, 90);
-        assert_eq!(comes(&mut queue, "q", rank, aging(10), 90), (is_new, None), "{rank}");
-    }
+    comes(&mut queue, "b", 7, PLAIN, 0);
+    comes(&mut queue, "a", 0, PLAIN, 0);
+    assert_eq!([9_999_999, 10_000_000].map(|now| first(&mut queue, now)), ["a", "b"]);
+    queue.serve(&token("b"), 1, 10_000_000);
+    comes(&mut queue, "c", 7, PLAIN, 10_000_001);
+    assert_eq!([20_000_000, 20_000_001].map(|now| first(&mut queue, now)), ["a", "c"]);
 }
 
 /// Also the ranks of callers that know more of them.
@@ -128,32 +142,33 @@ fn a_rank_is_one_of_nine() {
 
 #[test]
 fn the_newest_is_served_first_once_there_have_been_waiters_for_a_while() {
-    let mut queue = Queue::default();
+    let mut queue = queue_with(0, 10);
     comes(&mut queue, "x", 0, PLAIN, 0);
-    assert_eq!(comes(&mut queue, "a", 1, newest(10), 20), (true, None));
-    assert_eq!(comes(&mut queue, "b", 1, newest(10), 21), (false, None));
+    assert_eq!(comes(&mut queue, "a", 1, PLAIN, 20), (true, None));
+    assert_eq!(comes(&mut queue, "b", 1, PLAIN, 21), (false, None));
     assert_eq!(comes(&mut queue, "c", 1, PLAIN, 29), (false, None));
     // It is told that only those of lower ranks come before it.
-    assert_eq!(comes(&mut queue, "d", 1, newest(10), 30), (false, Some(1)));
-    assert_eq!(comes(&mut queue, "e", 1, PLAIN, 30), (false, None));
-    assert_eq!(first(&queue, 30), "x");
+    assert_eq!(comes(&mut queue, "d", 1, PLAIN, 30), (false, Some(1)));
+    assert_eq!(comes(&mut queue, "e", 1, PLAIN, 30), (false, Some(1)));
+    assert_eq!(first(&mut queue, 30), "x");
     queue.leave(&token("x"));
-    assert_eq!([29, 30].map(|now| first(&queue, now)), ["a", "e"]);
-    // Who does not send heartbeats any more loses its place, so that others are not judged by its setting for ever.
-    assert_eq!(first(&queue, ALIVE), "a");
+    assert_eq!([29, 30].map(|now| first(&mut queue, now)), ["a", "e"]);
+    // Who does not send heartbeats any more loses its place.
+    assert_eq!(first(&mut queue, ALIVE), "a");
     assert!(queue.heartbeat(&token("a"), ALIVE + 1) && !queue.heartbeat(&token("q"), ALIVE + 1));
-    assert_eq!(first(&queue, ALIVE), "e");
+    assert_eq!(first(&mut queue, ALIVE), "e");
     assert_eq!(served(&mut queue, 30), "edcba");
-    // The setting of the first waiter counts. The time counts from the first one that has it.
+    // The time counts while there are waiters.
     comes(&mut queue, "p", 1, PLAIN, 40);
-    assert_eq!(comes(&mut queue, "n", 1, newest(10), 60), (true, None));
+    comes(&mut queue, "n", 1, PLAIN, 45);
     queue.leave(&token("p"));
-    comes(&mut queue, "m", 1, newest(10), 61);
-    assert_eq!([69, 70].map(|now| first(&queue, now)), ["n", "m"]);
+    comes(&mut queue, "m", 1, PLAIN, 46);
+    assert_eq!([49, 50].map(|now| first(&mut queue, now)), ["n", "m"]);
     // A time ahead of the clock is from before the clock was set back.
-    assert_eq!(comes(&mut queue, "o", 1, newest(10), 60), (false, None));
-    assert_eq!(comes(&mut queue, "q", 1, newest(10), 59), (true, None));
-    assert_eq!([68, 69].map(|now| first(&queue, now)), ["n", "q"]);
+    assert_eq!([39, 48, 49].map(|now| first(&mut queue, now)), ["n", "n", "m"]);
+    // Without the setting, they are served in the order of arrival.
+    set(&mut queue, 0, 0);
+    assert_eq!(first(&mut queue, 60), "n");
 }
 
 /// At most as many of each flow come before a waiter as of its own, after all of lower ranks, and never more than there are.

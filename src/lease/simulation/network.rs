@@ -510,7 +510,7 @@ impl<H: Simulated> Simulation<H> {
         let answer = match &call.op {
             Op::Acquire { token, rank, .. } => {
                 let terms = Terms { rank: *rank, ..Terms::usual(ttl) };
-                Answer::Standing(self.server.acquire(token, terms, None, now, spans))
+                Answer::Standing(self.server.acquire(token, terms, None, None, now, spans))
             }
             Op::Release { token, withdrawn, .. } => {
                 self.server.release(token, *withdrawn, now, spans);
@@ -519,7 +519,7 @@ impl<H: Simulated> Simulation<H> {
             Op::Renew { lease } => Answer::Renewed(self.server.renew(&lease.token, ttl, 0, now)),
             Op::Heartbeat { waiters } => {
                 let tokens: Vec<_> = waiters.iter().map(|(_, token)| token.clone()).collect();
-                let (soonest, each) = self.server.heartbeat(&tokens, now, spans);
+                let (soonest, each) = self.server.heartbeat(&tokens, None, now, spans);
                 Answer::Stands { soonest, each }
             }
         };

@@ -95,6 +95,7 @@ pub(super) fn said(effects: &[Effect<Names>]) -> Vec<String> {
         Effect::Tell { outcome: Told::Again, .. } => "again".into(),
         Effect::Tell { outcome: Told::Found(()), .. } => "found".into(),
         Effect::Tell { outcome: Told::Failed(_), .. } => "failed".into(),
+        Effect::Tell { outcome: Told::Closed, .. } => "closed".into(),
         Effect::Tell { outcome: Told::Refused { left, before }, .. } => format!("refused {left} {before}"),
         Effect::Lost { taken_back: true, .. } => "taken back".into(),
         Effect::Lost { .. } => "lost".into(),

@@ -12,7 +12,7 @@ use super::super::operations::Answer;
 use super::super::options::{Holding, micros};
 use super::super::token::Token;
 use super::super::validity::{Anchor, Validity};
-use crate::store::{Link, Signal};
+use crate::store::{Link, Refusal, Signal};
 use crate::{Error, Key};
 
 /// The outside of [`Tokens`](super::Tokens): the waiters, the leases and the names of tokens. In the model and in
@@ -130,6 +130,8 @@ pub(crate) enum Notice<F> {
     Gone,
     /// An outcome leaves nothing to do.
     Found(F),
+    /// It lost its place, and is refused.
+    Refused(Refusal),
 }
 
 /// A release of a lease, or of a place in the queue. Or the last renewal of a lease that is left to others.
@@ -188,6 +190,8 @@ pub(crate) enum Told<F> {
     Found(F),
     /// The queue is full. The next lease ends in `left` µs, and `before` waiters are ahead.
     Refused { left: i64, before: i64 },
+    /// The limit is 0.
+    Closed,
     /// The store could not be asked.
     Failed(Error),
 }

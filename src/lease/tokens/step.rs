@@ -17,7 +17,7 @@ use super::{
     Effect, Effects, Entry, Event, Grant, Held, Line, Notice, Now, Party, Release, Slot, Stage, Tokens, Told,
 };
 use crate::error::Cause;
-use crate::store::{Link, Signal};
+use crate::store::{Link, Refusal, Signal};
 use crate::{Error, Key, clock};
 
 /// How long waiters that join a line wait for the future that sends its acquire. After that, a copy is sent in the
@@ -213,6 +213,8 @@ impl<P: Party> Tokens<P> {
             }
             (_, Notice::Gone) => self.place_lost(id),
             (_, Notice::Found(found)) => self.tell(id, &Told::Found(found)),
+            (_, Notice::Refused(Refusal::QueueFull)) => self.tell(id, &Told::Refused { left: 0, before: 0 }),
+            (_, Notice::Refused(Refusal::Closed)) => self.tell(id, &Told::Closed),
         }
     }
 

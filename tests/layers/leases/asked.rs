@@ -115,7 +115,7 @@ async fn weights_are_the_closures(stores: Stores) {
 async fn limits_are_the_closures(stores: Stores) {
     let choose = |job: &Job| match job.tenant {
         Some("premium") => Some(2),
-        Some("mistake") => Some(0),
+        Some("closed") => Some(0),
         _ => None,
     };
     let probe = Probe::hanging();
@@ -126,7 +126,7 @@ async fn limits_are_the_closures(stores: Stores) {
     let _first = running!(service, probe, 2, job("premium", 1));
     let _second = running!(service, probe, 3, job("premium", 1));
     assert_eq!(refusal!(service, job("premium", 1)), Some(RefusalKind::NoPermit));
-    assert_eq!(refusal!(service, job("mistake", 1)), Some(RefusalKind::Invalid));
+    assert_eq!(refusal!(service, job("closed", 1)), Some(RefusalKind::NoPermit));
 }
 
 async fn whether_it_reads_is_the_closures(stores: Stores) {

@@ -79,9 +79,9 @@ async fn what_can_never_be(stores: Stores) {
     let refused = get(&behind!(limit.clone().weight(|_: &Request| 3)), &[]).await;
     assert_eq!(refused.problem(), (400, None, "Bad Request".into()));
     assert!(refused.json()["detail"].as_str().unwrap().contains("limit of 2"), "{refused:?}");
-    let mistake = get(&behind!(limit.limit(|_: &Request| Some(0))), &[]).await;
-    assert_eq!(mistake.problem(), (500, None, "Internal Server Error".into()));
-    assert_eq!(mistake.json().get("detail"), None, "the mistake is the service's");
+    let closed = get(&behind!(limit.limit(|_: &Request| Some(0))), &[]).await;
+    assert_eq!(closed.problem().0, 503);
+    assert_eq!(closed.json()["detail"], "no permit: the limit is 0", "it is a kill switch");
 }
 
 async fn those_that_are_closed(stores: Stores) {

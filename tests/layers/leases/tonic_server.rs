@@ -69,8 +69,8 @@ async fn what_can_never_be_is_an_invalid_argument(stores: Stores) {
     let limit = limit.reject_with(grpc::refuse());
     let status = check(&serve_health!(limit.clone().weight(|_: &Request<Body>| 3)), "ann").await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
-    let mistake = serve_health!(limit.clone().limit(|_: &Request<Body>| Some(0)));
-    assert_eq!(check(&mistake, "ann").await.unwrap_err().code(), Code::Internal);
+    let closed = serve_health!(limit.clone().limit(|_: &Request<Body>| Some(0)));
+    assert_eq!(check(&closed, "ann").await.unwrap_err().code(), Code::ResourceExhausted);
     group.close();
     assert_eq!(check(&serve_health!(limit), "ann").await.unwrap_err().code(), Code::Unavailable);
 }

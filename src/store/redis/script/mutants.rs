@@ -32,7 +32,7 @@ const TURNS: &[&str] = &[
     "agreement::evicted_flows",
     "permits_agree",
     "permits_with_classes_agree",
-    "permits_newest_first_agree",
+    "permits_with_bounds_agree",
 ];
 
 /// The tests that should find the mutants of a piece.
@@ -91,6 +91,7 @@ const TESTS: &[(&str, &[&str])] = &[
     ("lib/release", &["permits_agree", "mutexes_agree", "reader_writer_locks_agree"]),
     ("lib/runs", &["permits_agree", "mutexes_agree"]),
     ("lib/rw_lock", &["agreement::busy", "reader_writer_locks_agree"]),
+    ("lib/settings", TURNS),
     ("lib/several", &["token_bucket::agreement"]),
     ("lib/turns", TURNS),
     ("single_flight/answer", &["flights_agree"]),

@@ -1,0 +1,268 @@
+//! What may change while waiters for permits wait: the Rust twin of `lua/lib/settings.lua`.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use super::flows::{CLASSES, Order};
+use crate::Store;
+use crate::sync::lock;
+
+/// For how long waiters of lower ranks may be served before others, if the settings say nothing, µs.
+const USUAL_AGING: i64 = 10_000_000;
+
+/// How long a limit counts after it was told last, µs.
+const FRESH: i64 = 30_000_000;
+
+/// A limit that was told so long ago is stored anew, µs.
+const AGAIN: i64 = 5_000_000;
+
+/// Who sets the limit of a key. The later one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Source {
+    Adaptive = 1,
+    Fleet = 2,
+}
+
+/// The limit of a key, instead of that of each caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyLimit {
+    pub(crate) source: Source,
+    /// Of two of one source the higher version counts, of equal ones the one that was told last.
+    pub(crate) version: i64,
+    /// `None`: the setting was undone.
+    pub(crate) limit: Option<i64>,
+}
+
+/// The settings of a WaitGroup that apply to all waiters of a key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rules {
+    /// When it was built, µs. The highest counts.
+    pub(crate) version: i64,
+    /// For how long waiters of lower ranks may be served before others, µs; 0: as usual, and ranks are not used.
+    pub(crate) aging: i64,
+    /// For how long a rank must have waiters without a flow, so that the newest of these is served first, µs; 0: never.
+    pub(crate) newest: i64,
+    /// How many permits each rank leaves to those before it.
+    pub(crate) reserved: [i64; CLASSES as usize],
+}
+
+/// What a caller tells the state of a key.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) limit: Option<KeyLimit>,
+    pub(crate) rules: Arc<Rules>,
+}
+
+/// What a key knows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    /// And when it was told last, µs.
+    limit: Option<(KeyLimit, i64)>,
+    rules: Option<Rules>,
+}
+
+impl Settings {
+    pub(super) fn take_over(&mut self, told: &Told, now: i64) {
+        self.hear(told.limit, now);
+        let version = told.rules.version.min(now);
+        if self.rules.as_ref().is_none_or(|known| known.version > now || known.version < version) {
+            self.rules = Some(Rules { version, ..(*told.rules).clone() });
+        }
+    }
+
+    pub(super) fn hear(&mut self, limit: Option<KeyLimit>, now: i64) {
+        let Some(told) = limit else { return };
+        let is_newer = match self.known(now) {
+            None => true,
+            Some((known, at)) => {
+                let is_newer = (told.source, told.version) >= (known.source, known.version);
+                is_newer && !(told == known && at + AGAIN > now)
+            }
+        };
+        if is_newer {
+            self.limit = Some((told, now));
+        }
+    }
+
+    /// The limit, unless it is out of date, or from before the clock was set back.
+    fn known(&self, now: i64) -> Option<(KeyLimit, i64)> {
+        self.limit.filter(|(_, at)| *at <= now && at + FRESH > now)
+    }
+
+    /// Returns for how long waiters of lower ranks may be served before others, and whether ranks are used.
+    pub(super) fn aging(&self) -> (i64, bool) {
+        match self.rules.as_ref().map_or(0, |rules| rules.aging) {
+            0 => (USUAL_AGING, false),
+            aging => (aging, true),
+        }
+    }
+
+    pub(super) fn newest(&self) -> i64 {
+        self.rules.as_ref().map_or(0, |rules| rules.newest)
+    }
+
+    /// Returns the limit for a token of a rank whose own limit is this. No share is 0 unless the limit is.
+    pub(crate) fn limit_for(&self, order: &Order, rank: i64, limit: i64, now: i64) -> i64 {
+        let own = limit.saturating_add(order.reserve);
+        let told = self.known(now).and_then(|(known, _)| known.limit);
+        let most = match (told, order.bound) {
+            (Some(told), Some(bound)) => told.min(bound),
+            (Some(told), None) => told,
+            (None, _) => own,
+        };
+        let of_rank =
+            |rules: &Rules| usize::try_from(rank).ok().and_then(|rank| rules.reserved.get(rank).copied());
+        let reserved = self.rules.as_ref().map_or(Some(order.reserve), of_rank).unwrap_or(0);
+        if most == 0 { 0 } else { most.saturating_sub(reserved).max(1) }
+    }
+}
+
+/// The limit that the fleet has set for the keys of a name, as far as this process knows.
+#[derive(Default)]
+pub(crate) struct FleetSet {
+    is_set: AtomicBool,
+    limit: Mutex<Option<KeyLimit>>,
+    watchers: Mutex<Vec<Weak<dyn Watcher>>>,
+}
+
+/// Who has waiters that a change of the limit concerns.
+pub(crate) trait Watcher: Send + Sync {
+    fn limit_changed(self: Arc<Self>);
+}
+
+impl FleetSet {
+    /// That of a name.
+    pub(crate) fn of(store: &Store, name: &str) -> Arc<Self> {
+        store.shared(name, Arc::default)
+    }
+
+    pub(crate) fn known(&self) -> Option<KeyLimit> {
+        if self.is_set.load(Ordering::Relaxed) { *lock(&self.limit) } else { None }
+    }
+
+    /// `version`: 0 if this process does not follow the setting any more.
+    pub(crate) fn set(&self, version: i64, limit: Option<i64>) {
+        let known = KeyLimit { source: Source::Fleet, version, limit };
+        *lock(&self.limit) = Some(known).filter(|_| version > 0);
+        self.is_set.store(true, Ordering::Relaxed);
+        let watchers: Vec<_> = {
+            let mut watchers = lock(&self.watchers);
+            watchers.retain(|watcher| watcher.strong_count() > 0);
+            watchers.iter().filter_map(Weak::upgrade).collect()
+        };
+        watchers.into_iter().for_each(Watcher::limit_changed);
+    }
+
+    pub(super) fn watch(&self, watcher: Weak<dyn Watcher>) {
+        lock(&self.watchers).push(watcher);
+    }
+}
+
+debug!(FleetSet, limit);
+
+impl KeyLimit {
+    /// The argument that `lua/lib/settings.lua` reads.
+    pub(crate) fn text(self) -> String {
+        let Self { source, version, limit } = self;
+        let limit = limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
+        format!("{} {version} {limit}", source as u8)
+    }
+}
+
+impl Told {
+    /// The argument that `lua/lib/settings.lua` reads.
+    pub(crate) fn text(&self) -> String {
+        let Rules { version, aging, newest, reserved } = &*self.rules;
+        let mut text = self.limit.map(KeyLimit::text).unwrap_or_default();
+        let used = reserved.iter().rposition(|permits| *permits > 0).map_or(0, |last| last + 1);
+        // A `String` takes any text.
+        let _ = write!(text, "|{version} {aging} {newest}");
+        for permits in &reserved[..used] {
+            let _ = write!(text, " {permits}");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000;
+
+    fn limit(source: Source, version: i64, limit: i64) -> Option<KeyLimit> {
+        Some(KeyLimit { source, version, limit: Some(limit) })
+    }
+
+    fn for_all(settings: &Settings, now: i64) -> i64 {
+        settings.limit_for(&Order::default(), 7, 9, now)
+    }
+
+    #[test]
+    fn the_setting_of_the_fleet_counts_before_the_adaptive_one_and_both_before_that_of_the_caller() {
+        let mut settings = Settings::default();
+        assert_eq!(for_all(&settings, 0), 9);
+        for (told, counts) in [
+            (limit(Source::Adaptive, 0, 5), 5),
+            (limit(Source::Adaptive, 0, 6), 6),
+            (None, 6),
+            (limit(Source::Fleet, 2, 20), 20),
+            (limit(Source::Adaptive, 0, 4), 20),
+            (limit(Source::Fleet, 1, 3), 20),
+            (limit(Source::Fleet, 3, 2), 2),
+            (Some(KeyLimit { source: Source::Fleet, version: 4, limit: None }), 9),
+            (limit(Source::Fleet, 3, 2), 9),
+        ] {
+            settings.hear(told, SECOND);
+            assert_eq!(for_all(&settings, SECOND), counts, "{told:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_that_nobody_tells_any_more_is_forgotten() {
+        let mut settings = Settings::default();
+        settings.hear(limit(Source::Fleet, 1, 3), SECOND);
+        assert_eq!([31, 30, 1, 0].map(|at| for_all(&settings, at * SECOND)), [9, 3, 3, 9]);
+        settings.hear(limit(Source::Fleet, 1, 3), 20 * SECOND);
+        assert_eq!([31, 50].map(|at| for_all(&settings, at * SECOND)), [3, 9]);
+        settings.hear(limit(Source::Adaptive, 0, 4), 50 * SECOND);
+        assert_eq!(for_all(&settings, 50 * SECOND), 4);
+    }
+
+    #[test]
+    fn no_share_is_0_unless_the_limit_is() {
+        let mut reserved = [0; CLASSES as usize];
+        reserved[7] = 5;
+        let rules = Rules { version: 1, reserved, ..Rules::default() };
+        let mut settings = Settings::default();
+        let order = Order { reserve: 5, ..Order::default() };
+        assert_eq!([1, 15].map(|own| settings.limit_for(&order, 7, own, 2)), [1, 15]);
+        settings.take_over(&Told { limit: None, rules: rules.into() }, 2);
+        assert_eq!([0, 7].map(|rank| settings.limit_for(&order, rank, 15, 2)), [20, 15]);
+        for (version, told, shares) in [(1, 3, [3, 1]), (2, 5, [5, 1]), (3, 0, [0, 0]), (4, 8, [8, 3])] {
+            settings.hear(limit(Source::Fleet, version, told), 2);
+            assert_eq!([0, 7].map(|rank| settings.limit_for(&order, rank, 15, 2)), shares, "{told}");
+        }
+        let bound = |bound| Order { bound: Some(bound), ..order };
+        assert_eq!([6, 9, 0].map(|most| settings.limit_for(&bound(most), 0, 1, 2)), [6, 8, 0]);
+    }
+
+    #[test]
+    fn the_settings_of_the_last_one_that_was_built_count() {
+        let rules =
+            |version, aging| Told { limit: None, rules: Rules { version, aging, ..Rules::default() }.into() };
+        let mut settings = Settings::default();
+        assert_eq!(settings.aging(), (USUAL_AGING, false));
+        for (version, aging, counts) in [(5, 7, 7), (4, 6, 7), (5, 8, 7), (9, 3, 3), (10, 0, USUAL_AGING)] {
+            settings.take_over(&rules(version, aging), 100);
+            assert_eq!(settings.aging().0, counts, "{version}");
+        }
+        // A clock that is ahead of that of the store, or was.
+        settings.take_over(&rules(999, 7), 100);
+        settings.take_over(&rules(101, 2), 101);
+        assert_eq!(settings.aging(), (2, true));
+        settings.take_over(&rules(1, 4), 50);
+        assert_eq!(settings.aging(), (4, true));
+    }
+}

@@ -1,0 +1,127 @@
+//! Half of the processes of a fleet have turned a setting on: the callers of both are served, whichever half is newer.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tower_distributed::wait_group::{Turn, WaitGroupBuilder};
+use tower_distributed::{Store, WaitGroup};
+
+use crate::stores::SOON;
+use support::redis_server::RedisServer;
+
+/// How many waiters each half has at any time.
+const WAITERS: usize = 8;
+
+/// How many are served in all.
+const SERVED: usize = 160;
+
+/// Two processes on one server that want the same permit. Returns how many of each half were served.
+///
+/// `settings` are those of each half, the later built one last. `turns` are those of the callers of each.
+async fn served(
+    settings: [fn() -> WaitGroupBuilder; 2],
+    turns: [fn(usize) -> Turn; 2],
+    weights: [u32; 2],
+) -> [usize; 2] {
+    let server = RedisServer::start().await;
+    let store = || Store::builder().timeout(SOON).queue_timeout(SOON).redis(&server.url()).unwrap();
+    let (stores, mut groups) = ([store(), store()], VecDeque::new());
+    for (store, settings) in stores.iter().zip(settings) {
+        groups.push_back(settings().build(store, "group").unwrap());
+    }
+    let holder = groups[0].add_n("k", 4).await.unwrap();
+    let (says, mut told) = mpsc::unbounded_channel();
+    let comes = |half: usize, nth: usize| {
+        let group = groups[half].with_turn(turns[half](nth)).unwrap();
+        let (says, weight) = (says.clone(), weights[half]);
+        tokio::spawn(async move {
+            let permit = group.add_n("k", weight).await.unwrap();
+            says.send(half).unwrap();
+            permit.done().await.unwrap();
+        })
+    };
+    let mut callers: Vec<_> = (0..2 * WAITERS).map(|nth| comes(nth % 2, nth / 2)).collect();
+    support::eventually("all to wait", SOON, async || {
+        groups[0].inspect("k").await.unwrap().waiting == 2 * WAITERS as u64
+    })
+    .await;
+    // So that newest first has begun: time is what counts.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(holder.done().await.unwrap());
+    let mut counts = [0; 2];
+    for nth in 0..SERVED {
+        let half = tokio::time::timeout(SOON, told.recv()).await.expect("nobody is served").unwrap();
+        counts[half] += 1;
+        // Of each half comes another one, so there are always more than can be served.
+        callers.extend([nth % 2, 1 - nth % 2].map(|half| comes(half, WAITERS + nth)));
+    }
+    callers.iter().for_each(|caller| caller.abort());
+    drop::<[Store; 2]>(stores);
+    counts
+}
+
+fn plain() -> WaitGroupBuilder {
+    WaitGroup::builder(4)
+}
+
+fn no_turn(_: usize) -> Turn {
+    Turn::new()
+}
+
+/// Turned on and off: each half is the newer one once.
+async fn both_are_served(setting: fn() -> WaitGroupBuilder, turn: fn(usize) -> Turn, weight: u32) {
+    let on = served([plain, setting], [no_turn, turn], [1, weight]).await;
+    let off = served([setting, plain], [turn, no_turn], [weight, 1]).await;
+    for counts in [on, off] {
+        let worse = counts[0].min(counts[1]);
+        assert!(10 * worse >= 4 * SERVED, "{counts:?}");
+    }
+}
+
+#[tokio::test]
+async fn classes() {
+    both_are_served(|| plain().priorities(2).aging(Duration::from_secs(1)), no_turn, 1).await;
+    both_are_served(|| plain().priorities(3), |_| Turn::new().class(2), 1).await;
+}
+
+#[tokio::test]
+async fn fair_shares() {
+    both_are_served(|| plain().fair(), no_turn, 1).await;
+    both_are_served(|| plain().fair(), |nth| Turn::of(["a", "b", "c", "d"][nth % 4]), 1).await;
+}
+
+#[tokio::test]
+async fn aging() {
+    both_are_served(|| plain().priorities(2).aging(Duration::from_millis(1)), no_turn, 1).await;
+}
+
+#[tokio::test]
+async fn reserve() {
+    both_are_served(|| plain().priorities(2).reserve(0, 2), no_turn, 1).await;
+}
+
+#[tokio::test]
+async fn newest_first() {
+    both_are_served(|| plain().newest_first_after(Duration::from_millis(1)), no_turn, 1).await;
+}
+
+#[tokio::test]
+async fn weights() {
+    both_are_served(plain, no_turn, 2).await;
+}
+
+/// Callers of the lowest class are served beside others of the highest, by the aging of either half.
+#[tokio::test]
+async fn a_higher_class_of_one_half_starves_nobody() {
+    let aged = || plain().priorities(2).aging(Duration::from_millis(20));
+    for high in [0, 1] {
+        let mut settings: [fn() -> WaitGroupBuilder; 2] = [plain; 2];
+        let mut turns: [fn(usize) -> Turn; 2] = [no_turn; 2];
+        settings[high] = aged;
+        // Half of its callers.
+        turns[high] = |nth| if nth % 2 == 0 { Turn::new().class(0) } else { Turn::new() };
+        let counts = served(settings, turns, [1, 1]).await;
+        assert!(counts.iter().all(|served| 8 * served >= SERVED), "{counts:?}");
+    }
+}
