@@ -9,6 +9,14 @@ use crate::store::notifier::Push;
 use crate::store::operation::Cell;
 use crate::sync::{MutexGuard, lock};
 
+/// The error of a step at this time for which there must be room for so many cells of so many bytes together.
+struct NoRoom {
+    error: Error,
+    now: i64,
+    cells: usize,
+    bytes: usize,
+}
+
 impl<C: Cell> Cells<C> {
     /// Like [`step`](Self::step), on the cells of several keys, which differ. Meanwhile all their shards are locked.
     ///
@@ -21,24 +29,23 @@ impl<C: Cell> Cells<C> {
         mut step: impl FnMut(&mut [C], i64) -> R,
     ) -> Result<R, Error> {
         let mut stepped = self.try_step_all(keys, &mut step);
-        if let Err((_, now, (cells, bytes))) = stepped {
+        if let Err(NoRoom { now, cells, bytes, .. }) = stepped {
             self.shared.bound.search(&self.shared.sweeper, now, cells, bytes);
             stepped = self.try_step_all(keys, &mut step);
         }
-        let (reply, pushes) = stepped.map_err(|(error, ..)| {
+        let (reply, pushes) = stepped.map_err(|no_room| {
             self.tell_refused();
-            error
+            no_room.error
         })?;
         pushes.into_iter().for_each(|push| self.shared.notifier.deliver(push));
         Ok(reply)
     }
 
-    /// The error has the time of the step, and for how many cells of how many bytes there must be room.
     fn try_step_all<R>(
         &self,
         keys: &[impl AsRef<[u8]>],
         step: &mut impl FnMut(&mut [C], i64) -> R,
-    ) -> Result<(R, Vec<Push>), (Error, i64, (usize, usize))> {
+    ) -> Result<(R, Vec<Push>), NoRoom> {
         let places: Vec<_> = keys.iter().map(|key| self.place(key.as_ref())).collect();
         // Each shard once, in one order for all callers: none waits for another that waits for it.
         let mut shards: BTreeMap<_, _> = places.iter().map(|(_, shard)| (*shard, None)).collect();
@@ -73,7 +80,7 @@ impl<C: Cell> Cells<C> {
         for (taken, bytes) in new.iter().enumerate() {
             if let Err(error) = bound.take(*bytes) {
                 bound.give_back(taken, new[..taken].iter().sum());
-                return Err((error, now, (new.len(), new.iter().sum())));
+                return Err(NoRoom { error, now, cells: new.len(), bytes: new.iter().sum() });
             }
         }
         let mut expired = Vec::new();
