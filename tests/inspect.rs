@@ -241,7 +241,7 @@ async fn it_sets_quotas_for_the_whole_fleet() {
     eventually("what was before", SOON, async || quotas.version() == 3).await;
     assert_eq!(quotas.current().to_string(), "100/min, burst 20");
     for (arguments, expected) in [
-        (&[&*url, "--set", "api", "0/s", "--by", "ann", "--yes"][..], "the rate must be at least 1"),
+        (&[&*url, "--set", "api", "9/0s", "--by", "ann", "--yes"][..], "the period must be at least 1 µs"),
         (&[&url, "--set", "api", "2/fortnight", "--by", "ann", "--yes"], "fortnight"),
         (&[&url, "--set", "a b", "2/s", "--by", "ann", "--yes"], "\"a b\""),
         (&[&url, "--set", "api", "2/s", "--by", "", "--yes"], "1 to 64 characters"),

@@ -12,11 +12,13 @@ impl Error {
     /// Whether a setting or an argument is invalid. The text names it and the allowed values.
     ///
     /// ```
+    /// use std::time::Duration;
     /// use tower_distributed::{Quota, Store, TokenBucket};
     ///
-    /// let error = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(0)).unwrap_err();
+    /// let quota = Quota::new(5, Duration::ZERO);
+    /// let error = TokenBucket::new(&Store::in_memory(), "api", quota).unwrap_err();
     /// assert!(error.is_invalid());
-    /// assert!(error.to_string().ends_with("the rate must be at least 1 per period, is 0"));
+    /// assert!(error.to_string().ends_with("the period must be at least 1 µs"));
     /// ```
     #[must_use]
     pub fn is_invalid(&self) -> bool {

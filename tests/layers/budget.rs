@@ -29,6 +29,8 @@ on_each_store!(
     a_body_that_is_dropped_half_way,
     a_body_that_fails_half_way,
     fields_of_the_head_and_of_the_trailers,
+    a_usage_beyond_belief_is_no_debt,
+    a_request_that_breaks_costs_the_estimate_by_choice,
     failures,
     an_empty_body,
     an_inner_service_that_fails,
@@ -207,6 +209,84 @@ async fn fields_of_the_head_and_of_the_trailers(stores: Stores) {
         response.into_body().collect().await.unwrap();
         comes_to(&bucket, 0, left).await;
     }
+}
+
+/// Whatever an upstream sends.
+async fn a_usage_beyond_belief_is_no_debt(stores: Stores) {
+    let bucket = tokens(&stores.open());
+    let used = HeaderName::from_static("x-used");
+    let meter = || MeterBody::default().field(used.clone());
+    for (meter, told, left) in [
+        (meter(), "4294967295", 0),
+        (meter(), "99999999999999999999999", 0),
+        (meter().at_most(700), "701", 300),
+        (meter().at_most(700), "700", 300),
+    ] {
+        bucket.reset("ann").await.unwrap();
+        let mut response = Response::new(StreamBody::new(unbounded().1));
+        response.headers_mut().insert(used.clone(), told.parse().unwrap());
+        let response = budget(&bucket, meter).layer(answers(Ok(response))).oneshot(Request::new(())).await;
+        drop(response.unwrap());
+        comes_to(&bucket, 0, left).await;
+        let next = bucket.peek("ann").await.unwrap().available_after(1).unwrap();
+        assert!(next <= HOUR, "{told}: {next:?}");
+    }
+}
+
+async fn a_request_that_breaks_costs_the_estimate_by_choice(stores: Stores) {
+    let bucket = tokens(&stores.open());
+    let asked = async |counted: u32, ends: &[&str]| {
+        bucket.reset("ann").await.unwrap();
+        let (sender, receiver) = unbounded();
+        let usage = Arc::new(Mutex::new(Usage::default()));
+        let told = Arc::clone(&usage);
+        let layer = budget(&bucket, MeterBody::default()).broken_costs_estimate(true);
+        let layer =
+            layer.on_hold(move |usage: &Usage, _: &mut Request<()>| *told.lock().unwrap() = usage.clone());
+        let inner = answers(Ok(Response::new(StreamBody::new(receiver))));
+        let mut body = layer.layer(inner).oneshot(Request::new(())).await.unwrap().into_body();
+        let usage = usage.lock().unwrap().clone();
+        usage.set(counted);
+        sender.unbounded_send(data("text")).unwrap();
+        assert!(body.frame().await.unwrap().is_ok());
+        for end in ends {
+            match *end {
+                "complete" => usage.complete(),
+                "fails" => {
+                    sender.unbounded_send(Err(io::ErrorKind::BrokenPipe.into())).unwrap();
+                    assert!(body.frame().await.unwrap().is_err());
+                }
+                _ => {
+                    sender.close_channel();
+                    assert!(body.frame().await.is_none());
+                }
+            }
+        }
+        drop(body);
+    };
+    for (counted, ends, left) in [
+        (25, &[] as &[&str], 400),
+        (25, &["fails"], 400),
+        (700, &["fails"], 300),
+        (25, &["ends"], 975),
+        (625, &["complete"], 375),
+        (25, &["complete", "fails"], 975),
+    ] {
+        asked(counted, ends).await;
+        comes_to(&bucket, 0, left).await;
+    }
+    // Before the head of the response.
+    bucket.reset("ann").await.unwrap();
+    let layer = BudgetLayer::new(bucket.clone(), |_: &u32| "ann", |_: &u32| 600)
+        .broken_costs_estimate(true)
+        .on_hold(|usage: &Usage, used: &mut u32| usage.set(*used));
+    let failed = service_fn(async |_: u32| Err::<(), _>(io::Error::from(io::ErrorKind::NotFound)));
+    assert!(layer.clone().layer(failed).oneshot(20).await.is_err());
+    comes_to(&bucket, 0, 400).await;
+    bucket.reset("ann").await.unwrap();
+    let answered = service_fn(async |_: u32| Ok::<_, Infallible>(()));
+    layer.layer(answered).oneshot(20).await.unwrap();
+    comes_to(&bucket, 0, 980).await;
 }
 
 async fn failures(stores: Stores) {

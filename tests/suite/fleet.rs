@@ -97,7 +97,7 @@ pub(crate) async fn no_operator_overwrites_another(place: &Place, name: &str) {
         ("a\nb", "1/s"),
         ("a\u{202e}b", "1/s"),
         (&*"x".repeat(65), "1/s"),
-        ("ann", "0/s"),
+        ("ann", "1/0s"),
         ("ann", "1"),
     ] {
         assert!(quotas.set(value, who).await.unwrap_err().is_invalid(), "{who:?} {value:?}");

@@ -94,6 +94,8 @@ where
                     let Some((mut inner, mut request)) = call.take() else { return Poll::Pending };
                     let next = match authorized {
                         Ok(hold) => {
+                            let costs_estimate = layer.broken_costs_estimate;
+                            let hold = hold.map(|hold| hold.broken_costs_estimate(costs_estimate));
                             if let Some(hold) = &hold {
                                 layer.on_hold.iter().for_each(|told| told(hold.usage(), &mut request));
                             }

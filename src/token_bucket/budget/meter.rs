@@ -17,8 +17,8 @@ pub trait Meter<Res> {
     /// The response that the layer returns.
     type Response;
 
-    /// Attaches the hold to a response, or drops it, which captures its [usage](BudgetHold::usage). `None`: the request passed
-    /// without a hold.
+    /// Attaches the hold to a response, or drops it, which captures its [usage](BudgetHold::usage). It says when the usage [is
+    /// complete](Usage::complete). `None`: the request passed without a hold.
     fn meter(&self, response: Res, hold: Option<BudgetHold>) -> Self::Response;
 
     /// Takes the hold of a request whose inner service has failed. By default it is dropped.
@@ -38,7 +38,7 @@ impl<Res> Meter<Res> for AtResponse {
     type Response = Res;
 
     fn meter(&self, response: Res, hold: Option<BudgetHold>) -> Res {
-        drop(hold);
+        hold.inspect(|hold| hold.usage().complete());
         response
     }
 }
@@ -49,6 +49,7 @@ impl<Res, F: Fn(&Res, &Usage)> Meter<Res> for F {
     fn meter(&self, response: Res, hold: Option<BudgetHold>) -> Res {
         if let Some(hold) = hold {
             self(&response, hold.usage());
+            hold.usage().complete();
         }
         response
     }

@@ -33,7 +33,7 @@ use crate::{AsError, Error, Extracted, KeyExtractor, StoreFailure, TokenBucket, 
 /// The work counts its [`Usage`]: the inner service gets it through [`on_hold`](Self::on_hold), and a [`Meter`] reads it
 /// from the response. The usage is captured when the hold ends: with the response, or with the end of its body
 /// (`response::MeterBody`). If the inner service or the body fails, or is dropped because the client has gone or a timeout
-/// is over, what was counted so far is captured. If nothing was counted, the hold ends as
+/// is over, what was counted so far is captured, or [at least the estimate](Self::broken_costs_estimate). If nothing was counted, the hold ends as
 /// [`OnEnd`](super::OnEnd) says: by default, the estimate is charged.
 ///
 /// A usage above the estimate is charged as debt. It is never refused, because the work is done.
@@ -76,6 +76,7 @@ pub struct BudgetLayer<Req, M = AtResponse, R = AsError> {
     pub(super) estimate: Estimator<Req>,
     pub(super) on_hold: Vec<OnHold<Req>>,
     pub(super) meter: M,
+    pub(super) broken_costs_estimate: bool,
     pub(super) on_store_failure: Away<Limiter>,
     pub(super) reject: R,
 }
@@ -100,7 +101,8 @@ impl<Req> BudgetLayer<Req> {
 
     fn of(limits: Limiter, keys: Arc<[DynKey<Req>]>, estimate: Estimator<Req>) -> Self {
         let (meter, on_store_failure, reject) = (AtResponse, Away::FailClosed, AsError);
-        Self { limits, keys, estimate, on_hold: Vec::new(), meter, on_store_failure, reject }
+        let (on_hold, broken_costs_estimate) = (Vec::new(), false);
+        Self { limits, keys, estimate, on_hold, meter, broken_costs_estimate, on_store_failure, reject }
     }
 
     /// Creates a layer with several limits, such as requests and tokens per minute, or tokens per user, per tenant and for all.
@@ -185,8 +187,54 @@ impl<Req, M, R> BudgetLayer<Req, M, R> {
     /// ```
     #[must_use]
     pub fn meter<M2>(self, meter: M2) -> BudgetLayer<Req, M2, R> {
-        let Self { limits, keys, estimate, on_hold, meter: _, on_store_failure, reject } = self;
-        BudgetLayer { limits, keys, estimate, on_hold, meter, on_store_failure, reject }
+        let Self {
+            limits,
+            keys,
+            estimate,
+            on_hold,
+            meter: _,
+            broken_costs_estimate,
+            on_store_failure,
+            reject,
+        } = self;
+        BudgetLayer {
+            limits,
+            keys,
+            estimate,
+            on_hold,
+            meter,
+            broken_costs_estimate,
+            on_store_failure,
+            reject,
+        }
+    }
+
+    /// Sets whether a request that breaks costs at least its estimate: if the inner service or the body fails, or is dropped
+    /// because the client has gone, before its usage [is complete](Usage::complete). Default: `false`, so that it costs what was
+    /// counted so far.
+    ///
+    /// Turn it on where the usage is told at the end, and only a part of it, such as the tokens of the input, is counted before:
+    /// else a client that leaves early pays for the input alone. A usage is complete with the response, or with the end of its
+    /// body or the field in its trailers (`response::MeterBody`).
+    ///
+    /// ```
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use tower_distributed::token_bucket::Usage;
+    /// use tower_distributed::{BudgetLayer, Quota, Store, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let tokens = TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_hour(10_000))?;
+    /// let model = BudgetLayer::new(tokens.clone(), |_: &&str| "ann", |_: &&str| 600)
+    ///     .broken_costs_estimate(true)
+    ///     .on_hold(|usage: &Usage, _: &mut &str| usage.set(25)) // the input
+    ///     .layer(service_fn(async |_: &str| Err::<&str, _>(std::io::Error::other("broken"))));
+    /// assert!(model.oneshot("prompt").await.is_err());
+    /// assert_eq!(tokens.peek("ann").await?.remaining(), 9400);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn broken_costs_estimate(self, costs_estimate: bool) -> Self {
+        Self { broken_costs_estimate: costs_estimate, ..self }
     }
 
     /// Sets what happens to requests while the store is unavailable. Default: [`StoreFailure::FailClosed`].
@@ -204,8 +252,26 @@ impl<Req, M, R> BudgetLayer<Req, M, R> {
     /// [`Reject`](crate::Reject). Default: a refusal is a boxed error. For HTTP, use `response::refuse()`.
     #[must_use]
     pub fn reject_with<R2>(self, reject: R2) -> BudgetLayer<Req, M, R2> {
-        let Self { limits, keys, estimate, on_hold, meter, on_store_failure, reject: _ } = self;
-        BudgetLayer { limits, keys, estimate, on_hold, meter, on_store_failure, reject }
+        let Self {
+            limits,
+            keys,
+            estimate,
+            on_hold,
+            meter,
+            broken_costs_estimate,
+            on_store_failure,
+            reject: _,
+        } = self;
+        BudgetLayer {
+            limits,
+            keys,
+            estimate,
+            on_hold,
+            meter,
+            broken_costs_estimate,
+            on_store_failure,
+            reject,
+        }
     }
 }
 

@@ -137,7 +137,18 @@ impl TokenBucket {
     ) -> Hold {
         let (ttl, on_end) = (self.holding.ttl, self.holding.on_end(&self.quotas));
         let (bucket, validity) = (self.clone(), Validity::new(sent, ttl));
-        let hold = Hold { bucket, key, id, on_end, amount, validity, usage, state, end: End::Unknown };
+        let hold = Hold {
+            bucket,
+            key,
+            id,
+            on_end,
+            amount,
+            validity,
+            usage,
+            state,
+            end: End::Unknown,
+            at_least_held: false,
+        };
         let renewal = hold.step(Verb::Extend { amount: 0, ttl });
         self.clients.holds.hold(&hold.key, renewal, &hold.validity, sent);
         hold

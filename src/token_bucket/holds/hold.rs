@@ -9,6 +9,8 @@ use super::{OnEnd, Usage};
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::decision::Decision;
+#[cfg(feature = "http")]
+use crate::token_bucket::upstream::UpstreamEvents;
 use crate::{Error, Key, clock};
 use std::sync::Arc;
 
@@ -39,6 +41,8 @@ pub struct Hold {
     pub(super) state: BucketState,
     /// How it ends.
     pub(super) end: End,
+    /// Whether its drop captures at least what is held.
+    pub(super) at_least_held: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,6 +212,11 @@ impl Hold {
         &self.state
     }
 
+    #[cfg(feature = "http")]
+    pub(in crate::token_bucket) fn upstream(&self) -> &UpstreamEvents {
+        &self.bucket.clients.upstream
+    }
+
     /// The decision that admitted it.
     pub(in crate::token_bucket) fn decision(&self) -> Decision {
         Decision {
@@ -277,11 +286,20 @@ impl Hold {
         let (amount, late) = match (self.end, self.usage.get()) {
             (End::Done, _) => return None,
             (End::Sent(n), _) => (n, 0),
+            (End::Unknown, used) if self.at_least_held => {
+                let used = used.unwrap_or(0).max(self.amount);
+                (used, self.late(used))
+            }
             (End::Unknown, Some(used)) => (used, self.late(used)),
             (End::Unknown, None) if self.on_end == OnEnd::Capture => (self.amount, 0),
             (End::Unknown, None) => (0, 0),
         };
         Some((self.step(Verb::Capture { amount, late: 0 }), late))
+    }
+
+    /// Lets its drop capture at least what is held.
+    pub(in crate::token_bucket) fn capture_at_least_held(&mut self) {
+        self.at_least_held = true;
     }
 
     pub(super) fn has_ended(&self) -> bool {

@@ -16,6 +16,8 @@ use super::state::MOST;
 use super::{OnEnd, Usage};
 use crate::token_bucket::quota::Quotas;
 use crate::token_bucket::several::{Keys, Price, Several, Steps};
+#[cfg(feature = "http")]
+use crate::token_bucket::upstream::UpstreamEvents;
 use crate::token_bucket::{Decision, TokenBucket};
 use crate::{Error, Key, clock};
 
@@ -191,6 +193,17 @@ impl HoldSet {
         &self.decision
     }
 
+    /// Lets its drop capture at least what is held of each limit.
+    pub(in crate::token_bucket) fn capture_at_least_held(&mut self) {
+        self.holds.iter_mut().for_each(|(_, hold)| hold.capture_at_least_held());
+    }
+
+    /// Of the first limit that has a key.
+    #[cfg(feature = "http")]
+    pub(in crate::token_bucket) fn upstream(&self) -> Option<&UpstreamEvents> {
+        self.holds.first().map(|(_, hold)| hold.upstream())
+    }
+
     fn amount(&self, limit: usize) -> u32 {
         let of = self.holds.iter().filter(|(of, _)| *of == limit);
         of.fold(0, |sum: u32, (_, hold)| sum.saturating_add(hold.amount))
@@ -284,7 +297,9 @@ impl Drop for HoldSet {
         if !self.are_together {
             let charge = |(limit, (bucket, usage)): (usize, (&TokenBucket, &Usage))| {
                 let captures = bucket.holding.on_end(&bucket.quotas) == OnEnd::Capture;
-                usage.get().unwrap_or_else(|| if captures { self.amount(limit) } else { 0 })
+                let held = self.amount(limit);
+                let least = if self.holds.iter().any(|(_, hold)| hold.at_least_held) { held } else { 0 };
+                usage.get().unwrap_or(if captures { held } else { 0 }).max(least)
             };
             let amounts: Amounts =
                 self.limits.buckets().iter().zip(&self.usages).enumerate().map(charge).collect();

@@ -14,7 +14,8 @@ use crate::token_bucket::budget::{BudgetHold, Meter};
 use crate::token_bucket::holds::Usage;
 
 /// A [`Meter`] for HTTP: the hold of a request ends with the body of its response, and with it the usage is captured. If the
-/// body fails, or is dropped because the client has gone, what was counted so far is captured.
+/// body fails, or is dropped because the client has gone, what was counted so far is captured, or
+/// [at least the estimate](crate::BudgetLayer::broken_costs_estimate).
 ///
 /// There is no time-out: a body that nobody reads keeps its hold, one of the 1024 that its key may have. The hold costs its key no
 /// more than the estimate.
@@ -40,13 +41,20 @@ use crate::token_bucket::holds::Usage;
 pub struct MeterBody<F = ()> {
     frames: F,
     field: Option<HeaderName>,
+    most: Option<u32>,
     fields: RateLimitFields,
     failures_are_free: bool,
 }
 
 impl Default for MeterBody {
     fn default() -> Self {
-        Self { frames: (), field: None, fields: RateLimitFields::default(), failures_are_free: false }
+        Self {
+            frames: (),
+            field: None,
+            most: None,
+            fields: RateLimitFields::default(),
+            failures_are_free: false,
+        }
     }
 }
 
@@ -56,16 +64,31 @@ impl<F> MeterBody<F> {
     /// counts a usage of 0; one whose data counts nothing costs the estimate.
     #[must_use]
     pub fn frames<F2>(self, frames: F2) -> MeterBody<F2> {
-        let Self { frames: _, field, fields, failures_are_free } = self;
-        MeterBody { frames, field, fields, failures_are_free }
+        let Self { frames: _, field, most, fields, failures_are_free } = self;
+        MeterBody { frames, field, most, fields, failures_are_free }
     }
 }
 
 setters! { MeterBody<F>:
     /// Reads the usage from this field of the response, as a whole number of tokens: in its head or in its trailers, which
-    /// replaces what was counted until then. A field that is missing, or is no such number, counts nothing.
+    /// replaces what was counted until then. A field that is missing counts nothing; neither does one that is no such number,
+    /// which is counted in the event `upstream_field_ignored`. A usage above [`at_most`](Self::at_most) counts as that.
     #[must_use]
     fn field(field: HeaderName) => field = Some(field);
+
+    /// Sets the largest usage that is believed of the [field](Self::field), so that no upstream can put a tenant into debt for
+    /// years. A larger one counts as this one, and is counted in the event `upstream_field_clamped`. Default: the largest burst of
+    /// the quotas.
+    ///
+    /// ```
+    /// use http::HeaderName;
+    /// use tower_distributed::response::MeterBody;
+    ///
+    /// let meter = MeterBody::default().field(HeaderName::from_static("x-tokens")).at_most(1_000_000);
+    /// # let _ = meter;
+    /// ```
+    #[must_use]
+    fn at_most(tokens: u32) => most = Some(tokens);
 
     /// Sets which RateLimit header fields the responses have. They tell the state after the authorization, in which the
     /// estimate counts as used. Default: [`RateLimitFields::default`].
@@ -110,15 +133,16 @@ impl<B: Body, F: CountFrames<B::Data>> Meter<Response<B>> for MeterBody<F> {
         if let Some(hold) = &hold {
             if self.failures_are_free && response.status().as_u16() >= 400 {
                 set_if_unknown(hold.usage());
+                hold.usage().complete();
             }
-            read(self.field.as_ref(), response.headers(), hold.usage());
+            read(self.field.as_ref(), response.headers(), hold, self.most);
             self.fields.write(&hold.decision(), true, response.headers_mut());
         }
         response.map(|body| {
             let has_ended = body.is_end_stream();
             let metered = hold.map(|hold| {
                 let (frames, field) = (self.frames.clone(), self.field.clone());
-                Metered { hold, frames, field, is_empty: F::COUNTS }
+                Metered { hold, frames, field, most: self.most, is_empty: F::COUNTS }
             });
             let mut this = MeteredBody { body, metered };
             if has_ended {
@@ -131,6 +155,7 @@ impl<B: Body, F: CountFrames<B::Data>> Meter<Response<B>> for MeterBody<F> {
     fn failed(&self, hold: BudgetHold) {
         if self.failures_are_free {
             set_if_unknown(hold.usage());
+            hold.usage().complete();
         }
     }
 
@@ -139,12 +164,22 @@ impl<B: Body, F: CountFrames<B::Data>> Meter<Response<B>> for MeterBody<F> {
     }
 }
 
-/// Sets the usage to the number in a field.
-fn read(field: Option<&HeaderName>, headers: &HeaderMap, usage: &Usage) {
-    let number = field.and_then(|field| headers.get(field)?.to_str().ok()?.trim().parse::<u64>().ok());
-    if let Some(number) = number {
-        usage.set(u32::try_from(number).unwrap_or(u32::MAX));
+/// Sets the usage to the number in a field. `most`: a larger one is not believed.
+fn read(field: Option<&HeaderName>, headers: &HeaderMap, hold: &BudgetHold, most: Option<u32>) {
+    let Some(value) = field.and_then(|field| headers.get(field)) else { return };
+    let text = value.to_str().unwrap_or("").trim();
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        hold.upstream().inspect(|upstream| upstream.ignored(1));
+        return;
     }
+    // More than a number holds is more than is believed.
+    let (told, most) =
+        (text.parse::<u64>().unwrap_or(u64::MAX), most.unwrap_or_else(|| hold.largest_burst()));
+    let believed = u32::try_from(told).map_or(most, |told| told.min(most));
+    if u64::from(believed) < told {
+        hold.upstream().inspect(|upstream| upstream.usage_clamped(told, most));
+    }
+    hold.usage().set(believed);
 }
 
 fn set_if_unknown(usage: &Usage) {
@@ -155,8 +190,11 @@ fn set_if_unknown(usage: &Usage) {
 
 /// Ends the hold of a body that has ended without an error.
 fn ended<F>(metered: &mut Option<Metered<F>>) {
-    if let Some(Metered { hold, is_empty: true, .. }) = metered {
-        set_if_unknown(hold.usage());
+    if let Some(Metered { hold, is_empty, .. }) = metered {
+        if *is_empty {
+            set_if_unknown(hold.usage());
+        }
+        hold.usage().complete();
     }
     *metered = None;
 }
@@ -176,6 +214,7 @@ struct Metered<F> {
     hold: BudgetHold,
     frames: F,
     field: Option<HeaderName>,
+    most: Option<u32>,
     /// Whether the body has had no data yet that `frames` would count.
     is_empty: bool,
 }
@@ -190,14 +229,17 @@ impl<B: Body, F: CountFrames<B::Data>> Body for MeteredBody<B, F> {
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let mut this = self.project();
         let frame = ready!(this.body.as_mut().poll_frame(context));
-        if let (Some(Metered { hold, frames, field, is_empty }), Some(Ok(frame))) =
+        if let (Some(Metered { hold, frames, field, most, is_empty }), Some(Ok(frame))) =
             (&mut *this.metered, &frame)
         {
             if let Some(data) = frame.data_ref() {
                 *is_empty = false;
                 frames.count(data, hold.usage());
             } else if let Some(trailers) = frame.trailers_ref() {
-                read(field.as_ref(), trailers, hold.usage());
+                read(field.as_ref(), trailers, hold, *most);
+                if field.as_ref().is_some_and(|field| trailers.contains_key(field)) {
+                    hold.usage().complete();
+                }
             }
         }
         match frame {

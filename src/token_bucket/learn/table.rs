@@ -108,10 +108,10 @@ impl LearnedQuotas {
             let Some(known) = slot(&mut all, key, now) else { return };
             if !changes {
                 known.confirmed = order.max(known.confirmed);
-            } else if let Some(reset) = learned.doubtful_reset() {
-                if known.is_doubtful(order, reset) {
-                    return;
-                }
+            } else if let Some(reset) = learned.doubtful_reset()
+                && known.is_doubtful(order, reset)
+            {
+                return;
             }
             let may_change = changes && (known.changed_at == 0 || now - known.changed_at > CHANGE_AFTER);
             if !(may_change || corrects) || !known.ask(now) {

@@ -262,7 +262,6 @@ impl Quota {
     pub(super) fn calendar_code(&self) -> Result<Option<i64>, String> {
         match (self.rate, self.burst) {
             (Rate::Calendar(..), Some(burst)) => Err(format!("a calendar quota has no burst, is {burst}")),
-            (Rate::Calendar(0, _), _) => Err("a calendar quota must be at least 1 token, is 0".to_owned()),
             (Rate::Calendar(_, unit), _) => self.calendar.code(unit).map(Some),
             _ if self.calendar == Settings::NONE => Ok(None),
             _ => Err("only a calendar quota has a start, an offset and later windows to reserve".to_owned()),

@@ -183,6 +183,6 @@ async fn quotas_change_while_they_are_used(stores: Stores) {
         admitted += u32::from(passes(&service, 1).await);
     }
     assert_eq!(admitted, 3, "two are owed");
-    assert!("0/h".parse::<Quotas>().unwrap_err().is_invalid());
+    assert!("5/0h".parse::<Quotas>().unwrap_err().is_invalid());
     assert_eq!(configuration.borrow().to_string(), "5/h");
 }

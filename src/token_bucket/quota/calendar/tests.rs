@@ -132,7 +132,6 @@ fn what_is_no_calendar_is_refused() {
         (Quota::per_calendar_day(1).starting(1), "a calendar day has no start, is 1: use at_offset"),
         (Quota::per_calendar_day(1).at_offset(1440), "must be -1439 to 1439 minutes, is 1440"),
         (Quota::per_calendar_day(1).at_offset(i16::MIN), "minutes, is -32768"),
-        (Quota::per_calendar_day(0), "must be at least 1 token, is 0"),
         (Quota::per_calendar_day(5).burst(5), "a calendar quota has no burst, is 5"),
         (Quota::per_day(5).starting(1), "only a calendar quota has a start"),
         (Quota::per_day(5).at_offset(0), "only a calendar quota has a start"),
