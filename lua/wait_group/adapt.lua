@@ -97,6 +97,7 @@ local function adjust(s, follows)
   local share = floor(s.overloads * all / samples)
   local is_certain = share >= nearly_all
   local is_overload = is_certain or share > usual + noise(usual, samples, 16)
+  local is_open = not is_certain and (s.sure == 0 or s.cuts >= too_many)
   s.sure, s.cuts = max(0, s.sure - 1), max(0, s.cuts - 2)
   if s.probe == full then
     s.probe, s.tried = drain, share
@@ -104,7 +105,7 @@ local function adjust(s, follows)
     s.probe = half
   elseif s.probe == half then
     learn(s, share, samples, follows)
-  elseif is_overload and not is_certain and (s.sure == 0 or s.cuts >= too_many) then
+  elseif is_overload and is_open then
     s.probe = full
   elseif is_overload then
     s.limit, s.cuts = floor(s.limit * 9 / 10), s.cuts + cut

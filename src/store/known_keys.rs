@@ -22,6 +22,7 @@ impl<V> KnownKeys<V> {
         Self { most, all: HashMap::new(), order: VecDeque::new() }
     }
 
+    #[cfg(any(test, feature = "rate-limit"))]
     pub(crate) fn get(&self, key: &Key) -> Option<&V> {
         self.all.get(key)
     }

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod agreement;
+#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "only requests of HTTP are uploaded"))]
 mod client_time;
 #[cfg(test)]
 mod constant_errors;

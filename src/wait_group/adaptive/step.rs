@@ -122,7 +122,8 @@ const FREE: i64 = 10_000;
 /// From this share on, everything is overload.
 const NEARLY_ALL: i64 = 750_000;
 
-/// A cut counts this, which two windows without one take from each. The share of overloads is measured again at `TOO_MANY`.
+/// A reduction counts this, and each window takes 2. The share of overloads is measured again at [`TOO_MANY`]: after three
+/// reductions in a row.
 const CUT: i64 = 6;
 const TOO_MANY: i64 = 14;
 

@@ -1,5 +1,6 @@
 //! Request bodies whose waiting time is measured.
 
+#[cfg(any(feature = "axum", feature = "tonic"))]
 use std::any::Any;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -93,6 +94,7 @@ impl<B: Body + 'static, H, R, A> ConcurrencyLimitLayer<Request<B>, H, R, A> {
     }
 
     /// The same if `B` is `K`.
+    #[cfg(any(feature = "axum", feature = "tonic"))]
     pub(crate) fn watch_body_of_type<K: 'static>(self, wrap: fn(WatchedBody<K>) -> K) -> Self {
         let mut wrap = Some(wrap);
         let any: &mut dyn Any = &mut wrap;
