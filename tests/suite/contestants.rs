@@ -6,8 +6,10 @@ use support::recorded::Recorder;
 use support::redis_server::RedisServer;
 use tower_distributed::{BloomFilter, Quota, Store, TokenBucket};
 
+#[allow(unreachable_pub, reason = "as in the benches")]
 #[path = "../../benches/decisions/contestants/bare.rs"]
 mod bare;
+#[allow(unreachable_pub, reason = "as in the benches")]
 #[path = "../../benches/once/one_script_each.rs"]
 mod one_script_each;
 
