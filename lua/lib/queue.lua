@@ -137,7 +137,7 @@ local function new_waiters()
       local times = call('ZMSCORE', beats, token, sub(token, 1, 16))
       local score, lapsed = tonumber(times[1] or 0), tonumber(times[2] or 0)
       if lapsed > alive_until + lift then lapsed = 0 end -- from before the clock was set back
-      local lives = score > now and score < lift and score + lift > lapsed
+      local lives = score > now and score < lift and score + lift >= lapsed
       if lives and kind.is_closed and kind.is_closed(token, rank) then
         refuse(token, 2)
       else

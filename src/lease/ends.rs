@@ -102,6 +102,11 @@ impl Ends {
         }
     }
 
+    /// Returns whether a lease was granted to a waiter, and not renewed since.
+    pub(crate) fn is_granted(&self, token: &Token) -> bool {
+        self.granted.contains(token)
+    }
+
     /// It is renewed.
     pub(crate) fn confirm(&mut self, token: &Token) {
         self.granted.remove(token);
@@ -168,7 +173,11 @@ impl Ends {
     /// Implements [`Holders::soonest`](super::kind::Holders::soonest).
     pub(crate) fn soonest(&mut self, now: i64) -> i64 {
         let longest = |token: &Token| token.ttl().map_or(i64::MAX, |ttl| now + ttl);
-        let by_end = |(token, (expiry, _)): &(&Token, &(i64, i64))| (*expiry, (*token).clone());
+        let granted = &self.granted;
+        // In Redis, the expiry of a grant is half a µs higher.
+        let by_end = |(token, (expiry, _)): &(&Token, &(i64, i64))| {
+            (*expiry, granted.contains(*token), (*token).clone())
+        };
         let ends = [self.until.iter().min_by_key(by_end), self.until.iter().max_by_key(by_end)];
         if ends.into_iter().flatten().any(|(token, (expiry, _))| *expiry > longest(token)) {
             let granted = &mut self.granted;

@@ -313,7 +313,9 @@ impl<H: Holders> KeyState<H> {
             Some((token, expiry, fence))
         };
         let mut holders: Vec<_> = state.holders.tokens().into_iter().filter_map(held).collect();
-        holders.sort_by(|(token, expiry, _), other| (expiry, token).cmp(&(&other.1, &other.0)));
+        holders.sort_by_cached_key(|(token, expiry, _)| {
+            (*expiry, state.holders.is_granted(token), token.clone())
+        });
         (state.holders.used(), H::counted(&state.queue, i64::MAX), holders)
     }
 

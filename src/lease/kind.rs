@@ -134,6 +134,10 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     }
     /// A holder was a waiter, and has to renew its lease before it expires.
     fn granted(&mut self, _token: &Token) {}
+    /// Returns whether it has to.
+    fn is_granted(&self, _token: &Token) -> bool {
+        false
+    }
     /// It has renewed its lease.
     fn confirm(&mut self, _token: &Token) {}
     /// Returns the grants that were not renewed, and when they expired, since the last call.

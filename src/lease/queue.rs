@@ -276,7 +276,7 @@ impl Queue {
         // A time ahead of the clock is from before the clock was set back.
         let last =
             token.waiter().and_then(|(process, _)| self.lapsed.get(&process)).filter(|last| **last <= now);
-        last.zip(self.waiters.get(token)).is_some_and(|(last, waiter)| waiter.until <= last + alive)
+        last.zip(self.waiters.get(token)).is_some_and(|(last, waiter)| waiter.until < last + alive)
     }
 
     /// Removes a token. Returns until when it counted as alive, if it waited.

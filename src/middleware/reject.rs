@@ -89,7 +89,7 @@ pub enum RefusalKind {
     KeyReused,
     /// The key extractor could not look the key up now: [`Error::look_up_failed`]. The caller did nothing wrong.
     LookUpFailed,
-    /// A closure of the layer returned an invalid setting, such as a limit of 0.
+    /// A closure of the layer returned an invalid setting, such as a class that does not exist.
     Invalid,
     /// The store refused the operation because a bound is reached, such as
     /// [`max_keys`](crate::StoreBuilder::max_keys) or [`max_bytes`](crate::StoreBuilder::max_bytes), or the layer has no room for the request body. The caller did nothing

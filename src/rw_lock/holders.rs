@@ -87,6 +87,10 @@ impl Holders for RwHolders {
         self.ends.granted(token);
     }
 
+    fn is_granted(&self, token: &Token) -> bool {
+        self.ends.is_granted(token)
+    }
+
     fn confirm(&mut self, token: &Token) {
         self.ends.confirm(token);
     }

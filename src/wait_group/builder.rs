@@ -56,11 +56,12 @@ setters! { WaitGroupBuilder:
     /// call that would have to wait.
     ///
     /// Calls of [`wait`](WaitGroup::wait) do not count. With [`priorities`](Self::priorities), only the waiters of the same
-    /// class and of those above it count.
+    /// class and of those above it count. A caller of a [flow](Turn::flow) without a waiter takes the place of the last one of
+    /// the longest flow of its class, if that has two or more: that waiter is refused.
     fn max_waiters(most: u32) => wait.max_waiters = most;
 
     /// Gives the flows of a key fair shares, as in *Fair shares* of the [module](crate::wait_group#fair-shares). Calls
-    /// whose [`Turn`] has no flow count as one flow. Without this, they are served before all flows.
+    /// whose [`Turn`] has no flow count as one flow. Without this, they have as many shares as there are other flows.
     ///
     /// ```
     /// use tower_distributed::wait_group::Turn;
@@ -163,7 +164,9 @@ impl WaitGroupBuilder {
 
     /// Builds the WaitGroups of the namespace `name` in a store. All users of the same store and name share them.
     ///
-    /// If the processes use different limits, for example during a deployment, each call is decided by its own limit.
+    /// If the processes use different limits, for example during a deployment, each call is decided by its own limit, unless the
+    /// fleet [sets one](super::FleetLimit). Of all other settings, those that were built last apply to the waiters: see *During a
+    /// deployment* of the [module](crate::wait_group#during-a-deployment).
     ///
     /// # Errors
     ///

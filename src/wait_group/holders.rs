@@ -201,6 +201,10 @@ impl Holders for PermitHolders {
         self.0.granted(token);
     }
 
+    fn is_granted(&self, token: &Token) -> bool {
+        self.0.is_granted(token)
+    }
+
     fn confirm(&mut self, token: &Token) {
         self.0.confirm(token);
     }

@@ -106,7 +106,7 @@ setters! { ConcurrencyLimitLayer<Req, H, R, A>:
     /// fleet comes from [`FleetLimit`](super::FleetLimit), and counts where it is lower. Default, and for `None`: the
     /// limit of the WaitGroup.
     ///
-    /// It bounds this request alone. A limit of 0 refuses the request as [`Limited`](crate::RefusalKind::Limited).
+    /// It bounds this request alone. A limit of 0 refuses the request as [`NoPermit`](crate::RefusalKind::NoPermit).
     #[must_use]
     fn limit(limit: impl Fn(&Req) -> Option<u32> + Send + Sync + 'static)
         => provide.from.limit = Some(Arc::new(limit));

@@ -327,10 +327,10 @@ pub(crate) async fn a_limit_that_is_changed_applies_to_those_who_wait(place: &Pl
     let group = WaitGroup::new(place, name, limit.current()).unwrap();
     let (go_on, goes_on) = tokio::sync::watch::channel(());
     let callers: Vec<_> = (0..40)
-        .map(|nth| {
+        .map(|_| {
             let (group, mut goes_on) = (group.clone(), goes_on.clone());
             tokio::spawn(async move {
-                let permit = group.add_n("k", 1 + nth % 2).await.unwrap();
+                let permit = group.add("k").await.unwrap();
                 goes_on.changed().await.unwrap();
                 assert!(permit.done().await.unwrap());
             })
@@ -373,7 +373,7 @@ pub(crate) async fn a_limit_below_the_reserve_leaves_a_share(place: &Place, name
     let limit = FleetLimit::new(place, name, 20_u32).unwrap();
     let group = WaitGroup::builder(20).priorities(2).reserve(0, 5).build(place, name).unwrap();
     let state = format!("{name}:k");
-    for by in [5, 1] {
+    for by in [5_u32, 1] {
         limit.set(by, "ann").await.unwrap();
         for group in [group.clone(), group.with_limit(3).unwrap()] {
             let one = group.try_add("k").await.unwrap();

@@ -10,9 +10,7 @@ use crate::lease::queue::Queue;
 
 const LATER: i64 = 1_000_000;
 
-/// What one permit costs a flow with the usual share. All shares here are so much: the weight of a waiter is its cost.
-
-/// A queue of one rank.
+/// A queue of one rank. All shares are [`COST`], so that the weight of a waiter is its cost.
 #[derive(Default)]
 struct Line {
     queue: Queue,

@@ -70,6 +70,10 @@ impl<H: Holders> Holders for Flawed<H> {
         self.holders.granted(token);
     }
 
+    fn is_granted(&self, token: &Token) -> bool {
+        self.holders.is_granted(token)
+    }
+
     fn confirm(&mut self, token: &Token) {
         self.holders.confirm(token);
     }
