@@ -71,6 +71,14 @@ macro_rules! claim_setters {
             /// Sets whether claims are renewed while they are held, at each third of their ttl. Default: `true`.
             fn watchdog(watchdog: bool) => options.watchdog = watchdog;
 
+            /// Sets how long a claim is held at most, at least the [`ttl`](Self::ttl). Default: as long as it lives.
+            ///
+            /// The watchdog renews a claim for as long as it is there, also one that was forgotten in a map or leaked.
+            /// After this time the claim is lost, as if it had expired: the item can be claimed again,
+            /// [`lost`](crate::LeaseHandle::lost) resolves, and the event `claim_lost` tells it when the item is
+            /// confirmed. Not without a [`watchdog`](Self::watchdog): there the ttl is the bound.
+            fn max_hold(max_hold: Duration) => options.max_hold = Some(max_hold);
+
             $($others)*
         }
     };

@@ -18,6 +18,8 @@ pub(crate) struct LeaseOptions {
     pub(crate) ttl: Duration,
     /// Whether a watchdog renews leases while they are held.
     pub(crate) watchdog: bool,
+    /// How long a watchdog keeps a lease for one holder. `None`: as long as it is held.
+    pub(crate) max_hold: Option<Duration>,
     /// How long a lease is held at least, even if it is released earlier.
     pub(crate) at_least_for: Duration,
     pub(crate) drift: Drift,
@@ -38,6 +40,7 @@ impl Default for LeaseOptions {
         Self {
             ttl: Duration::from_secs(30),
             watchdog: true,
+            max_hold: None,
             at_least_for: Duration::ZERO,
             drift: Drift(0.01),
             ask_every: Duration::from_millis(50),
@@ -64,6 +67,10 @@ impl LeaseOptions {
         if !(0.0..1.0).contains(&factor) {
             return Err(Error::invalid(format!("drift_factor must be from 0 to below 1, is {factor}")));
         }
+        in_range("max_hold", ttl.., format_args!("at least the ttl ({ttl:?})"), self.max_hold)?;
+        if self.max_hold.is_some() && !self.watchdog {
+            return Err(Error::invalid("max_hold needs the watchdog: without it a lease lasts for its ttl"));
+        }
         in_range("at_least_for", ..=ttl, format_args!("at most the ttl ({ttl:?})"), self.at_least_for)?;
         if self.drift.certain(ttl) < SHORTEST / 2 {
             return Err(Error::invalid(format!(
@@ -73,6 +80,13 @@ impl LeaseOptions {
         }
         in_range("fence_ttl", SHORTEST_FENCE..=LONGEST_FENCE, "1 s to 365 days", self.fence_ttl)?;
         in_range("fence_ttl", ttl.., format_args!("at least the ttl ({ttl:?})"), self.fence_ttl)
+    }
+}
+
+impl LeaseOptions {
+    /// Returns when a lease ends that has had its holder since `at`, however often it is renewed.
+    pub(super) fn hold_ends(&self, at: Instant) -> Option<Instant> {
+        at.checked_add(self.max_hold?)
     }
 }
 
@@ -131,6 +145,7 @@ mod tests {
         let drift = |ttl, factor| LeaseOptions { drift: Drift(factor), ..of(ttl) };
         let at_least_for = |at_least_for| LeaseOptions { at_least_for, ..of(s(2)) };
         let fence = |ttl, span| LeaseOptions { fence_ttl: Some(span), ..of(ttl) };
+        let max_hold = |ttl, span, watchdog| LeaseOptions { max_hold: Some(span), watchdog, ..of(ttl) };
         let day = s(86_400);
         for good in [
             usual(),
@@ -143,6 +158,7 @@ mod tests {
             fence(ms(10), s(1)),
             fence(s(2), s(2)),
             fence(s(30), 365 * day),
+            max_hold(s(2), s(2), true),
         ] {
             assert!(good.check().is_ok(), "{good:?}");
         }
@@ -154,6 +170,8 @@ mod tests {
             (drift(s(1), f64::NAN), "drift_factor"),
             (drift(ms(10), 0.31), "the ttl less the drift"),
             (at_least_for(s(2) + NANO), "at_least_for"),
+            (max_hold(s(2), s(2) - NANO, true), "max_hold must be at least the ttl (2s)"),
+            (max_hold(s(2), s(9), false), "max_hold needs the watchdog"),
             (fence(ms(10), s(1) - NANO), "1 s to 365 days"),
             (fence(s(30), 365 * day + NANO), "1 s to 365 days"),
             (fence(s(2), s(2) - NANO), "at least the ttl"),

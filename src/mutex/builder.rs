@@ -59,6 +59,26 @@ setters! { MutexBuilder:
     /// ```
     fn watchdog(watchdog: bool) => options.watchdog = watchdog;
 
+    /// Sets how long a lock is held at most, at least the [`ttl`](Self::ttl). Default: as long as its guard lives.
+    ///
+    /// The watchdog renews a lock for as long as its guard is there, also one that was forgotten in a map or leaked. After this
+    /// time the lock is lost, as if it had expired: it is released to the next waiter, [`lost`](crate::LeaseHandle::lost)
+    /// resolves, and the event `lease_lost` tells it. Not without a [`watchdog`](Self::watchdog): there the ttl is the bound.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// # tokio::time::pause();
+    /// let reports = Mutex::builder().max_hold(Duration::from_secs(3600)).build(&Store::in_memory(), "reports")?;
+    /// let lock = reports.lock("2026-11").await?;
+    /// lock.lost().await; // after an hour, unless it is unlocked
+    /// assert!(reports.try_lock("2026-11").await.is_ok());
+    /// # Ok(()) }
+    /// ```
+    fn max_hold(max_hold: Duration) => options.max_hold = Some(max_hold);
+
     /// Sets how long a lock is held at least, even if it is unlocked earlier; at most the [`ttl`](Self::ttl). Default: zero.
     ///
     /// For scheduled jobs: hosts whose clocks differ start the same job at different times. With a short job, a host whose

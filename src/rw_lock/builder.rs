@@ -62,6 +62,13 @@ setters! { RwLockBuilder:
     /// Sets whether a lock is renewed while it is held, every third of its ttl. Default: `true`.
     fn watchdog(watchdog: bool) => options.watchdog = watchdog;
 
+    /// Sets how long a lock is held at most, at least the [`ttl`](Self::ttl). Default: as long as its guard lives.
+    ///
+    /// The watchdog renews a lock for as long as its guard is there, also one that was forgotten in a map or leaked. After this
+    /// time the lock is lost, as if it had expired: it is released to the next waiter, [`lost`](crate::LeaseHandle::lost)
+    /// resolves, and the event `lease_lost` tells it. Not without a [`watchdog`](Self::watchdog): there the ttl is the bound.
+    fn max_hold(max_hold: Duration) => options.max_hold = Some(max_hold);
+
     /// Sets how long [`read`](RwLock::read) and [`write`](RwLock::write) wait. Default: no limit.
     fn max_wait(max_wait: Duration) => settings.wait.max_wait = Some(max_wait);
 

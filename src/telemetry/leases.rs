@@ -73,7 +73,8 @@ impl Leases {
                 if let Some(count) = LOST.note(1) {
                     let (namespace, count) = (Some(&*leases.namespace), Some(count));
                     let fields = Fields { namespace, count, ..Fields::default() };
-                    let text = "a lease ended before it was released: it was not renewed in time, or the store lost it";
+                    let text = "a lease ended before it was released: it was not renewed in time, was held for \
+                                longer than max_hold, or the store lost it";
                     emit(Event::LeaseLost, fields, format_args!("{text}"));
                 }
             }

@@ -48,6 +48,13 @@ setters! { WaitGroupBuilder:
     /// Sets whether a permit is renewed while it is held, every third of its ttl. Default: `true`.
     fn watchdog(watchdog: bool) => options.watchdog = watchdog;
 
+    /// Sets how long a permit is held at most, at least the [`ttl`](Self::ttl). Default: as long as it lives.
+    ///
+    /// The watchdog renews a permit for as long as its guard is there, also one that was forgotten in a map or leaked. After this
+    /// time the permit is lost, as if it had expired: it is released to the next waiter, [`lost`](crate::LeaseHandle::lost)
+    /// resolves, and the event `lease_lost` tells it. Not without a [`watchdog`](Self::watchdog): there the ttl is the bound.
+    fn max_hold(max_hold: Duration) => options.max_hold = Some(max_hold);
+
     /// Sets how long [`add`](WaitGroup::add), [`add_n`](WaitGroup::add_n) and [`wait`](WaitGroup::wait) wait.
     /// Default: no limit.
     fn max_wait(max_wait: Duration) => wait.max_wait = Some(max_wait);

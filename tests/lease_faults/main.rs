@@ -12,6 +12,7 @@ mod handed_late;
 mod handed_on;
 mod kinds;
 mod late;
+mod max_hold;
 mod nodes;
 mod one_line;
 mod one_master;

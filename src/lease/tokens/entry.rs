@@ -61,6 +61,8 @@ pub(crate) struct Held<P: Party> {
     pub(crate) fence: i64,
     /// Since when it is offered to a waiter that has not accepted it.
     pub(crate) offered: Option<Instant>,
+    /// When its holder has held it for the longest time.
+    pub(super) ends: Option<Instant>,
     /// When it is renewed.
     pub(super) renew: Option<Instant>,
     pub(super) is_renewing: bool,
@@ -97,7 +99,7 @@ impl<P: Party> Entry<P> {
         let ends = (!self.line.is_empty()).then_some(held.validity.until());
         let next = match held.offered {
             Some(since) => Some(held.validity.until().min(since + accept_within(self.options().ttl))),
-            None => held.renew.filter(|_| !held.is_renewing),
+            None => [held.renew.filter(|_| !held.is_renewing), held.ends].into_iter().flatten().min(),
         };
         [ends, next].into_iter().flatten().min()
     }

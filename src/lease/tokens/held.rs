@@ -52,11 +52,12 @@ impl<P: Party> Tokens<P> {
         let lease = self.party.lease(&waiter, entry.grant(fence, &validity, at, offered));
         // A grant lasts for a short time: the first renewal makes it a full lease.
         let renews = P::options(&waiter).options.watchdog || matches!(by, By::Grant(_));
+        let ends = P::options(&waiter).options.hold_ends(at);
         let renew = renews.then(|| self.renewal(at, until - at, ttl));
         let (given, offered) = (lease.clone(), offered.then_some(at));
         if let Some(entry) = self.entries.get_mut(&id) {
             let (is_renewing, doubt) = (false, Doubt::None);
-            let held = Held { lease: given, validity, fence, offered, renew, is_renewing, doubt };
+            let held = Held { lease: given, validity, fence, offered, ends, renew, is_renewing, doubt };
             entry.stage = Stage::Held(held);
         }
         self.plan(id);
@@ -110,7 +111,7 @@ impl<P: Party> Tokens<P> {
     fn hand_over(&mut self, id: u64, release: Release) {
         let at = self.now.at;
         let Some(entry) = self.entries.get_mut(&id) else { return };
-        let ttl = entry.options().ttl;
+        let (ttl, ends) = (entry.options().ttl, entry.options().hold_ends(at));
         let suits = entry.line.front().is_some_and(|front| entry.suits(front));
         let Entry { stage: Stage::Held(held), line, .. } = entry else { return };
         let enough = self.rules.grant.min(ttl) / 2;
@@ -123,6 +124,7 @@ impl<P: Party> Tokens<P> {
         let Some(waiter) = next else { return self.acquire_again(id, Some(release)) };
         // Each holder has a fence of its own.
         held.fence += 1;
+        held.ends = ends;
         let soon = at + accept_within(ttl) / 4;
         (held.offered, held.renew) = (Some(at), Some(held.renew.map_or(soon, |renew| renew.min(soon))));
         let (fence, validity) = (held.fence, held.validity.clone());
@@ -201,6 +203,8 @@ impl<P: Party> Tokens<P> {
             }
         } else if is_over && has_line {
             return self.lost(id, fence, false);
+        } else if held.ends.is_some_and(|ends| ends <= at) {
+            return self.lost(id, fence, true);
         } else if !held.is_renewing && held.renew.is_some_and(|renew| renew <= at) {
             (held.renew, held.is_renewing) = (None, true);
             let extends = held.doubt != Doubt::Asks;

@@ -50,9 +50,10 @@ impl<P: Party> Tokens<P> {
             }
             Event::Unanswered { ids, error } => ids.into_iter().for_each(|id| self.unanswered(id, &error)),
             Event::Holds { grant, lease, options, renew } => {
-                let Grant { key, token, id, fence, twice, validity, .. } = grant;
+                let Grant { key, token, id, fence, twice, validity, at, .. } = grant;
                 let (offered, is_renewing, doubt) = (None, false, Doubt::None);
-                let held = Held { lease, validity, fence, offered, renew, is_renewing, doubt };
+                let ends = options.options.hold_ends(at);
+                let held = Held { lease, validity, fence, offered, ends, renew, is_renewing, doubt };
                 let mut entry = Entry::new(id, key, token, options, Stage::Held(held));
                 entry.twice = twice;
                 self.insert(id, entry);
