@@ -54,10 +54,10 @@ async fn scene(by: By, timeout: Duration) -> Scene {
     };
     let bucket = wide_bucket(&store.unwrap());
     let [first, others @ ..] = cluster.nodes() else { panic!("there are masters") };
-    let ill = keys_of(&cluster, first.port()).take(ROUNDS).collect();
-    let healthy = others.iter().flat_map(|node| keys_of(&cluster, node.port()).take(4)).collect();
+    let ill: Vec<_> = keys_of(&cluster, first.port()).take(ROUNDS).collect();
+    let healthy: Vec<_> = others.iter().flat_map(|node| keys_of(&cluster, node.port()).take(4)).collect();
     // Connections to all masters, and scripts.
-    for key in [&ill, &healthy].into_iter().flatten() {
+    for key in ill.iter().chain(&healthy) {
         assert!(is_served(&bucket.allow(*key).await));
     }
     Scene { cluster, bucket, ill, healthy }
