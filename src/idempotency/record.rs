@@ -19,7 +19,7 @@ const LONGEST_KEY: usize = 255;
 /// The result of reading a record.
 pub(super) enum Record {
     /// The record of the same request, with its response. `None`: the response was not stored.
-    Same(Option<Answer>),
+    Same(Option<Box<Answer>>),
     /// The record of another request. This part of it differs.
     Another(&'static str),
     /// The record of a request that was compared in another way.
@@ -111,7 +111,7 @@ pub(super) fn decode(fingerprint: &Fingerprint, bytes: &[u8]) -> Record {
     match answer.split_first() {
         None => Record::Same(None),
         Some((b'1', answer)) => {
-            AnswerCodec.decode(answer).map_or(Record::Garbled, |answer| Record::Same(Some(answer)))
+            AnswerCodec.decode(answer).map_or(Record::Garbled, |answer| Record::Same(Some(Box::new(answer))))
         }
         Some(_) => Record::Garbled,
     }

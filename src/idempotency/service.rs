@@ -27,7 +27,7 @@ use crate::{Error, Extracted, Key, KeyExtractor as _, Reject};
 enum Answered<T, E> {
     /// The inner service has handled it.
     Handled(Result<T, E>),
-    Replayed(Answer),
+    Replayed(Box<Answer>),
 }
 
 impl<S, B, R, B2> Middleware<S, Request<B>> for Shared<B, R>
@@ -74,7 +74,7 @@ where
                 Ok(Answered::Handled(response)) => response.map_err(R::inner_error),
                 Ok(Answered::Replayed(answer)) => {
                     decisions.count(Outcome::Shared);
-                    Ok(replayed(answer))
+                    Ok(replayed(*answer))
                 }
                 Err(error) => {
                     decisions.count(Outcome::of_error(&error));
@@ -174,7 +174,7 @@ impl<B, R> Shared<B, R> {
     }
 
     /// Answers a request by its record.
-    fn known(&self, record: Record) -> Result<Answer, Error> {
+    fn known(&self, record: Record) -> Result<Box<Answer>, Error> {
         match record {
             Record::Same(Some(answer)) => Ok(answer),
             Record::Same(None) => Err(Error::duplicate_as(NOT_STORED)),
