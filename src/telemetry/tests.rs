@@ -9,7 +9,7 @@ use super::names::{Event, METRICS, Outcome};
 
 const PAGE: &str = include_str!("../docs/telemetry.md");
 
-const EVENTS: [&str; 32] = [
+const EVENTS: [&str; 33] = [
     "outage_began",
     "outage_ended",
     "breaker_opened",
