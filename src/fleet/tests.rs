@@ -75,7 +75,7 @@ fn a_text_that_cannot_be_read_leaves_the_last_known_value_in_force() {
     follower.hear_of(&version(1, 10, "10/fortnight"));
     assert_eq!((shown(&setting), setting.version()), ("1/s".into(), 1), "the default");
     follower.hear_of(&version(2, 20, "2/h"));
-    for (number, text) in [(3, "10/fortnight"), (4, ""), (5, "0/s"), (6, "1/s, burst 0"), (7, "-1 in all")] {
+    for (number, text) in [(3, "10/fortnight"), (4, ""), (5, "1/0s"), (6, "1/s, burst"), (7, "-1 in all")] {
         follower.hear_of(&version(number, number * 10, text));
         assert_eq!((shown(&setting), setting.version()), ("2/h".into(), number), "{text:?}");
     }
