@@ -20,7 +20,10 @@ const KEY: &str = "key-0000000000000001";
 /// What is kept while a state lasts.
 type Kept = Box<dyn Any>;
 
-const STATES: [(&str, &str, fn(&Bench, &Server) -> Kept); 6] = [
+/// The figure, what it measures, and how the state begins.
+type State = (&'static str, &'static str, fn(&Bench, &Server) -> Kept);
+
+const STATES: [State; 6] = [
     (
         "idle-commands-per-second-lone-waiter",
         "commands/s, a waiter for a permit of another process",

@@ -15,7 +15,6 @@ use crate::scene::{
 use support::patient;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
-use support::slow_proxy::SlowProxy;
 use support::{eventually, eventually_blocking, within};
 
 const LIMIT: Duration = Duration::from_secs(40);
