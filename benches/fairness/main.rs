@@ -16,6 +16,7 @@ mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
 mod crowd;
+mod fleets;
 mod shares;
 
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     common::run(|bench| {
         shares::run(bench);
         classes::run(bench);
+        fleets::run(bench);
         adaptive::run(bench);
         cluster::run(bench);
         Ok(())
