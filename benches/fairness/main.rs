@@ -17,6 +17,7 @@ mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
 mod crowd;
+mod fleets;
 mod shares;
 
 use std::process::ExitCode;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     common::run(|bench| {
         shares::run(bench);
         classes::run(bench);
+        fleets::run(bench);
         adaptive::run(bench);
         adaptive_faults::run(bench);
         cluster::run(bench);
