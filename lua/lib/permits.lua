@@ -36,8 +36,8 @@ local function sweep()
   if swept then return end
   local expired = call('ZRANGEBYSCORE', holders, '-inf', string.format('%d.5', now), 'WITHSCORES')
   for i = 1, #expired, 2 do
+    drop(expired[i]) -- before `lapse`, which adds, so that it passes if the server is out of memory
     if lease then lease.lapse(expired[i], tonumber(expired[i + 1])) end
-    drop(expired[i])
   end
   swept = true
 end

@@ -19,8 +19,8 @@ end
 local function sweep()
   local expired = call('ZRANGEBYSCORE', holders, '-inf', string.format('%d.5', now), 'WITHSCORES')
   for i = 1, #expired, 2 do
+    call('ZREM', holders, expired[i]) -- before `lapse`, see lib/permits
     if lease then lease.lapse(expired[i], tonumber(expired[i + 1])) end
-    call('ZREM', holders, expired[i])
   end
 end
 

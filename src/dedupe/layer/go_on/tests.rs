@@ -46,7 +46,7 @@ impl Scene {
             async move {
                 opens.notified().await;
                 ended.fetch_add(1, Ordering::SeqCst);
-                if id % 2 == 0 { Ok(200) } else { Err("odd") }
+                if id.is_multiple_of(2) { Ok(200) } else { Err("odd") }
             }
         });
         tokio::spawn(self.layer.layer(service).oneshot(id))
