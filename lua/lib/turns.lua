@@ -59,7 +59,10 @@ function kind.more()
   function kind.head()
     head = nil
     local first = call('ZRANGE', queue, 0, 0, 'WITHSCORES')
-    if not first[1] then return end
+    if not first[1] then
+      call('DEL', mark) -- the next waiter begins anew
+      return
+    end
     local last = tonumber(call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2])
     local rank = floor(first[2] / ranks)
     local is_several = last >= (rank + 1) * ranks

@@ -60,6 +60,8 @@ impl<T: Sealed> Follower<T> {
     /// Returns what all handles of a name share, and follows the setting.
     pub(super) fn open(store: &Store, name: &str) -> Result<Arc<Self>, Error> {
         let namespace = Namespace::new(store, name)?;
+        // Before the names are locked: it has a name of its own.
+        let hook = T::hook(store, name);
         let follower = store.shared(name, || {
             let follower = Arc::new(Self {
                 name: name.into(),
@@ -68,7 +70,7 @@ impl<T: Sealed> Follower<T> {
                 set: namespace.client(),
                 channel: [&*store.channels(), ALL].concat().into(),
                 message: format!("{}\n{name}\n", T::PARTS.concat()).into(),
-                hook: T::hook(store, name),
+                hook,
                 value: RwLock::default(),
                 state: Mutex::default(),
             });

@@ -120,7 +120,7 @@ impl<K: Kind> Admission<K> {
                     scope,
                 }),
                 tokens: Mutex::new(State {
-                    tokens: Tokens::new(local.clone(), rules(store, K::Outcome::KEPT), began),
+                    tokens: Tokens::new(local.clone(), rules(store, K::Outcome::HEARS), began),
                     keep: None,
                 }),
                 young: Stripes::new(Mutex::default),

@@ -11,6 +11,8 @@ use crate::store::{Arguments, Field, Garbled};
 pub(crate) trait Outcome<H>: fmt::Debug + Send + Sync + 'static {
     /// Whether the kind has outcomes. If so, acquires are answered with what was found.
     const KEPT: bool = true;
+    /// Whether a message may say why a place in the queue is gone.
+    const HEARS: bool = Self::KEPT;
     /// Whether it carries answers of any size, see [`Operation::BULK`](crate::store::Operation::BULK).
     const BULK: bool = false;
     /// The most runs in one call, given the size of what they write and find.

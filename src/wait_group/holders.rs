@@ -46,6 +46,8 @@ pub(crate) enum Tells {}
 
 impl Outcome<PermitHolders> for Tells {
     const KEPT: bool = false;
+    // A waiter may be refused.
+    const HEARS: bool = true;
     type Scope = ();
     type Query = Told;
     type Found = Infallible;

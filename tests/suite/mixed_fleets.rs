@@ -27,10 +27,10 @@ async fn served(
     let server = RedisServer::start().await;
     let store = || Store::builder().timeout(SOON).queue_timeout(SOON).redis(&server.url()).unwrap();
     let (stores, mut groups) = ([store(), store()], VecDeque::new());
+    let holder = WaitGroup::new(&stores[0], "group", 4).unwrap().add_n("k", 4).await.unwrap();
     for (store, settings) in stores.iter().zip(settings) {
         groups.push_back(settings().build(store, "group").unwrap());
     }
-    let holder = groups[0].add_n("k", 4).await.unwrap();
     let (says, mut told) = mpsc::unbounded_channel();
     let comes = |half: usize, nth: usize| {
         let group = groups[half].with_turn(turns[half](nth)).unwrap();

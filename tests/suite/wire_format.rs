@@ -249,7 +249,7 @@ async fn turns() {
         ZADD td:{permits:k}:permits:waiters 562949953421312 fedcba9876543210-5.3938700/1/1/..2.
         ZADD td:{permits:k}:permits:waiters 0 fedcba9876543210-6.3938700/1/1
         ZADD td:{permits:k}:permits:flows 1024 v0 3072 0:a 2048 0:b -4194305 #0:a -2 #0:b 4503599627370498 N0
-        ZADD td:{permits:k}:permits:flows 4503599627373156 s0 -1125899906842624 "o 1 86400000 0"
+        ZADD td:{permits:k}:permits:flows 4503599627373156 s0 -1125899906842624 "o 1 86400000 0 0 2"
         ZADD td:{permits:k}:permits:beats <NOW+60s> fedcba9876543210-2.3938700/1/1/a.1..
         ZADD td:{permits:k}:permits:beats <NOW+60s> fedcba9876543210-3.3938700/1/1/a.1..
         ZADD td:{permits:k}:permits:beats <NOW+60s> fedcba9876543210-4.3938700/1/1/b.1..
@@ -260,17 +260,21 @@ async fn turns() {
         PEXPIRE td:{permits:k}:permits:beats 60000
         "#,
     );
-    served(&scene, &mut heard, &[4, 6, 2, 3, 5]).await;
+    let held = served(&scene, &mut heard, &[4, 6, 2, 3]).await;
     // What flow a was served, it has yet to pass.
     let mut members = scene.members("td:{permits:k}:permits:flows");
     members.retain(|member| !member.starts_with("o "));
     assert_eq!(members, ["#0:a", "v0", "0:a", "N0", "s0", "t1"]);
     let time: String = scene.server.query(&["ZSCORE", "td:{permits:k}:permits:flows", "v0"]).unwrap();
     assert_eq!(time, "5120");
+    // The last one leaves nothing of the queue.
+    let group = WaitGroup::new(&scene.store, "permits", 1).unwrap();
+    assert!(group.done(&format!("permits:k:{held}").parse::<PermitId>().unwrap()).await.unwrap());
+    assert_eq!(scene.keys("td:{permits:k}:*"), ["td:{permits:k}:permits:holders"]);
 }
 
-/// Releases what is held, one after the other, and expects that these waiters are served then.
-async fn served(scene: &Scene, heard: &mut Heard, ids: &[u32]) {
+/// Releases what is held, one after the other, and expects that these waiters are served then. Returns the token of the last one.
+async fn served(scene: &Scene, heard: &mut Heard, ids: &[u32]) -> String {
     let group = WaitGroup::new(&scene.store, "permits", 1).unwrap();
     let (mut held, mut lost) = (format!("{OLD}-1.3938700/1/1"), None);
     for next in ids {
@@ -283,6 +287,7 @@ async fn served(scene: &Scene, heard: &mut Heard, ids: &[u32]) {
         held = scene.members("td:{permits:k}:permits:holders").remove(0);
         lost = Some(next);
     }
+    held
 }
 
 /// There have been waiters since the epoch, so the newest is before the first.
