@@ -118,7 +118,7 @@ fn classes_that_do_not_age() {
 
 #[test]
 fn the_newest_first_at_once() {
-    find::<PermitHolders>(ORDER, newest(3).flaws(&[NewestAtOnce]));
+    find::<PermitHolders>(ORDER, Rules { newest: 2, ..newest(3) }.flaws(&[NewestAtOnce]));
 }
 
 #[test]
