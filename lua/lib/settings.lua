@@ -119,7 +119,7 @@ end
 -- The same for the first waiter of an empty queue, before it lines up.
 function kind.tell_first(text)
   if call('EXISTS', queue) == 1 then return end
-  call('DEL', mark)
+  call('ZREMRANGEBYSCORE', mark, '-inf', '+inf') -- fails on another type, which DEL would overwrite
   known = {rules = none}
   told_last, told_for, told_then = text, mark, known
   take_over(text)

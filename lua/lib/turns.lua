@@ -60,7 +60,7 @@ function kind.more()
     head = nil
     local first = call('ZRANGE', queue, 0, 0, 'WITHSCORES')
     if not first[1] then
-      call('DEL', mark) -- the next waiter begins anew
+      redis.pcall('ZREMRANGEBYSCORE', mark, '-inf', '+inf') -- the next waiter begins anew
       return
     end
     local last = tonumber(call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2])

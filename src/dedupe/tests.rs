@@ -9,7 +9,6 @@ use super::{Claim, Claimed, Dedupe};
 use crate::Store;
 use crate::store::background::without_a_thread;
 use support::eventually;
-use support::patient;
 use support::redis_server::RedisServer;
 
 const TTL: Duration = Duration::from_secs(2);
@@ -26,7 +25,7 @@ fn claims(store: &Store) -> Dedupe {
 
 /// Returns a claim of one process, and the claims of another.
 async fn claimed(server: &RedisServer) -> (Claim, Dedupe) {
-    let [one, other] = [(); 2].map(|()| claims(&patient!(server.url())));
+    let [one, other] = [(); 2].map(|()| claims(&Store::redis(&server.url()).unwrap()));
     let Claimed::New(claim) = one.try_claim("item").await.unwrap() else { panic!("it is new") };
     (claim, other)
 }
@@ -115,7 +114,7 @@ fn a_confirmation_is_retried_although_its_runtime_has_ended() {
 fn a_handled_item_is_not_released_although_nobody_can_confirm_it() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = runtime.block_on(RedisServer::start());
-    let [one, other] = [(); 2].map(|()| claims(&patient!(server.url())));
+    let [one, other] = [(); 2].map(|()| claims(&Store::redis(&server.url()).unwrap()));
     let began = Instant::now();
     let claimed = runtime.block_on(one.try_claim("item")).unwrap();
     let Claimed::New(claim) = claimed else { panic!("it is new") };

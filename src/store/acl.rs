@@ -17,7 +17,7 @@ const COMMANDS: &str = "+evalsha +eval +ping +info +subscribe +publish +time \
 const OPERATOR: &str = "+evalsha +eval +ping +info +scan +publish +time \
     +get +mget +getrange +strlen +set +setrange +del +exists +pexpire +pttl \
     +hget +hexists +hdel +lrange +ltrim +rpush \
-    +zadd +zcard +zcount +zincrby +zrange +zrangebyscore +zrem +zremrangebyscore +zscore \
+    +zadd +zcard +zcount +zincrby +zmscore +zrange +zrangebyscore +zrem +zremrangebyscore +zscore \
     +bitcount";
 
 impl Store {

@@ -1,7 +1,7 @@
 //! A future that is not polled any more does not keep what it was granted from others.
 
 use futures::poll;
-use tower_distributed::Mutex;
+use tower_distributed::{Mutex, Store};
 
 use crate::kinds::{Family, LONG, SOON, open};
 use support::eventually;
@@ -12,7 +12,9 @@ use support::redis_server::RedisServer;
 async fn the_answer_to_who_asks_is_not_taken_up() {
     let server = RedisServer::start().await;
     let near = Family::each(&open(&server.url()), LONG);
-    let far = Family::each(&open(&server.url()), LONG);
+    // What is not taken up is given back after the time-out of a call.
+    let far = Store::builder().timeout(SOON / 2).redis(server.url()).unwrap();
+    let far = Family::each(&far, LONG);
     for (near, far) in near.iter().zip(&far) {
         // Its connection is there, so that the first poll sends.
         assert!(far.take("k").await.unwrap().release().await.unwrap());
