@@ -274,7 +274,8 @@ local function on_tables()
   -- write of a script, and allows it after a write that frees memory.
   local function set(key, value, frees, ...)
     local saved = call('SET', key, value, ...)
-    if not (frees and type(saved) == 'table' and saved.err and string.find(saved.err, 'OOM', 1, true)) then return saved end
+    local is_full = type(saved) == 'table' and saved.err and string.find(saved.err, 'OOM', 1, true)
+    if not (frees and is_full) then return saved end
     call('DEL', key)
     return call('SET', key, value, ...)
   end

@@ -50,9 +50,8 @@ local heard, found -- the messages to the asker's process, and what `look` found
 --                 most of so many. Changes nothing
 --   soonest()     returns when the next lease ends; 0: unknown. No lease lasts longer than the ttl in its token. A
 --                 longer one was granted before the server's clock was set back: it is cut to the ttl
---   head(turn)    returns the token that is served first, whether the second rank has its turn now, and its rank. Without
---   this
---                 rule, that is the token with the lowest score
+--   head(turn)    returns the token that is served first, whether the second rank has its turn now, and its rank.
+--                 Without this rule, that is the token with the lowest score
 --   turns         ? whether grants change which rank has its turn
 -- For kinds whose waiters may have another order, and what may change while they wait:
 --   line_up(token, rank, placed)   returns whether the keys have to be kept for longer; and if the token has another order,

@@ -96,8 +96,7 @@ local function new_waiters()
   -- Sends a message to a process: in the reply if the asker is of that process, else published. The message is
   -- `expiry fence id` of a waiter that holds now (expiry in µs); or `0 0` and the ids of waiters that must ask
   -- again, perhaps with a second line that tells them the outcome; or `0 1 id` of a waiter that is refused, since the queue
-  -- is
-  -- full, or `0 2 id`, since the limit is 0. Ids are hexadecimal, as in tokens: they exceed 2^53.
+  -- is full, or `0 2 id`, since the limit is 0. Ids are hexadecimal, as in tokens: they exceed 2^53.
   local function tell(process, text)
     if process == sub(asker, 1, 16) then
       if heard == 0 then heard = {} end

@@ -55,7 +55,8 @@ local function write_held(frees, key, ahead, numbers, count, held, captures, nex
   local expiry = string.format('%d', (idle - idle % 1000000 + 1000000) / 1000) -- as `pxat` in lib/bucket
   while true do
     local saved = redis.pcall('SET', key, value, 'PXAT', expiry)
-    if not (frees and type(saved) == 'table' and saved.err and string.find(saved.err, 'OOM', 1, true)) then return saved end
+    local is_full = type(saved) == 'table' and saved.err and string.find(saved.err, 'OOM', 1, true)
+    if not (frees and is_full) then return saved end
     redis.pcall('DEL', key)
     frees = false
   end

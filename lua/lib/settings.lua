@@ -8,8 +8,7 @@
 -- The first waiter of an empty queue begins anew. The limit counts instead of that of the token. Behind that, a token has
 -- `/flow.share.reserve.bound` if any of these is not usual, in hexadecimal digits: the digest of the name of its flow and the
 -- share of that; how many permits are missing in its limit, since they are reserved; and the limit that was chosen for it
--- alone,
--- if that counts where it is lower. Joined after lib/permits.
+-- alone, if that counts where it is lower. Joined after lib/permits.
 local usual_aging, fresh, again = 10000000, 30000000, 5000000 -- µs
 local of_limit, of_rules = '-1125899906842625', '-1125899906842624' -- their scores
 local known -- the settings for the current run; nil: not read yet
@@ -102,8 +101,7 @@ end
 local told_last, told_for, told_then -- what was told last in this call, of which key, and what was known then
 
 -- Hears what a caller tells, if there are waiters. `waiting`: perhaps, `waits`: surely. Returns whether it differs from what
--- was
--- known.
+-- was known.
 function kind.tell(text, waiting, waits)
   if waits and text == told_last and mark == told_for then
     known = told_then
