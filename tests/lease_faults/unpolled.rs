@@ -13,7 +13,7 @@ async fn the_answer_to_who_asks_is_not_taken_up() {
     let server = RedisServer::start().await;
     let near = Family::each(&open(&server.url()), LONG);
     // What is not taken up is given back after the time-out of a call.
-    let far = Store::builder().timeout(SOON / 2).redis(server.url()).unwrap();
+    let far = Store::builder().timeout(SOON / 2).redis(&server.url()).unwrap();
     let far = Family::each(&far, LONG);
     for (near, far) in near.iter().zip(&far) {
         // Its connection is there, so that the first poll sends.
