@@ -203,7 +203,7 @@ setters! { StoreBuilder:
     ///
     /// Each key counts with its length, its state, and twice its place in the table: about 300 bytes for a rate limit and 700
     /// for a permit or a lock. A Bloom filter counts with all its bits, twice if it
-    /// [forgets](crate::BloomFilterBuilder::forget_after), from the first use of each of its shards.
+    /// forgets, from the first use of each of its shards.
     ///
     /// A call that would leave state for a new key above this bound fails in the same way as above
     /// [`max_keys`](Self::max_keys), and so does an answer or a response to be stored. Keys that have state continue to work:
