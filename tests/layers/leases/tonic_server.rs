@@ -32,7 +32,8 @@ async fn no_permit_is_resource_exhausted(stores: Stores) {
     let channel = serve_health!(limit.reject_with(grpc::refuse()));
     let status = check(&channel, "ann").await.unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "no permit is free"));
-    assert!(retry_delay(&status) == Some(Duration::from_secs(5)), "{status:?}");
+    // No release is known yet that an estimate could be made of.
+    assert!(retry_delay(&status).is_none(), "{status:?}");
     check(&channel, "bob").await.unwrap();
     other.leaves().await;
     check(&channel, "ann").await.unwrap();
