@@ -59,7 +59,7 @@ async fn the_limit_follows_the_capacity_of_a_service(stores: Stores) {
     let group = &processes[0].0;
     for capacity in [40, 4, 40] {
         backend.capacity.store(capacity, Ordering::SeqCst);
-        eventually(&format!("a limit about {capacity}"), 6 * SOON, async || {
+        eventually(&format!("a limit about {capacity}"), SOON, async || {
             let requests = processes.iter().flat_map(|(_, app)| (0..40).map(|_| app.clone()));
             let request = || Request::new(Body::empty());
             join_all(requests.map(|app| app.oneshot(request()))).await;
