@@ -214,10 +214,10 @@ fn flows() {
     explore::<PermitHolders>("flows and faults", fair(&[1, 2]).faults(faults));
 }
 
-/// Half of the waiters know of no flows.
+/// Most of the waiters know of no flows, and come twice: one of them is served while the flow waits, and then the flow.
 #[test]
 fn a_flow_beside_waiters_without_one() {
-    explore::<PermitHolders>("a flow beside others", fair(&[0, 0, 1]).faults(NONE).but(&[ORDER]));
+    explore::<PermitHolders>("a flow beside others", fair(&[0, 0, 1]).asks(2).faults(NONE).but(&[ORDER]));
 }
 
 /// One flow wants one of two permits at a time, another one wants both at once.

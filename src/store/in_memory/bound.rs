@@ -86,8 +86,8 @@ impl Bound {
     /// Whether keys without state must make room at once. Otherwise they keep their memory for the next step, which
     /// costs less, until the sweeper comes.
     pub(super) fn is_tight(&self) -> bool {
-        self.cells.load(Ordering::Relaxed) > self.max.max_keys / 2
-            || self.bytes.load(Ordering::Relaxed) > self.max.max_bytes / 2
+        self.cells.load(Ordering::Relaxed) >= self.max.max_keys / 2
+            || self.bytes.load(Ordering::Relaxed) >= self.max.max_bytes / 2
     }
 
     /// Counts one more cell of so many bytes, before it is stored.

@@ -69,7 +69,9 @@ impl<'a> Cache<'a> {
             *response.headers_mut() = fields.clone();
             async { Ok::<_, Infallible>(response) }
         });
-        let service = ServiceBuilder::new().layer(single_flight(flight, shared_get())).service(origin);
+        // Requests with fields that are not known are private.
+        let key = shared_get().ignore_field("foo").unwrap().ignore_field("bar").unwrap();
+        let service = ServiceBuilder::new().layer(single_flight(flight, key)).service(origin);
         let path = format!("/{}", self.cases.fetch_add(1, Ordering::SeqCst));
         let mut received = Vec::new();
         for fields in requests {
