@@ -50,8 +50,11 @@ impl Run {
             let in_flight = self.limit().min(self.callers);
             let length = WINDOW.max(service.latency * 2);
             let done = (in_flight * length / service.latency).max(1);
-            let taken = done * service.capacity.min(in_flight) / in_flight;
-            let ok = (0..taken).filter(|_| self.rng.random_range(0..1000) >= service.fails).count();
+            let mut is_ok = |_: &i64| {
+                let is_taken = self.rng.random_range(0..in_flight) < service.capacity;
+                is_taken && self.rng.random_range(0..1000) >= service.fails
+            };
+            let ok = (0..done).filter(&mut is_ok).count();
             let ok = i64::try_from(ok).unwrap();
             self.now += length;
             let latency = ok * service.latency;
@@ -115,6 +118,21 @@ fn the_limit_follows_the_capacity_beside_errors() {
                 let limit = run.cell.limit / 1000;
                 assert!(limit <= capacity * 2 + 4, "seed {seed}, {follows} {fails} {capacity}: {limit}");
             }
+        }
+    }
+}
+
+/// A window of a small service has few samples, by which chance decides.
+#[test]
+fn a_small_service_is_not_taken_for_one_that_fails_at_any_load() {
+    let seed: u64 = rand::random();
+    for follows in [false, true] {
+        for run in 0..40 {
+            let mut run = Run::new(follows, 80, seed.wrapping_add(run));
+            let service = |capacity| Service { capacity, fails: 0, latency: WINDOW };
+            run.windows(100, service(40));
+            run.windows(100, service(4));
+            assert!(run.cell.limit <= 9000, "seed {seed}, {follows}: {:?}", run.cell);
         }
     }
 }
