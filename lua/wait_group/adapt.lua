@@ -16,9 +16,9 @@ local names = {'limit', 'base', 'age', 'probe', 'since', 'ok', 'overloads', 'lat
   'usual', 'tried', 'sure', 'cuts', 'sampled'}
 local kept, quiet, longest = 3600000000, 60000000, 3600000000 -- µs
 local most, busiest, most_samples = 10 ^ 15, 4 * 10 ^ 12, 10 ^ 9 -- a sum, permits · ms, a number
-local few, probe_after = 10, 100 -- samples, windows
+local few, measured, longer, probe_after = 10, 100, 10, 100 -- samples, samples, times, windows
 local full, drain, half = 1, 2, 3 -- the steps of a probe
-local all, free, nearly_all = 1000000, 10000, 750000 -- shares in millionths
+local all, free, many, nearly_all = 1000000, 10000, 100000, 750000 -- shares in millionths
 local cut, too_many = 6, 14
 local floor, max, min = math.floor, math.max, math.min
 
@@ -64,14 +64,15 @@ local function learn(s, share, samples, follows)
     local short = max(1, s.mean * 1000)
     s.base = s.base == 0 and short or floor((s.base + short) / 2)
   end
-  if share + noise(s.tried, samples, 6) >= s.tried then
+  s.age, s.probe, s.sure, s.cuts = 0, 0, probe_after, 0
+  local margin = max(floor(min(s.tried, all - s.tried) / 2), all / 10)
+  if share + min(noise(s.tried, samples, 6), margin) >= s.tried then
     s.usual = min(floor((share + s.tried) / 2), all / 2)
   elseif (all - share) * 2 >= (all - s.tried) * 3 then
-    s.usual, s.limit = min(s.usual, share), floor(s.limit / 2)
+    s.usual, s.sure, s.limit = 0, 0, floor(s.limit / 2)
   else
-    s.usual, s.limit = min(share, all / 2), floor(s.limit * 9 / 10)
+    s.usual, s.limit = min(s.usual, share), floor(s.limit * 9 / 10)
   end
-  s.age, s.probe, s.sure, s.cuts = 0, 0, probe_after, 0
 end
 
 -- Moves the limit by a window without overload.
@@ -99,13 +100,14 @@ local function adjust(s, follows)
   local is_overload = is_certain or share > usual + noise(usual, samples, 16)
   local is_open = not is_certain and (s.sure == 0 or s.cuts >= too_many)
   s.sure, s.cuts = max(0, s.sure - 1), max(0, s.cuts - 2)
+  if is_certain then s.probe = 0 end
   if s.probe == full then
     s.probe, s.tried = drain, share
   elseif s.probe == drain then
     s.probe = half
   elseif s.probe == half then
     learn(s, share, samples, follows)
-  elseif is_overload and is_open then
+  elseif is_open and (is_overload or s.usual > many) then
     s.probe = full
   elseif is_overload then
     s.limit, s.cuts = floor(s.limit * 9 / 10), s.cuts + cut
@@ -113,6 +115,13 @@ local function adjust(s, follows)
     if share + noise(s.usual, samples, 1) < s.usual then s.usual = s.usual - floor((s.usual - share) / 16) end
     grow(s, share, follows)
   end
+end
+
+-- A limit shows its effect after the latency: so long is the `shortest` window.
+local function is_over(s, lasts, shortest)
+  local samples, measures = s.ok + s.overloads, s.probe == full or s.probe == half and s.tried > free
+  return lasts >= shortest and samples >= min(few, max(1, floor(s.limit / 1000)))
+    and (not measures or samples >= measured or lasts >= shortest * longer)
 end
 
 -- Adds what a process saw.
@@ -123,8 +132,7 @@ local function add(s, follows, window, ok, overloads, latency, peak, span)
   s.latency = min(s.latency + latency, most)
   s.busy = min(s.busy + floor(peak * min(span, max(lasts, window)) / 1000), busiest)
   local mean = s.ok > 0 and min(floor(s.latency / s.ok), longest) or 0
-  local is_over = lasts >= max(window, min(mean * 2, window * 10))
-  if not is_over or s.ok + s.overloads < min(few, max(1, floor(s.limit / 1000))) then return end
+  if not is_over(s, lasts, max(window, min(mean * 2, window * 10))) then return end
   if s.probe < drain then
     local in_flight = floor(s.busy * 1000 / max(1, floor(lasts / 1000)))
     s.in_flight = min(floor((s.in_flight * 3 + in_flight) / 4), 10 ^ 9)

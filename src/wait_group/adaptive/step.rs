@@ -110,6 +110,10 @@ const MOST_IN_FLIGHT: i64 = 1_000_000_000;
 /// A window has so many samples, or as many as the limit.
 const FEW: i64 = 10;
 
+/// One in which the share of overloads is measured has so many, or takes so many times as long.
+const MEASURED: i64 = 100;
+const LONGER: i64 = 10;
+
 /// The latency without a queue is measured after so many windows under load, and the share of overloads counts as measured
 /// for so many.
 const PROBE_AFTER: i64 = 100;
@@ -118,6 +122,9 @@ const PROBE_AFTER: i64 = 100;
 const ALL: i64 = 1_000_000;
 /// In a large fleet so many fail at any time: 1 %.
 const FREE: i64 = 10_000;
+
+/// A usual share above this one is measured again and again: it may be overload that was taken for usual by chance.
+const MANY: i64 = 100_000;
 
 /// From this share on, everything is overload.
 const NEARLY_ALL: i64 = 750_000;
@@ -199,9 +206,7 @@ impl Adapted {
         let busy = seen.peak * seen.span.min(lasts.max(rules.window)) / 1000;
         self.busy = (self.busy + busy).min(BUSIEST);
         let mean = if self.ok > 0 { (self.latency / self.ok).min(LONGEST) } else { 0 };
-        // A limit shows its effect after the latency.
-        let is_over = lasts >= rules.window.max((mean * 2).min(rules.window * 10));
-        if is_over && self.ok + self.overloads >= FEW.min((self.limit / 1000).max(1)) {
+        if self.is_over(lasts, rules.window.max((mean * 2).min(rules.window * 10))) {
             if self.probe < DRAIN {
                 let in_flight = self.busy * 1000 / (lasts / 1000).max(1);
                 self.in_flight = ((self.in_flight * 3 + in_flight) / 4).min(MOST_IN_FLIGHT);
@@ -211,6 +216,15 @@ impl Adapted {
             self.limit = rules.bound(self.limit);
             (self.since, self.ok, self.overloads, self.latency, self.busy) = (now, 0, 0, 0, 0);
         }
+    }
+
+    /// Returns whether the window is over. A limit shows its effect after the latency: so long is the `shortest` window.
+    fn is_over(&self, lasts: i64, shortest: i64) -> bool {
+        let samples = self.ok + self.overloads;
+        let measures = self.probe == FULL || self.probe == HALF && self.tried > FREE;
+        lasts >= shortest
+            && samples >= FEW.min((self.limit / 1000).max(1))
+            && (!measures || samples >= MEASURED || lasts >= shortest * LONGER)
     }
 
     /// Moves the limit by a window that is over.
@@ -238,11 +252,15 @@ impl Adapted {
         let is_overload = is_certain || share > usual + noise(usual, samples, 16);
         let is_open = !is_certain && (self.sure == 0 || self.cuts >= TOO_MANY);
         (self.sure, self.cuts) = ((self.sure - 1).max(0), (self.cuts - 2).max(0));
+        if is_certain {
+            // There is nothing to find out.
+            self.probe = 0;
+        }
         match self.probe {
             FULL => (self.probe, self.tried) = (DRAIN, share),
             DRAIN => self.probe = HALF,
             HALF => self.learn(share, samples, rules),
-            _ if is_overload && is_open => self.probe = FULL,
+            _ if is_open && (is_overload || self.usual > MANY) => self.probe = FULL,
             _ if is_overload => {
                 self.limit = self.limit * 9 / 10;
                 self.cuts += CUT;
@@ -279,21 +297,25 @@ impl Adapted {
     /// Takes in what was measured at half of the load: the latency without a queue, and the share of failures.
     ///
     /// If the share is as high as before, it does not depend on the load, and is the usual one. If it is lower by more than
-    /// chance, the limit is lowered, and what is left is the usual share. If half of the load has three quarters of the
-    /// successes or more, half of the load is still too much, and says nothing of the usual share, which is a half at most.
+    /// chance, or by more than half of what it is lower by if all of it depends on the load, the limit is lowered; what is left
+    /// may depend on the load as well, so it does not raise the usual share. If half of the load has three quarters of the
+    /// successes or more, half of the load is still too much: the limit is halved, and nothing is known of the usual share,
+    /// which is a half at most.
     fn learn(&mut self, share: i64, samples: i64, rules: &Rules) {
         if rules.follows {
             let short = (self.mean * 1000).max(1);
             self.base = if self.base == 0 { short } else { (self.base + short) / 2 };
         }
-        if share + noise(self.tried, samples, 6) >= self.tried {
+        let all_depend = self.tried.min(ALL - self.tried);
+        let margin = noise(self.tried, samples, 6).min((all_depend / 2).max(ALL / 10));
+        (self.age, self.probe, self.sure, self.cuts) = (0, 0, PROBE_AFTER, 0);
+        if share + margin >= self.tried {
             self.usual = ((share + self.tried) / 2).min(ALL / 2);
         } else if (ALL - share) * 2 >= (ALL - self.tried) * 3 {
-            (self.usual, self.limit) = (self.usual.min(share), self.limit / 2);
+            (self.usual, self.sure, self.limit) = (0, 0, self.limit / 2);
         } else {
-            (self.usual, self.limit) = (share.min(ALL / 2), self.limit * 9 / 10);
+            (self.usual, self.limit) = (self.usual.min(share), self.limit * 9 / 10);
         }
-        (self.age, self.probe, self.sure, self.cuts) = (0, 0, PROBE_AFTER, 0);
     }
 
     fn told(&self, rules: &Rules) -> Told {
