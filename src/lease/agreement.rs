@@ -395,13 +395,11 @@ async fn permits_agree() {
 
 #[tokio::test]
 async fn fair_permits_agree() {
-    agree::<Permits>(FLOWS).await;
     agree::<Permits>(&[FLOWS, PLAIN, &["/1/2/9.1..", "/1/3/5.3e8.."]].concat()).await;
 }
 
 #[tokio::test]
 async fn permits_with_classes_agree() {
-    agree::<Permits>(CLASSES).await;
     agree::<Permits>(&[CLASSES, FLOWS, PLAIN].concat()).await;
 }
 

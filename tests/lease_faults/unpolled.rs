@@ -1,5 +1,6 @@
 //! A future that is not polled any more does not keep what it was granted from others.
 
+use futures::future::join_all;
 use futures::poll;
 use tower_distributed::{Mutex, Store};
 
@@ -15,7 +16,7 @@ async fn the_answer_to_who_asks_is_not_taken_up() {
     // What is not taken up is given back after the time-out of a call.
     let far = Store::builder().timeout(SOON / 2).redis(&server.url()).unwrap();
     let far = Family::each(&far, LONG);
-    for (near, far) in near.iter().zip(&far) {
+    join_all(near.iter().zip(&far).map(async |(near, far)| {
         // Its connection is there, so that the first poll sends.
         assert!(far.take("k").await.unwrap().release().await.unwrap());
         let mut forgotten = Box::pin(far.take("k"));
@@ -24,7 +25,8 @@ async fn the_answer_to_who_asks_is_not_taken_up() {
         eventually("it to be free", SOON, async || near.try_take("k").await.is_ok()).await;
         // Who is polled again asks anew.
         assert!(forgotten.await.unwrap().release().await.unwrap());
-    }
+    }))
+    .await;
 }
 
 /// It waited, and was granted what became free.
