@@ -154,7 +154,7 @@ fn mixed(
         }
     });
     let counts = served.map(|served| f64::from(served.load(Ordering::Relaxed)));
-    bench.runtime.block_on(tokio::time::sleep(Duration::from_millis(2500)));
+    bench.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(2500)).await });
     counts[0].min(counts[1]) / ((counts[0] + counts[1]) / 2.0)
 }
 

@@ -48,12 +48,13 @@ async fn scene(by: By, timeout: Duration) -> Scene {
     for node in cluster.nodes() {
         node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
+    let patient = patient!().timeout(timeout).queue_timeout(timeout);
     let store = match by {
         By::Pool => {
             let pool = pool_of_cluster(cluster.urls());
-            cluster.urls().iter().fold(patient!().timeout(timeout), StoreBuilder::wakeups).pool(pool)
+            cluster.urls().iter().fold(patient, StoreBuilder::wakeups).pool(pool)
         }
-        By::Urls => patient!().timeout(timeout).cluster(cluster.urls()),
+        By::Urls => patient.cluster(cluster.urls()),
     };
     let bucket = wide_bucket(&store.unwrap());
     let [first, others @ ..] = cluster.nodes() else { panic!("there are masters") };

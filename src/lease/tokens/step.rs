@@ -185,7 +185,7 @@ impl<P: Party> Tokens<P> {
         let heartbeat = if polls && ask_every < every {
             now + ask_every
         } else {
-            clock::together(self.began, now + every, every / 2)
+            clock::together(self.began, now + every, every)
         };
         if soonest == 0 {
             return Some(heartbeat);
