@@ -19,7 +19,7 @@ local most, busiest, most_samples = 10 ^ 15, 4 * 10 ^ 12, 10 ^ 9 -- a sum, permi
 local few, measured, longer, probe_after = 10, 100, 10, 100 -- samples, samples, times, windows
 local full, drain, half = 1, 2, 3 -- the steps of a probe
 local all, free, many, nearly_all = 1000000, 10000, 100000, 750000 -- shares in millionths
-local cut, too_many = 6, 14
+local cut, too_many, low_limit = 6, 14, 8000
 local floor, max, min = math.floor, math.max, math.min
 
 local function stored(key, known)
@@ -37,6 +37,7 @@ local function stored(key, known)
 end
 
 local function bound(s, low, high)
+  s.lowest = max(low_limit, low * 1000)
   s.limit, s.base, s.age = max(low * 1000, min(high * 1000, s.limit)), min(s.base, longest * 1000), min(s.age, 1000)
   s.probe, s.since, s.sampled = s.probe % (half + 1), min(s.since, now), min(s.sampled, now)
   s.busy, s.in_flight, s.mean = min(s.busy, busiest), min(s.in_flight, 10 ^ 9), min(s.mean, longest)
@@ -87,7 +88,8 @@ local function grow(s, share, follows)
   else
     local gradient = max(500, min(1000, floor(s.base * 1100 / short)))
     local target = floor(s.limit * gradient / 1000) + floor(math.sqrt(s.limit * 1000))
-    s.limit, s.age = floor((s.limit * 8 + target * 2) / 10), s.age + (gradient > 500 and 1 or 10)
+    s.limit = floor((s.limit * 8 + target * 2) / 10)
+    s.age = s.age + (gradient == 500 and s.limit <= s.lowest and 10 or 1)
     if s.age >= probe_after then s.probe, s.tried = drain, share end
   end
 end

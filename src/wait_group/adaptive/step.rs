@@ -118,6 +118,9 @@ const LONGER: i64 = 10;
 /// for so many.
 const PROBE_AFTER: i64 = 100;
 
+/// The latency does not lower a limit much below this one, in thousandths: where twice its root is the limit, it is 4.
+const LOW: i64 = 8000;
+
 /// All of the requests.
 const ALL: i64 = 1_000_000;
 /// In a large fleet so many fail at any time: 1 %.
@@ -241,8 +244,8 @@ impl Adapted {
     /// * `Gradient2Limit` has a long mean for the latency without a queue. Under lasting load that mean becomes the
     ///   latency with a queue, and the limit grows for ever. So it is measured here: by half of the limit for two windows,
     ///   as BBR drains the queue to measure a round trip (N. Cardwell et al., "BBR: Congestion-Based Congestion Control",
-    ///   2016), or while less than half of the limit is in use. A latency that stays at twice this one and more is measured
-    ///   again soon: it may not be that of a queue.
+    ///   2016), or while less than half of the limit is in use. A latency that is twice this one and more when the limit is as
+    ///   low as that makes it is measured again soon: it is not that of a queue.
     /// * A limit that is not used by half does not grow.
     fn adjust(&mut self, rules: &Rules) {
         let samples = self.ok + self.overloads;
@@ -287,7 +290,8 @@ impl Adapted {
             let gradient = (self.base * 1100 / short).clamp(500, 1000);
             let target = self.limit * gradient / 1000 + (self.limit * 1000).isqrt();
             self.limit = (self.limit * 8 + target * 2) / 10;
-            self.age += if gradient > 500 { 1 } else { 10 };
+            let is_low = gradient == 500 && self.limit <= LOW.max(rules.min * 1000);
+            self.age += if is_low { 10 } else { 1 };
             if self.age >= PROBE_AFTER {
                 (self.probe, self.tried) = (DRAIN, share);
             }
