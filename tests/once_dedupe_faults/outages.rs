@@ -3,12 +3,49 @@
 use std::time::Duration;
 
 use tokio_test::{assert_pending, task};
-use tower_distributed::Dedupe;
 use tower_distributed::dedupe::Claimed;
+use tower_distributed::{Dedupe, Store};
 
 use crate::events::{listen, told};
 use crate::scene::{LONG, SOON, Scene, is_duplicate, open, take};
 use support::eventually;
+use support::redis_server::RedisServer;
+
+/// What is handled and not recorded yet is given to nobody, by a process that ends in order either.
+#[tokio::test]
+async fn a_shutdown_gives_away_nothing_that_was_handled() {
+    let server = RedisServer::start().await;
+    let items = |store: &Store, ttl| {
+        let items = Dedupe::exact(store, "ends").capacity(1000).ttl(ttl);
+        items.remember_for(Duration::from_secs(600)).build().unwrap()
+    };
+    for is_back in [true, false] {
+        let store = Store::builder().timeout(Duration::from_secs(1)).redis(&server.url()).unwrap();
+        let item = format!("is back: {is_back}");
+        let claim = take(&items(&store, LONG), &item).await;
+        server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+        assert!(claim.confirm().await.unwrap_err().is_unavailable());
+        let limit = if is_back { SOON } else { Duration::from_millis(500) };
+        let mut shutdown = tokio::spawn(async move { store.shutdown(limit).await });
+        if is_back {
+            // So long it has the chance to end wrongly.
+            let ended = tokio::time::timeout(Duration::from_millis(300), &mut shutdown).await;
+            assert!(ended.is_err(), "it does not wait: {ended:?}");
+            server.cli(&["REPLICAOF", "NO", "ONE"]);
+            shutdown.await.unwrap().unwrap();
+        } else {
+            let left = shutdown.await.unwrap().unwrap_err();
+            assert!(left.to_string().contains("1 of confirmation \"ends\""), "{left}");
+            server.cli(&["REPLICAOF", "NO", "ONE"]);
+        }
+        let other = items(&open(&server.url()), LONG);
+        match other.try_claim(&item).await {
+            Ok(Claimed::Duplicate) => {}
+            Err(error) if !is_back => assert!(error.is_refused(), "{error}"),
+            given => panic!("{item}: {given:?}"),
+        }
+    }
+}
 
 /// The reply is lost, so nobody knows; but it was executed.
 #[tokio::test]

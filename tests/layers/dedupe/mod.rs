@@ -5,6 +5,7 @@ mod axum_server;
 mod duplicates;
 mod exact;
 mod idempotency;
+mod no_room;
 mod outcomes;
 mod shutdown;
 mod tonic_server;
