@@ -77,6 +77,8 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
         served = axum::serve(listener, app).with_graceful_shutdown(interrupted()) => served?,
         () = overdue() => eprintln!("some requests have not ended"),
     }
+    // What goes on after its client has left ends first; then all that is held is released.
+    fleet.shutdown(Duration::from_secs(10)).await;
     Ok(())
 }
 

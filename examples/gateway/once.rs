@@ -21,7 +21,7 @@ pub(crate) fn routes(store: &Store) -> Result<Router, Error> {
         .false_positive_rate(0.000_001)
         .remember_for(Duration::from_secs(7 * 86_400))
         .build(store, "gateway-webhooks")?;
-    let handled = web::dedupe(Dedupe::new(&webhooks)?, extract::header("webhook-id")?);
+    let handled = web::dedupe(Dedupe::new(&webhooks)?, extract::header("webhook-id")?).go_on();
     Ok(Router::new()
         .route("/report/{id}", get(report).route_layer(from_fn(work)).layer(once))
         .route("/webhook", post(webhook).route_layer(from_fn(work)).layer(handled)))

@@ -8,6 +8,7 @@
 --           (0, 1), and how long before its end (µs) an answer counts as stale, and is taken, if it begins with `+`; to
 --           enter: `fresh stale` (see the mark; stale is at least fresh), how long the answer is kept (ms), its bytes
 kind.fenced = false
+local small = 1024 -- what is recorded of an item also if the server is out of memory
 local published = 8192 -- larger answers are not part of the message: the waiters read them
 
 kind.arguments = 3
@@ -35,6 +36,7 @@ function kind.enter(holding, base, at)
   if not holding then return nil, false end
   local codec, spans, bytes = ARGV[base], ' ' .. ARGV[at] .. ' ', ARGV[at + 2]
   if spans == ' 0 0 ' and call('EXISTS', queue) == 0 then return nil, false end
+  if #bytes <= small then call('ZREM', beats, '') end -- removes nothing: see lib/exact
   call('SET', mark, string.format('%d', now) .. spans .. codec .. ' ' .. bytes, 'PX', ARGV[at + 1])
   return nil, #bytes > published or codec .. spans .. bytes
 end

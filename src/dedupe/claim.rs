@@ -20,6 +20,7 @@ use crate::lease::{LeaseHandle, LeaseState};
 #[cfg(feature = "http")]
 use crate::single_flight::answer::{Entry, Flight};
 use crate::store::background::Background;
+use crate::store::detached::Work;
 use crate::store::timer::{sleep, within};
 use crate::telemetry::{Event, tell};
 use crate::{Error, Lease};
@@ -29,9 +30,9 @@ use crate::{Error, Lease};
 pub(super) enum Place {
     Filter(Arc<Claims<FilterClaims>>, Probe),
     Exact(Arc<Claims<ExactClaims>>, Digest),
-    /// With the outcome.
+    /// With the outcome, and what is recorded if there is no room for it.
     #[cfg(feature = "http")]
-    Replay(Arc<Claims<Flight>>, Entry),
+    Replay(Arc<Claims<Flight>>, Entry, Arc<[u8]>),
 }
 
 impl Place {
@@ -40,7 +41,15 @@ impl Place {
             Self::Filter(claims, _) => &claims.common,
             Self::Exact(claims, _) => &claims.common,
             #[cfg(feature = "http")]
-            Self::Replay(claims, _) => &claims.common,
+            Self::Replay(claims, ..) => &claims.common,
+        }
+    }
+
+    /// Drops the outcome.
+    fn shorten(&mut self) {
+        #[cfg(feature = "http")]
+        if let Self::Replay(_, entry, without) = self {
+            entry.bytes = Arc::clone(without);
         }
     }
 
@@ -49,7 +58,7 @@ impl Place {
             Self::Filter(claims, probe) => claims.confirm(state, probe, again).await,
             Self::Exact(claims, digest) => claims.confirm(state, digest, again).await,
             #[cfg(feature = "http")]
-            Self::Replay(claims, entry) => claims.confirm(state, entry, again).await,
+            Self::Replay(claims, entry, _) => claims.confirm(state, entry, again).await,
         }
     }
 }
@@ -143,12 +152,15 @@ struct Confirming {
     lease: Option<Lease>,
     handle: LeaseHandle,
     place: Place,
+    /// A shutdown waits for it, and tells of it. `None` before the first attempt has failed.
+    work: Option<Work>,
 }
 
 impl Confirming {
     fn new(Claim { lease, place }: Claim) -> Self {
         place.common().store.owed().into_iter().for_each(|owed| owed.add(1));
-        Self { handle: LeaseHandle::clone(&lease), lease: Some(lease), place }
+        lease.state.settles();
+        Self { handle: LeaseHandle::clone(&lease), lease: Some(lease), place, work: None }
     }
 
     /// Tries once to record that the item was handled. `again`: after an attempt whose answer is not known.
@@ -198,7 +210,13 @@ impl Confirming {
     /// Releases the claim if the store cannot record the item. Returns what is to be retried.
     fn settle(mut self, confirmed: &Result<bool, Error>) -> Option<Self> {
         let error = confirmed.as_ref().err()?;
+        if error.is_overloaded() || error.is_out_of_memory() {
+            self.place.shorten();
+        }
         if error.is_away() || error.is_overloaded() {
+            let Common { store, name, .. } = self.place.common();
+            let work = || store.detached().begin(&format!("confirmation \"{name}\"").into());
+            self.work.get_or_insert_with(work);
             return Some(self);
         }
         drop(self.lease.take());

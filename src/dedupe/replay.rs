@@ -105,10 +105,11 @@ impl ReplayClaim {
         self.lease.give_back();
     }
 
-    /// Stores the outcome, as [`Claim::confirm`] does. Returns whether the claim was still held.
-    pub(crate) async fn keep(self, bytes: Arc<[u8]>) -> Result<bool, Error> {
+    /// Stores the outcome, as [`Claim::confirm`] does; `without` instead if there is no room for it. Returns whether the claim
+    /// was still held.
+    pub(crate) async fn keep(self, bytes: Arc<[u8]>, without: Arc<[u8]>) -> Result<bool, Error> {
         let entry = Entry::of(bytes, self.replays.remember_for, Duration::ZERO);
-        let place = Place::Replay(Arc::clone(&self.replays.claims), entry);
+        let place = Place::Replay(Arc::clone(&self.replays.claims), entry, without);
         Claim::new(self.lease, place).confirm().await
     }
 }

@@ -306,6 +306,12 @@ impl Error {
         self.outage().is_some_and(|outage| outage.cause == Cause::TimedOut)
     }
 
+    /// Whether the server has no room for what is to be written.
+    #[cfg(feature = "dedupe")]
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        self.outage().is_some_and(|outage| outage.cause == Cause::NotServing && outage.text.contains("OOM"))
+    }
+
     /// Whether a key of this crate holds a value of another type. The value is not changed: delete it, or choose
     /// another name.
     ///

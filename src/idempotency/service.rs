@@ -155,7 +155,8 @@ impl<B, R> Shared<B, R> {
         let response = Response::from_parts(parts, body);
         if !is_final || is_stream {
             if is_final && self.streams.confirms {
-                let _ = claim.keep(record::encode(&fingerprint, None)).await;
+                let record = record::encode(&fingerprint, None);
+                let _ = claim.keep(Arc::clone(&record), record).await;
             } else {
                 claim.give_back();
             }
@@ -198,7 +199,7 @@ struct HandledClaim {
 impl HandledClaim {
     async fn keep(mut self, record: Arc<[u8]>) {
         if let Some(claim) = self.claim.take() {
-            let _ = claim.keep(record).await;
+            let _ = claim.keep(record, Arc::clone(&self.without_response)).await;
         }
     }
 }
@@ -207,7 +208,8 @@ impl Drop for HandledClaim {
     fn drop(&mut self) {
         if let Some(claim) = self.claim.take() {
             // Once it is polled, it is completed in the background.
-            let _ = claim.keep(Arc::clone(&self.without_response)).now_or_never();
+            let without = || Arc::clone(&self.without_response);
+            let _ = claim.keep(without(), without()).now_or_never();
         }
     }
 }

@@ -53,7 +53,7 @@ async fn a_record_of_another_format_is_neither_an_error_nor_handled_again() {
     else {
         panic!("the key is new")
     };
-    claim.keep(b"a record".as_slice().into()).await.unwrap();
+    claim.keep(b"a record".as_slice().into(), b"".as_slice().into()).await.unwrap();
     let layer = builder(&store).build().unwrap();
     for _ in 0..2 {
         let response = send(&layer, &calls, post("key-1", Body::from("10 EUR"))).await;

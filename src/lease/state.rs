@@ -66,6 +66,7 @@ impl LeaseHandle {
             stripe: my_stripe(),
             text: OnceLock::new(),
             work: OnceLock::new(),
+            is_settling: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
             is_watched: AtomicBool::new(false),
             state: Mutex::new(state),
@@ -251,6 +252,8 @@ pub(crate) struct LeaseState {
     text: OnceLock<Arc<str>>,
     /// The work that it is held for, if that goes on when its callers leave.
     work: OnceLock<WorkMark>,
+    /// Whether what was done under it is being recorded.
+    is_settling: AtomicBool,
     /// Whether its loss was counted.
     is_lost: AtomicBool,
     /// Whether anybody waits for a change. Set before `state` is locked to look whether the lease is held, and read after it
@@ -318,7 +321,14 @@ impl LeaseState {
     /// Whether it is to last even if this process ends: its holder is done, and others must not have it yet, or detached
     /// work still runs under it.
     pub(super) fn outlasts(&self) -> bool {
-        lock(&self.state).phase == Phase::Retained || self.work.get().is_some_and(WorkMark::runs)
+        lock(&self.state).phase == Phase::Retained
+            || self.is_settling.load(Ordering::Relaxed)
+            || self.work.get().is_some_and(WorkMark::runs)
+    }
+
+    /// What was done under it is being recorded: a shutdown does not give it to others before.
+    pub(crate) fn settles(&self) {
+        self.is_settling.store(true, Ordering::Relaxed);
     }
 
     /// Holds the lease for some work.

@@ -129,6 +129,16 @@ impl Gateway {
 }
 
 impl Fleet {
+    /// Ends both gateways. Tells what they leave behind.
+    pub(crate) async fn shutdown(&self, limit: Duration) {
+        let ends = self.gateways.each_ref().map(|gateway| gateway.on_store.store.shutdown(limit));
+        for ended in futures::future::join_all(ends).await {
+            if let Err(left) = ended {
+                eprintln!("{left}");
+            }
+        }
+    }
+
     /// Starts two gateways on the Redis server at a URL, or on the memory of this process.
     pub(crate) async fn start(
         url: Option<String>,

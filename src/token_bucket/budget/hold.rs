@@ -3,6 +3,8 @@
 use crate::token_bucket::Decision;
 use crate::token_bucket::holds::{Hold, HoldSet, Usage};
 #[cfg(feature = "http")]
+use crate::token_bucket::quota::Limit;
+#[cfg(feature = "http")]
 use crate::token_bucket::upstream::UpstreamEvents;
 
 /// What a request of a [`BudgetLayer`](super::BudgetLayer) holds of one limit, or of several. Its [usage](Self::usage) is
@@ -59,14 +61,16 @@ impl BudgetHold {
         }
     }
 
-    /// The largest burst of its quotas.
+    /// The largest usage that is believed by default: the burst, and what comes back within a day. Of several quotas the
+    /// smallest.
     #[cfg(feature = "http")]
-    pub(in crate::token_bucket) fn largest_burst(&self) -> u32 {
+    pub(in crate::token_bucket) fn believed(&self) -> u32 {
         let quotas = match &self.held {
             Held::One(hold) => &hold.state().quotas,
             Held::All(all) => &all.0.decision().state.quotas,
         };
-        let most = quotas.limits().iter().map(|limit| limit.burst).max();
+        let in_a_day = |limit: &Limit| (86_400e6 / limit.interval()) as i64;
+        let most = quotas.limits().iter().map(|limit| limit.burst.saturating_add(in_a_day(limit))).min();
         most.map_or(u32::MAX, |most| u32::try_from(most).unwrap_or(u32::MAX))
     }
 

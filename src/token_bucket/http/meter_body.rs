@@ -77,8 +77,8 @@ setters! { MeterBody<F>:
     fn field(field: HeaderName) => field = Some(field);
 
     /// Sets the largest usage that is believed of the [field](Self::field), so that no upstream can put a tenant into debt for
-    /// years. A larger one counts as this one, and is counted in the event `upstream_field_clamped`. Default: the largest burst of
-    /// the quotas.
+    /// years. A larger one counts as this one, and is counted in the event `upstream_field_clamped`. Default: the burst and what
+    /// comes back within a day, so that a request waits for a day at most; of several quotas, the smallest.
     ///
     /// ```
     /// use http::HeaderName;
@@ -164,22 +164,22 @@ impl<B: Body, F: CountFrames<B::Data>> Meter<Response<B>> for MeterBody<F> {
     }
 }
 
-/// Sets the usage to the number in a field. `most`: a larger one is not believed.
-fn read(field: Option<&HeaderName>, headers: &HeaderMap, hold: &BudgetHold, most: Option<u32>) {
-    let Some(value) = field.and_then(|field| headers.get(field)) else { return };
+/// Sets the usage to the number in a field. `most`: a larger one is not believed. Returns whether there is a number.
+fn read(field: Option<&HeaderName>, headers: &HeaderMap, hold: &BudgetHold, most: Option<u32>) -> bool {
+    let Some(value) = field.and_then(|field| headers.get(field)) else { return false };
     let text = value.to_str().unwrap_or("").trim();
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         hold.upstream().inspect(|upstream| upstream.ignored(1));
-        return;
+        return false;
     }
     // More than a number holds is more than is believed.
-    let (told, most) =
-        (text.parse::<u64>().unwrap_or(u64::MAX), most.unwrap_or_else(|| hold.largest_burst()));
+    let (told, most) = (text.parse::<u64>().unwrap_or(u64::MAX), most.unwrap_or_else(|| hold.believed()));
     let believed = u32::try_from(told).map_or(most, |told| told.min(most));
     if u64::from(believed) < told {
         hold.upstream().inspect(|upstream| upstream.usage_clamped(told, most));
     }
     hold.usage().set(believed);
+    true
 }
 
 fn set_if_unknown(usage: &Usage) {
@@ -236,8 +236,7 @@ impl<B: Body, F: CountFrames<B::Data>> Body for MeteredBody<B, F> {
                 *is_empty = false;
                 frames.count(data, hold.usage());
             } else if let Some(trailers) = frame.trailers_ref() {
-                read(field.as_ref(), trailers, hold, *most);
-                if field.as_ref().is_some_and(|field| trailers.contains_key(field)) {
+                if read(field.as_ref(), trailers, hold, *most) {
                     hold.usage().complete();
                 }
             }

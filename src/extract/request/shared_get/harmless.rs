@@ -3,17 +3,17 @@
 
 /// What browsers, clients of HTTP, proxies, CDNs and tracing send with any request.
 #[rustfmt::skip]
-const FIELDS: [&str; 151] = [
+const FIELDS: [&str; 149] = [
     "accept", "accept-charset", "accept-encoding", "accept-language", "access-control-request-headers",
     "access-control-request-method", "akamai-origin-hop", "alt-used", "amp-cache-transform",
-    "amz-sdk-invocation-id", "amz-sdk-request", "b3", "baggage", "cdn-loop", "cf-connecting-ip",
+    "amz-sdk-invocation-id", "amz-sdk-request", "b3", "cdn-loop", "cf-connecting-ip",
     "cf-connecting-ipv6", "cf-ew-via", "cf-ipcity", "cf-ipcontinent", "cf-ipcountry", "cf-iplatitude",
     "cf-iplongitude", "cf-metro-code", "cf-postal-code", "cf-pseudo-ipv4", "cf-ray", "cf-region",
     "cf-region-code", "cf-timezone", "cf-warp-tag-id", "cf-worker", "client-ip", "connection",
     "content-encoding", "content-language", "content-length", "content-type", "correlation-id", "date",
     "device-memory", "dnt", "downlink", "dpr", "early-data", "ect", "elastic-apm-traceparent", "expect",
     "fastly-client", "fastly-client-ip", "fastly-ff", "fastly-orig-accept-encoding", "fastly-temp-xff",
-    "fly-client-ip", "fly-region", "fly-request-id", "from", "grpc-accept-encoding", "grpc-encoding",
+    "fly-client-ip", "fly-region", "fly-request-id", "grpc-accept-encoding", "grpc-encoding",
     "grpc-timeout", "grpc-trace-bin", "http2-settings", "keep-alive", "max-forwards", "newrelic", "origin",
     "pragma", "priority", "proxy-connection", "purpose", "referer", "request-id", "rtt", "save-data",
     "sec-gpc", "sec-purpose", "sentry-trace", "te", "trace-id", "traceparent", "tracestate", "trailer",
