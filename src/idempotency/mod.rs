@@ -111,10 +111,13 @@ use crate::{KeyExtractor, Store};
 /// [`Store::shutdown`] waits for such requests: call it after the server has drained, so that the next process does not
 /// handle a repeated request at the same time.
 ///
-/// A request may be handled twice in two cases:
+/// A request may be handled twice in three cases:
 ///
 /// * The process crashes after it handled the request and before it stored the response.
 /// * The process is stopped for longer than the [ttl](IdempotencyBuilder::ttl). The event `claim_lost` reports it.
+/// * The store cannot record the request, and the process ends before it can. The event `claim_not_confirmed` reports it.
+///   Until then it tries again and nobody else gets the request; a [shutdown](crate::Store::shutdown) waits for that, and names
+///   what it leaves, which keeps its claim until the ttl.
 ///
 /// While the store is unavailable, requests with a key are refused with 503, unless
 /// [`on_store_failure`](IdempotencyBuilder::on_store_failure) is set.
@@ -122,7 +125,7 @@ use crate::{KeyExtractor, Store};
 /// Responses are stored in Redis unencrypted, with header fields and body. They are stored for one day, unless
 /// [`remember_for`](IdempotencyBuilder::remember_for) is set. A response whose body exceeds
 /// [`largest_response`](IdempotencyBuilder::largest_response), fails midway or has no
-/// [room](IdempotencyBuilder::max_buffered) is sent, but not stored. A repeated request then gets 409.
+/// [room](IdempotencyBuilder::max_buffered), there or in the store, is sent, but not stored. A repeated request then gets 409.
 ///
 /// Versions of this crate that store responses in different formats can run beside each other: neither handles again what
 /// the other has handled.

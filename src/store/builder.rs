@@ -206,7 +206,8 @@ setters! { StoreBuilder:
     /// forgets, from the first use of each of its shards.
     ///
     /// A call that would leave state for a new key above this bound fails in the same way as above
-    /// [`max_keys`](Self::max_keys), and so does an answer or a response to be stored. Keys that have state continue to work:
+    /// [`max_keys`](Self::max_keys), and so does an answer or a response to be stored. These last for long, and leave no room for new keys of limits and locks once
+    /// they fill it: if both are many, give each a store of its own. Keys that have state continue to work:
     /// their waiters are bounded by `max_waiters`.
     ///
     /// ```

@@ -278,7 +278,8 @@ impl Store {
     /// connections. Use it for a clean exit of the process, after the server has drained.
     ///
     /// 1. It waits for *detached work*: requests of `web::idempotency`, requests of `web::dedupe` and runs of single flights
-    ///    that [go on](crate::single_flight::SingleFlightBuilder::go_on), and refreshes of stale answers. The client of such a
+    ///    that [go on](crate::single_flight::SingleFlightBuilder::go_on), refreshes of stale answers, and
+    ///    confirmations that have failed and are tried again. The client of such a
     ///    request may have left, and the server then no longer waits for it. The store serves the calls of this work
     ///    meanwhile. The last quarter of `limit`, 1 s at most, is kept for the rest.
     /// 2. Answers of flights that are on their way are published, in at most half of the time that is left.
