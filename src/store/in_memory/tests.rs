@@ -239,7 +239,8 @@ fn the_bound_is_exact_under_concurrency() {
     // Each thread wants to keep 150 at the end.
     assert!(refused.into_inner() > 0);
     let bound = &store.shared.bound;
-    assert_eq!(bound.cells(), live.load(Ordering::SeqCst));
+    // A store that is not half full keeps the memory of keys without state for a while.
+    eventually("keys without state are not counted", || bound.cells() == live.load(Ordering::SeqCst));
     let cells = store.cells::<Until>("0");
     for i in 0..MAX {
         let _ = cells.try_keep(format!("fill-{i}"), 10);

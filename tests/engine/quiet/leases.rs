@@ -26,7 +26,7 @@ const MANY_WAIT: (u64, f64) = (5, 2.0);
 /// The leader renews its lease of 5 s as well.
 const ONE_FOLLOWS: (u64, f64) = (5, 1.5);
 /// Each key that is waited for has heartbeats of its own.
-const MANY_KEYS: (u64, f64) = (500, 55.0);
+const MANY_KEYS: (u64, f64) = (500, 70.0);
 const HELD: (u64, f64) = (1, 1.0);
 const MANY_HELD: (u64, f64) = (1, 2.0);
 /// Without a subscription, waiters ask 20 times a second.
