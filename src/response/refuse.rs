@@ -60,6 +60,7 @@ pub fn refuse() -> Refuse {
 /// let limit = ConcurrencyLimitLayer::new(exports.clone(), |_: &Request<String>| "ann").reject_with(refuse);
 /// let export = async |_: Request<String>| Ok::<_, Infallible>(Response::new("all of it".to_owned()));
 ///
+/// exports.add("ann").await?.done().await?; // how long an export takes is known from now on
 /// let _running = exports.add("ann").await?; // another export of this client
 /// let response = limit.layer(service_fn(export)).oneshot(Request::new(String::new())).await?;
 /// assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
