@@ -8,6 +8,7 @@ mod away;
 mod axum_locks;
 mod axum_permits;
 mod bodies;
+mod chosen;
 mod clients;
 mod decided_first;
 mod dropped;
