@@ -75,7 +75,8 @@ local function take_over(text)
   local source, version, value = string.match(limit or '', '^(%d+) (%d+) (%S+)$')
   if source then
     source, version = tonumber(source), tonumber(version)
-    local is_newer = not of.source or source > of.source or source == of.source and version >= of.version
+    local is_newer = not of.source or source == of.source and version >= of.version
+      or source > of.source and tonumber(value) ~= nil or source < of.source and not of.limit
     local is_same = source == of.source and version == of.version and tonumber(value) == of.limit
     if is_newer and not (is_same and of.at + again > now) then
       local member = string.format('l %d %d %s %d', source, version, value, now)

@@ -76,7 +76,12 @@ impl Settings {
         let is_newer = match self.known(now) {
             None => true,
             Some((known, at)) => {
-                let is_newer = (told.source, told.version) >= (known.source, known.version);
+                let is_newer = match known.source.cmp(&told.source) {
+                    std::cmp::Ordering::Equal => told.version >= known.version,
+                    // One that was undone stands in the way of no other source.
+                    std::cmp::Ordering::Less => told.limit.is_some(),
+                    std::cmp::Ordering::Greater => known.limit.is_none(),
+                };
                 is_newer && !(told == known && at + AGAIN > now)
             }
         };
@@ -155,7 +160,9 @@ impl FleetSet {
     }
 
     pub(super) fn watch(&self, watcher: Weak<dyn Watcher>) {
-        lock(&self.watchers).push(watcher);
+        let mut watchers = lock(&self.watchers);
+        watchers.retain(|watcher| watcher.strong_count() > 0);
+        watchers.push(watcher);
     }
 }
 
@@ -213,6 +220,10 @@ mod tests {
             (limit(Source::Fleet, 3, 2), 2),
             (Some(KeyLimit { source: Source::Fleet, version: 4, limit: None }), 9),
             (limit(Source::Fleet, 3, 2), 9),
+            // What is undone leaves the key to the adaptive one.
+            (limit(Source::Adaptive, 0, 4), 4),
+            (Some(KeyLimit { source: Source::Fleet, version: 4, limit: None }), 4),
+            (limit(Source::Fleet, 5, 8), 8),
         ] {
             settings.hear(told, SECOND);
             assert_eq!(for_all(&settings, SECOND), counts, "{told:?}");

@@ -104,8 +104,8 @@ impl WaitGroup {
 
     /// Returns the same permits with another limit, for example the limit of a customer's plan.
     ///
-    /// By a limit of 0, all calls are refused. Each caller that waits has the limit with which it called, unless the fleet [sets
-    /// one](FleetLimit).
+    /// By a limit of 0, all calls are refused, whatever the fleet sets. Each caller that waits has the limit with which it called,
+    /// unless the fleet [sets one](FleetLimit), which counts instead.
     ///
     /// # Errors
     ///
@@ -188,7 +188,8 @@ impl WaitGroup {
     pub async fn wait(&self, key: impl Into<Key>) -> Result<(), Error> {
         let wait = Wait { max_waiters: u32::MAX, ..self.wait };
         // A token that waits until no permit is held, and then holds nothing.
-        let told = Told { limit: self.leases.admission.fleet_limit(), rules: Arc::clone(&self.rules) };
+        // It is concerned by no setting, so it tells none but the limit.
+        let told = Told { limit: self.leases.admission.fleet_limit(), rules: Arc::default() };
         let ask = Ask::new(told, Subject::Permit, Suffix::Text("/idle".into()), holders::IDLE, Some(wait));
         let lease = self.leases.acquire(key.into(), ask).await?;
         // This lease holds nothing, so its duration must not count as a hold time.
@@ -332,8 +333,10 @@ impl WaitGroup {
         let of_key = self.leases.admission.fleet_limit();
         let fleet =
             of_key.and_then(|of_key| of_key.limit).map(|limit| u32::try_from(limit).unwrap_or(u32::MAX));
-        let in_force = fleet.unwrap_or(self.limit);
-        let chosen = chosen.filter(|chosen| *chosen != in_force && *chosen != self.limit);
+        // No setting opens what was closed here.
+        let in_force = if self.limit == 0 { 0 } else { fleet.unwrap_or(self.limit) };
+        // One that is in force anyway need not be told.
+        let chosen = chosen.filter(|chosen| *chosen != in_force);
         let limit = chosen.map_or(in_force, |chosen| fleet.map_or(chosen, |fleet| fleet.min(chosen)));
         CallLimit { limit, chosen, of_key }
     }
@@ -357,7 +360,8 @@ impl WaitGroup {
         let (rank, reserved) = self.queueing.class(turn)?;
         // A limit that moves takes no class its share.
         let share = |limit: u32| limit.saturating_sub(reserved).max(1);
-        let most = share(limit.max(self.most).max(chosen.unwrap_or(0)));
+        // What is heavier than a limit that moves runs alone. What is heavier than the limit that was chosen for it is an error.
+        let most = share(chosen.unwrap_or_else(|| limit.max(self.most)));
         if limit == 0 {
             return Err(Busy { subject: Subject::Permit, why: Why::Closed, retry_after: None }.into());
         }

@@ -117,8 +117,8 @@ fn a_waiter_sends_its_heartbeat_in_time() {
         (usual(), UP, UP, SERVER + 9_000_000, 2000),
         (usual(), UP, Link::Up(2), SERVER + 500_000, 1),
         (usual(), Link::Down, UP, 0, 1),
-        (usual(), Link::Down, Link::Down, SERVER + 500_000, 51),
-        (foreign(), UP, UP, 0, 51),
+        (usual(), Link::Down, Link::Down, SERVER + 500_000, 50),
+        (foreign(), UP, UP, 0, 50),
         (rare(), UP, UP, 0, 2000),
     ] {
         let mut steps = Steps::of(Leases::Permits);

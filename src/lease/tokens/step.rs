@@ -181,12 +181,9 @@ impl<P: Party> Tokens<P> {
             return Some(now);
         }
         let polls = foreign || link == Link::Down;
+        let every = if polls { every.min(ask_every) } else { every };
         // Those of many waiters are sent together.
-        let heartbeat = if polls && ask_every < every {
-            now + ask_every
-        } else {
-            clock::together(self.began, now + every, every)
-        };
+        let heartbeat = clock::together(self.began, now + every, every);
         if soonest == 0 {
             return Some(heartbeat);
         }
