@@ -12,7 +12,8 @@ use crate::{Error, Store};
 /// for a request counts where it is lower. The limit is read at each grant: it also applies to the callers that wait, and
 /// processes without a handle follow it as long as callers of a process with one wait for the same key.
 ///
-/// A process follows it as long as it has a handle.
+/// A process follows it as long as it has a handle. If the first version is [undone](FleetLimit::undo), callers that wait
+/// already keep the limit that it had: set the one that is meant before.
 ///
 /// A lower limit takes no permit from its holder. New permits are granted when those held are fewer than the limit. A caller
 /// whose weight is above a limit that was lowered gets its permit when no other is held. By a limit of 0 no permit is granted,

@@ -235,10 +235,10 @@ impl<B: Body, F: CountFrames<B::Data>> Body for MeteredBody<B, F> {
             if let Some(data) = frame.data_ref() {
                 *is_empty = false;
                 frames.count(data, hold.usage());
-            } else if let Some(trailers) = frame.trailers_ref() {
-                if read(field.as_ref(), trailers, hold, *most) {
-                    hold.usage().complete();
-                }
+            } else if let Some(trailers) = frame.trailers_ref()
+                && read(field.as_ref(), trailers, hold, *most)
+            {
+                hold.usage().complete();
             }
         }
         match frame {
