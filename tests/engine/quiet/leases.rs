@@ -19,14 +19,14 @@ use support::pools::pool;
 use support::program::since_7_0;
 use support::redis_server::RedisServer;
 
-/// One place in a queue: a heartbeat every 2 s, and the ping of the subscription every 15 s.
+/// One place in a queue: a heartbeat every 1.25 s, and the ping of the subscription every 15 s.
 const ONE_WAITS: (u64, f64) = (5, 1.0);
 /// Many places: their heartbeats go together.
 const MANY_WAIT: (u64, f64) = (5, 2.0);
 /// The leader renews its lease of 5 s as well.
 const ONE_FOLLOWS: (u64, f64) = (5, 1.5);
 /// Each key that is waited for has heartbeats of its own.
-const MANY_KEYS: (u64, f64) = (500, 70.0);
+const MANY_KEYS: (u64, f64) = (500, 85.0);
 const HELD: (u64, f64) = (1, 1.0);
 const MANY_HELD: (u64, f64) = (1, 2.0);
 /// Without a subscription, waiters ask 20 times a second.
