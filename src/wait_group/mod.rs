@@ -335,7 +335,6 @@ impl WaitGroup {
             of_key.and_then(|of_key| of_key.limit).map(|limit| u32::try_from(limit).unwrap_or(u32::MAX));
         // No setting opens what was closed here.
         let in_force = if self.limit == 0 { 0 } else { fleet.unwrap_or(self.limit) };
-        // One that is in force anyway need not be told.
         let chosen = chosen.filter(|chosen| *chosen != in_force);
         let limit = chosen.map_or(in_force, |chosen| fleet.map_or(chosen, |fleet| fleet.min(chosen)));
         CallLimit { limit, chosen, of_key }
