@@ -41,7 +41,7 @@ pub(super) const ALIVE: Duration = Duration::from_secs(7);
 
 /// How often a waiter sends a heartbeat: at least once while a grant lasts, so that who waits behind the grant of a dead process
 /// knows when it lapses. And a little before its end, so that a grant whose message was lost is found in time to renew it.
-const HEARTBEAT: Duration = Duration::from_millis(1250);
+const HEARTBEAT: Duration = Duration::from_millis(1350);
 
 /// How long an acquire that was withdrawn is refused if it runs late.
 const TOMBSTONE: Duration = Duration::from_secs(60);

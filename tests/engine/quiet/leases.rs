@@ -19,7 +19,7 @@ use support::pools::pool;
 use support::program::since_7_0;
 use support::redis_server::RedisServer;
 
-/// One place in a queue: a heartbeat every 1.25 s, and the ping of the subscription every 15 s.
+/// One place in a queue: a heartbeat every 1.35 s, and the ping of the subscription every 15 s.
 const ONE_WAITS: (u64, f64) = (5, 1.0);
 /// Many places: their heartbeats go together.
 const MANY_WAIT: (u64, f64) = (5, 2.0);
