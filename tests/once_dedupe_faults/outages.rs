@@ -15,14 +15,14 @@ use support::redis_server::RedisServer;
 #[tokio::test]
 async fn a_shutdown_gives_away_nothing_that_was_handled() {
     let server = RedisServer::start().await;
-    let items = |store: &Store, ttl| {
-        let items = Dedupe::exact(store, "ends").capacity(1000).ttl(ttl);
+    let items = |store: &Store| {
+        let items = Dedupe::exact(store, "ends").capacity(1000).ttl(LONG);
         items.remember_for(Duration::from_secs(600)).build().unwrap()
     };
     for is_back in [true, false] {
         let store = Store::builder().timeout(Duration::from_secs(1)).redis(&server.url()).unwrap();
         let item = format!("is back: {is_back}");
-        let claim = take(&items(&store, LONG), &item).await;
+        let claim = take(&items(&store), &item).await;
         server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
         assert!(claim.confirm().await.unwrap_err().is_unavailable());
         let limit = if is_back { SOON } else { Duration::from_millis(500) };
@@ -38,7 +38,7 @@ async fn a_shutdown_gives_away_nothing_that_was_handled() {
             assert!(left.to_string().contains("1 of confirmation \"ends\""), "{left}");
             server.cli(&["REPLICAOF", "NO", "ONE"]);
         }
-        let other = items(&open(&server.url()), LONG);
+        let other = items(&open(&server.url()));
         match other.try_claim(&item).await {
             Ok(Claimed::Duplicate) => {}
             Err(error) if !is_back => assert!(error.is_refused(), "{error}"),

@@ -173,7 +173,8 @@ fn read(field: Option<&HeaderName>, headers: &HeaderMap, hold: &BudgetHold, most
         return false;
     }
     // More than a number holds is more than is believed.
-    let (told, most) = (text.parse::<u64>().unwrap_or(u64::MAX), most.unwrap_or_else(|| hold.believed()));
+    let told = text.parse::<u64>().unwrap_or(u64::MAX);
+    let most = most.unwrap_or_else(|| hold.believed());
     let believed = u32::try_from(told).map_or(most, |told| told.min(most));
     if u64::from(believed) < told {
         hold.upstream().inspect(|upstream| upstream.usage_clamped(told, most));
