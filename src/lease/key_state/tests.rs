@@ -460,3 +460,42 @@ fn a_process_that_lets_a_grant_expire_counts_as_dead() {
     state.heartbeat(&[], None, START + 2 * SECOND, SPANS);
     assert!(state.holders.held(&permit(3, "1/1"), START).is_some());
 }
+
+/// The other waiters of such a process wait behind all others until its next heartbeat, which brings them back, also into a full
+/// queue.
+#[test]
+fn the_other_waiters_of_a_process_that_lets_a_grant_expire_wait_behind() {
+    for comes_back in [false, true] {
+        let mut state = KeyState::<PermitHolders>::default();
+        for id in 1..=4 {
+            ask(&mut state, &permit(id, "1/1"), 9, START);
+        }
+        let others: [Token; 3] =
+            [5, 6, 7].map(|id| format!("bbbbbbbbbbbbbbbb-{id}.1c9c380/1/1").as_str().into());
+        for other in &others[..2] {
+            ask(&mut state, other, 9, START);
+        }
+        release(&mut state, &permit(1, "1/1"), START);
+        let now = START + SPANS.grant;
+        state.heartbeat(&others[..2], None, now, SPANS);
+        assert!(state.holders.held(&others[0], now).is_some());
+        // Those that wait behind leave their room to others.
+        assert!(matches!(ask(&mut state, &others[2], 2, now), Standing::Queued { before: 1, .. }));
+        if comes_back {
+            let standings =
+                state.heartbeat(&[permit(3, "1/1"), permit(4, "1/1")], None, now + 1, SPANS).1;
+            assert_eq!(standings, [Standing::Queued { soonest: 0, before: 0 }; 2]);
+        }
+        let mut served = Vec::new();
+        for other in &others {
+            release(&mut state, other, now + 2);
+            served.push(state.look(now + 2).2.first().map(|(token, ..)| token.clone()));
+        }
+        let third = comes_back.then(|| permit(3, "1/1"));
+        assert_eq!(served, [Some(others[1].clone()), Some(others[2].clone()), third]);
+        // Those that never come back are forgotten.
+        let later = now + SPANS.alive + SECOND;
+        state.heartbeat(&[], None, later, SPANS);
+        assert!(state.queue.is_empty());
+    }
+}
