@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use http::{Request, Response, StatusCode};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_distributed::extract::header;
-use tower_distributed::{BloomFilter, Dedupe, Mutex, Store, grpc, web};
+use tower_distributed::{BloomFilter, Dedupe, Mutex, Refusal, Store, grpc, web};
 
 use crate::seen::{Event, assert_no_secrets, events, listen, value};
 use crate::{KEY, SOON};
@@ -16,9 +16,9 @@ fn request() -> Request<String> {
 }
 
 /// The events with this text. There is at most one a second.
-async fn told(namespace: &str, text: &str, ask: impl AsyncFn()) -> Vec<Event> {
+async fn told(text: &str, ask: impl AsyncFn()) -> Vec<Event> {
     let found = || {
-        let mut told = events(&[("event", "misconfigured"), ("namespace", namespace)]);
+        let mut told = events(&[("event", "misconfigured"), ("namespace", "layers")]);
         told.retain(|event| event["message"].contains(text));
         told
     };
@@ -39,14 +39,14 @@ async fn a_capacity_that_was_changed_is_told_with_the_remedy() {
     let dedupe = Dedupe::builder().remember_forever().build(&filter(10_000)).unwrap();
     let handle = service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
     let service = web::dedupe(dedupe, header("x-id").unwrap()).layer(handle);
-    let told = told("web", "\"changed\"", async || {
+    let told = told("\"changed\"", async || {
         let response = service.clone().oneshot(request()).await.unwrap();
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
     })
     .await;
     assert!(told.iter().all(|event| event["level"] == "ERROR"), "{told:?}");
     assert!(told[0]["message"].contains("choose another name"), "{told:?}");
-    let labels = [("namespace", "web"), ("event", "misconfigured")];
+    let labels = [("namespace", "layers"), ("event", "misconfigured")];
     assert!(value("tower_distributed_events_total", &labels) >= 1.0);
     assert_no_secrets();
 }
@@ -65,4 +65,22 @@ async fn a_setting_of_a_request_that_is_out_of_range_is_told_over_grpc() {
     assert!(!events(&[("event", "extension_missing"), ("namespace", "locks")]).is_empty());
     let ours = events(&[("event", "misconfigured")]);
     assert!(ours.iter().all(|event| !event["message"].contains("extension")), "{ours:?}");
+}
+
+/// Two in the same second, and the responses are the service's own.
+#[tokio::test]
+async fn layers_whose_responses_are_the_services_own_tell_it_too() {
+    listen();
+    let store = Store::in_memory();
+    for name in ["own 1", "own 2"] {
+        let filter = |capacity| BloomFilter::new(&store, name, capacity, 0.01).unwrap();
+        assert!(filter(1000).insert("x").await.unwrap());
+        let dedupe = Dedupe::builder().remember_forever().build(&filter(10_000)).unwrap();
+        let layer = web::dedupe(dedupe, header("x-id").unwrap())
+            .reject_with(|refusal: Refusal| Response::new(format!("{:?}", refusal.kind())));
+        let handle = service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
+        let response = layer.layer(handle).oneshot(request()).await.unwrap();
+        assert_eq!(response.body(), "Invalid");
+        assert_eq!(told(&format!("\"{name}\""), async || ()).await.len(), 1);
+    }
 }
