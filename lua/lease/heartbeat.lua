@@ -33,6 +33,7 @@ end
 return lease.each(3, function()
   if kind.sweep then kind.sweep() end
   beat()
+  if not kind.one then waiters.take_back(3) end
   if kind.tell then kind.tell(ARGV[2] .. '|', true) end
   waiters.grant()
   local list, scores = {}, call('ZMSCORE', beats, unpack(ARGV, 3))

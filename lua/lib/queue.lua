@@ -1,7 +1,8 @@
 -- queue: the waiters in the order of their scores, and the grants of free leases to them. The score of a waiter is its
 -- rank times 2^49 plus a ticket, which is higher than those of all waiters of this rank before it. A waiter that stopped
--- sending heartbeats loses its place when its turn comes. So does one whose process did not renew a grant, and has sent no
--- heartbeat for it since: the member of `beats` with the name of the process is 2^52 plus until when such a heartbeat counts.
+-- sending heartbeats loses its place when its turn comes. One whose process did not renew a grant, and has sent no heartbeat
+-- for it since, waits behind all others until the next one: its score is 15 * 2^49, plus since when (ms) times 16, plus its
+-- rank. The member of `beats` with the name of the process is 2^52 plus until when a heartbeat from before that counts.
 -- ARGV[1] is `grant alive tombstone channels`: how long a grant to a waiter lasts, or its ttl if that is shorter; how long
 -- a waiter counts as alive after a heartbeat; how long a tombstone is kept (all µs); the prefix of the channel names.
 local living = '(4503599627370496' -- the scores of waiters are below this
@@ -12,6 +13,7 @@ local kept -- for how long the keys of the current queue are kept (ms), if known
 local function new_waiters()
   kind.more()
   local waiters, format, sub = {}, string.format, string.sub
+  local aside = 15 * ranks -- the scores of those behind all ranks
   local grant, alive, tombstone, channels = string.match(ARGV[1], '^(%d+) (%d+) (%d+) (.*)')
   grant, tombstone = tonumber(grant), tonumber(tombstone)
   lease.tombstone, lease.channels, lease.alive = tombstone, channels, tonumber(alive)
@@ -75,6 +77,42 @@ local function new_waiters()
     return place
   end
 
+  local function behind_since(at)
+    return aside + math.floor(at / 1000) * 16
+  end
+
+  -- Forgets those that wait behind all others for longer than a heartbeat counts.
+  local function drop_behind()
+    local live = format('(%d', behind_since(now - lease.alive))
+    local dead = call('ZRANGE', queue, format('%d', aside), live, 'BYSCORE')
+    for i = 1, #dead, 4000 do
+      call('ZREM', beats, unpack(dead, i, math.min(i + 3999, #dead)))
+      call('ZREM', queue, unpack(dead, i, math.min(i + 3999, #dead)))
+    end
+  end
+
+  -- Lets a waiter wait behind all others.
+  local function put_behind(token)
+    local rank = math.floor(call('ZSCORE', queue, token) / ranks)
+    unqueue(token)
+    call('ZADD', queue, format('%d', behind_since(now) + rank), token)
+    waiters.keep() -- it may have been the last one
+    drop_behind()
+  end
+
+  -- Lines up again those of these tokens that wait behind all others. `from`: the first one in ARGV.
+  function waiters.take_back(from)
+    if tonumber(call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0) < aside then return end
+    for i, score in ipairs(call('ZMSCORE', queue, unpack(ARGV, from))) do
+      if score and tonumber(score) >= aside then
+        local token = ARGV[from + i - 1]
+        call('ZREM', queue, token)
+        waiters.line_up(token, score % 16, nil, true)
+      end
+    end
+    drop_behind()
+  end
+
   -- Adds a tombstone for a token, and removes the tombstones that are out of date.
   function waiters.bury(token)
     call('ZREMRANGEBYSCORE', beats, lift, lift + now)
@@ -132,12 +170,14 @@ local function new_waiters()
     while not (kind.one and kind.used() > 0) do
       if kind.head then token, turn, rank = kind.head(turn) else token = call('ZRANGE', queue, 0, 0)[1] end
       if not token then return end
-      -- If a grant of its process has expired since its last heartbeat, it counts as dead.
       local times = call('ZMSCORE', beats, token, sub(token, 1, 16))
       local score, lapsed = tonumber(times[1] or 0), tonumber(times[2] or 0)
       if lapsed > alive_until + lift then lapsed = 0 end -- from before the clock was set back
-      local lives = score > now and score < lift and score + lift >= lapsed
-      if lives and kind.is_closed and kind.is_closed(token, rank) then
+      local lives = score > now and score < lift
+      if lives and rank == 15 then return end
+      if lives and score + lift < lapsed then
+        put_behind(token)
+      elseif lives and kind.is_closed and kind.is_closed(token, rank) then
         refuse(token, 2)
       else
         if lives and not kind.fits(token, rank) then return end

@@ -41,7 +41,8 @@ function kind.hold(token, expiry, granted)
     return last
   end
   local fence = math.max(now, last + 1)
-  set_mark(fence, call('ZCOUNT', queue, ranks, '+inf') > 0 and row + 1 or 0, token, expiry)
+  local has_readers = call('ZCOUNT', queue, ranks, string.format('(%d', 15 * ranks)) > 0
+  set_mark(fence, has_readers and row + 1 or 0, token, expiry)
   return fence
 end
 
@@ -82,7 +83,7 @@ function kind.more()
     local first = call('ZRANGE', queue, 0, 0, 'WITHSCORES')
     local most = first[1] and tonumber(first[2]) < ranks and writes(first[1])
     local reader = most and lease.edge(1)[1]
-    if not reader then return first[1], turn end
+    if not reader then return first[1], turn, first[1] and math.floor(first[2] / ranks) end
     if not turn then
       local _, row = marked()
       turn = row >= tonumber(most)

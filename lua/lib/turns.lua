@@ -63,8 +63,12 @@ function kind.more()
       redis.pcall('ZREMRANGEBYSCORE', mark, '-inf', '+inf') -- the next waiter begins anew
       return
     end
-    local last = tonumber(call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2])
     local rank = floor(first[2] / ranks)
+    local last = tonumber(call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2])
+    if rank < 15 and last >= 15 * ranks then -- it waits behind all ranks, see lib/queue
+      local below = format('(%d', 15 * ranks)
+      last = tonumber(call('ZRANGE', queue, below, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2])
+    end
     local is_several = last >= (rank + 1) * ranks
     local due = is_several and rank <= kind.counts and kind.due(rank)
     if due then rank, first = due, lease.edge(due) end

@@ -36,7 +36,6 @@ pub use self::token_budget::{count_messages, token_budget};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use crate::telemetry::tell_invalid;
 use crate::{Refusal, RefusalKind, Reject};
 
 /// Turns refusals into trailers-only responses, for servers and around client channels:
@@ -85,9 +84,6 @@ impl<B: Default, E> Reject<http::Response<B>, E> for Refuse {
     type Error = E;
 
     fn reject(&self, refusal: Refusal) -> Result<http::Response<B>, E> {
-        if refusal.kind() == RefusalKind::Invalid {
-            tell_invalid("grpc", refusal.get_ref());
-        }
         Ok(status(&refusal).into_http())
     }
 

@@ -16,7 +16,7 @@ use super::upload::{Upload, restore};
 use crate::dedupe::{Replay, ReplayClaim, Replays};
 use crate::error::Upload as Refused;
 use crate::http::reading::Taken;
-use crate::middleware::{Middleware, take_ready};
+use crate::middleware::{Middleware, refused, take_ready};
 use crate::response::{Answer, FlightBody};
 use crate::single_flight::http::asked::Asked;
 use crate::single_flight::layer::{Capture, Captured};
@@ -58,10 +58,10 @@ where
         Box::pin(async move {
             let decisions = shared.replays.decisions();
             let key = match (decisions.extracted(principal.await), key) {
-                (Err(error), _) => return shared.reject.reject(error.into()),
+                (Err(error), _) => return refused(&shared.reject, error),
                 (Ok(Some(_)), Err(error)) => {
                     decisions.count(Outcome::of_error(&error));
-                    return shared.reject.reject(error.into());
+                    return refused(&shared.reject, error);
                 }
                 (Ok(Some(principal)), Ok(Some(key))) => record::key(&principal, &key),
                 (Ok(None), _) | (Ok(Some(_)), Ok(None)) => {
@@ -78,7 +78,7 @@ where
                 }
                 Err(error) => {
                     decisions.count(Outcome::of_error(&error));
-                    shared.reject.reject(error.into())
+                    refused(&shared.reject, error)
                 }
             }
         })

@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 
 use super::kind::{At, Holders};
 use super::outcome::{Completing, Entered};
-use super::queue::Queue;
+use super::queue::{BEHIND, Queue};
 use super::settings::{KeyLimit, Settings, Told};
 use super::token::Token;
 use crate::store::{Cell, News, Push, Refusal};
@@ -290,6 +290,13 @@ impl<H: Holders> KeyState<H> {
                 self.keep(now, spans);
             }
         }
+        for token in tokens {
+            if let Some(rank) = self.queue.take_back(token) {
+                let order = H::ORDERED.then(|| H::order(token));
+                self.queue.line_up(token.clone(), (rank, order), now + spans.alive, now);
+            }
+        }
+        self.queue.drop_behind(spans.alive, now);
         if self.queue.has_places() {
             self.queue.settings.hear(limit, now);
         }
@@ -344,16 +351,25 @@ impl<H: Holders> KeyState<H> {
     }
 
     /// Grants leases while the first waiter in the queue fits. A waiter that stopped sending heartbeats loses its
-    /// place when its turn comes, and so does one whose process did not renew a grant since its last one. If the limit is 0,
-    /// waiters are refused.
+    /// place when its turn comes. One whose process did not renew a grant since its last one waits behind all others until the
+    /// next one. If the limit is 0, waiters are refused.
     pub(super) fn grant(&mut self, now: i64, spans: Spans) {
         let mut turn = false;
         while !self.holders.is_full()
             && let Some(token) = self.holders.head(&mut self.queue, &mut turn, now)
         {
             let rank = self.queue.rank_of(&token).unwrap_or(0);
-            if !self.queue.is_alive(&token, now) || self.queue.has_lapsed(&token, spans.alive, now) {
+            if !self.queue.is_alive(&token, now) {
                 self.queue.leave(&token);
+                continue;
+            }
+            if rank == BEHIND {
+                return;
+            }
+            if self.queue.has_lapsed(&token, spans.alive, now) {
+                self.queue.put_behind(&token, now);
+                self.keep(now, spans);
+                self.queue.drop_behind(spans.alive, now);
                 continue;
             }
             if H::is_closed(&token, At { rank, settings: &self.queue.settings, now }) {

@@ -1,6 +1,6 @@
 //! The waiters for one key: the Rust twin of `lua/lib/queue.lua`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -16,10 +16,15 @@ type Place = (i64, i64, i64);
 /// The line of waiters without a flow.
 const NO_FLOW: i64 = -1;
 
+/// The rank in the place of those that wait behind all others. Their line says since when, and of which rank they were.
+pub(super) const BEHIND: i64 = 15;
+
 /// The waiters in the order of their scores.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
     places: BTreeMap<Place, Token>,
+    /// Those that wait behind all others, with the lines of their places.
+    behind: BTreeSet<(i64, Token)>,
     waiters: HashMap<Token, Waiter>,
     /// How many places each rank has.
     counts: [i64; RANKS],
@@ -45,7 +50,8 @@ impl Queue {
     /// See [`Cell::heap_bytes`](crate::store::Cell::heap_bytes).
     pub(super) fn heap_bytes(&self) -> usize {
         let waiters = self.waiters.capacity() * size_of::<(Token, Waiter)>();
-        waiters + self.places.len() * size_of::<(Place, Token)>()
+        let behind = self.behind.len() * size_of::<(i64, Token)>();
+        waiters + behind + self.places.len() * size_of::<(Place, Token)>()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -63,7 +69,9 @@ impl Queue {
 
     /// Returns the waiter that is served first: one of the lowest rank, or of a rank that has waited for too long.
     pub(crate) fn first(&mut self, now: i64) -> Option<Token> {
-        let (&(lowest, ..), _) = self.places.first_key_value()?;
+        let Some((&(lowest, ..), _)) = self.places.first_key_value() else {
+            return self.behind.first().map(|(_, token)| token.clone());
+        };
         let rank = self.due(lowest, now).unwrap_or(lowest);
         let (&(_, line, _), first) = self.range((rank, NO_FLOW, 0), (rank + 1, NO_FLOW, 0)).next()?;
         let flows = self.flows.as_ref();
@@ -123,24 +131,54 @@ impl Queue {
 
     /// Returns whether a token has a place in the queue.
     pub(crate) fn has_place(&self, token: &Token) -> bool {
-        let place = self.waiters.get(token).and_then(|waiter| self.places.get(&waiter.place));
-        place.is_some_and(|other| *other == *token)
+        let Some(Waiter { place, .. }) = self.waiters.get(token) else { return false };
+        if place.0 == BEHIND {
+            return self.behind.contains(&(place.1, token.clone()));
+        }
+        self.places.get(place).is_some_and(|other| *other == *token)
     }
 
     /// Returns whether any token has a place in the queue.
     pub(crate) fn has_places(&self) -> bool {
-        !self.places.is_empty()
+        !(self.places.is_empty() && self.behind.is_empty())
     }
 
     /// Returns whether there are fewer places than waiters: the queue was evicted.
     pub(crate) fn is_evicted(&self) -> bool {
-        self.places.len() < self.waiters.len()
+        self.places.len() + self.behind.len() < self.waiters.len()
+    }
+
+    /// Lets a waiter wait behind all others, until it comes back.
+    pub(super) fn put_behind(&mut self, token: &Token, now: i64) {
+        let Some(Waiter { until, place, order }) = self.waiters.get(token).copied() else { return };
+        self.remove(token, None);
+        let line = line_behind(now) + place.0;
+        self.behind.insert((line, token.clone()));
+        self.waiters.insert(token.clone(), Waiter { until, place: (BEHIND, line, 0), order });
+    }
+
+    /// Returns the rank of a waiter that waits behind all others, and removes its place there.
+    pub(super) fn take_back(&mut self, token: &Token) -> Option<i64> {
+        let (rank, line, _) = self.waiters.get(token)?.place;
+        let was_behind = rank == BEHIND && self.behind.remove(&(line, token.clone()));
+        was_behind.then_some(line % 16)
+    }
+
+    /// Forgets those that wait behind all others for longer than a heartbeat counts.
+    pub(super) fn drop_behind(&mut self, alive: i64, now: i64) {
+        let until = line_behind(now - alive);
+        while self.behind.first().is_some_and(|(line, _)| *line < until)
+            && let Some((_, token)) = self.behind.pop_first()
+        {
+            self.waiters.remove(&token);
+        }
     }
 
     /// Evicts the places, as Redis may do.
     #[cfg(test)]
     pub(crate) fn evict(&mut self) {
         self.places.clear();
+        self.behind.clear();
         (self.counts, self.others, self.flows, self.settings) = Default::default();
     }
 
@@ -174,6 +212,10 @@ impl Queue {
     pub(crate) fn position(&self, token: &Token) -> i64 {
         let Some(Waiter { place, .. }) = self.waiters.get(token) else { return 0 };
         let (rank, line, _) = *place;
+        if rank == BEHIND {
+            let before = self.behind.range(..(line, token.clone())).count();
+            return (self.places.len() + before) as i64;
+        }
         let before = |place: Place| self.places.range(..place).count();
         let Some(flows) = self.flows.as_ref().filter(|_| line != NO_FLOW) else {
             return before(*place) as i64;
@@ -210,7 +252,7 @@ impl Queue {
         now: i64,
     ) -> (bool, Option<i64>) {
         let rank = rank.clamp(0, RANKS as i64 - 1);
-        if self.places.is_empty() {
+        if !self.has_places() {
             self.flows = None;
         }
         let (ahead, of_rank) = (self.ahead(rank), rank as usize);
@@ -297,6 +339,10 @@ impl Queue {
     /// `served`: when it is granted a lease, and its weight.
     fn remove(&mut self, token: &Token, served: Option<(i64, i64)>) -> Option<i64> {
         let Waiter { until, place, order } = self.waiters.remove(token)?;
+        if place.0 == BEHIND {
+            self.behind.remove(&(place.1, token.clone()));
+            return Some(until);
+        }
         // Another waiter may have its place after an eviction.
         if self.places.get(&place).is_none_or(|other| *other != *token) {
             return Some(until);
@@ -346,8 +392,10 @@ impl Queue {
     /// Empties the queue. Returns the messages to the waiters' processes.
     pub(crate) fn dismiss(&mut self, told: Option<Arc<[u8]>>) -> Vec<Push> {
         let news = told.map_or(News::Gone, News::Told);
-        let (places, mut heard) = (std::mem::take(self).places, Vec::<(u64, Push)>::new());
-        for (process, id) in places.values().filter_map(Token::waiter) {
+        let Self { places, behind, .. } = std::mem::take(self);
+        let mut heard = Vec::<(u64, Push)>::new();
+        let tokens = places.values().chain(behind.iter().map(|(_, token)| token));
+        for (process, id) in tokens.filter_map(Token::waiter) {
             match heard.iter_mut().find(|(other, _)| *other == process) {
                 Some((_, push)) => push.ids.push(id),
                 None => heard.push((process, Push { ids: vec![id], news: news.clone() })),
@@ -368,6 +416,11 @@ impl Queue {
     fn range(&self, from: Place, to: Place) -> std::collections::btree_map::Range<'_, Place, Token> {
         self.places.range(from..to)
     }
+}
+
+/// Returns the line of a waiter of rank 0 that waits behind all others since now.
+fn line_behind(now: i64) -> i64 {
+    now.div_euclid(1000) * 16
 }
 
 #[cfg(test)]

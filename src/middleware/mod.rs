@@ -16,6 +16,7 @@ pub use self::cost::Cost;
 pub use self::key::{Extracted, IntoKey, KeyExtractor};
 pub use self::layered::Layered;
 pub(crate) use self::layered::{Middleware, give_up_ready, take_ready};
+pub(crate) use self::reject::refused;
 pub use self::reject::{AsError, Refusal, RefusalKind, Reject};
 
 /// A closure of the user that chooses something for a request.

@@ -8,6 +8,7 @@ use tower::BoxError;
 
 use crate::Error;
 use crate::error::{Subject, Upload, Why};
+use crate::telemetry::tell_invalid;
 
 /// Why a request did not reach the inner service.
 ///
@@ -220,6 +221,18 @@ pub trait Reject<Res, E> {
 
     /// Converts an error of the inner service.
     fn inner_error(error: E) -> Self::Error;
+}
+
+/// Refuses a request. All layers do it here: who wired one of them wrongly gets to know, whatever the response is.
+pub(crate) fn refused<Res, E, R: Reject<Res, E>>(
+    reject: &R,
+    refusal: impl Into<Refusal>,
+) -> Result<Res, R::Error> {
+    let refusal = refusal.into();
+    if refusal.kind() == RefusalKind::Invalid {
+        tell_invalid(refusal.get_ref());
+    }
+    reject.reject(refusal)
 }
 
 /// Returns refusals as errors: a boxed [`Refusal`]. This is the default.

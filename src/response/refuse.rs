@@ -6,7 +6,6 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
 use crate::http::message::seconds;
-use crate::telemetry::tell_invalid;
 #[cfg(feature = "rate-limit")]
 use crate::token_bucket::Decision;
 use crate::{Refusal, RefusalKind, Reject, random};
@@ -94,10 +93,6 @@ impl<B: From<String>, E> Reject<Response<B>, E> for Refuse {
 
     fn reject(&self, refusal: Refusal) -> Result<Response<B>, E> {
         let status = match refusal.kind() {
-            RefusalKind::Invalid => {
-                tell_invalid("web", refusal.get_ref());
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
             RefusalKind::NoPermit if self.permits_per_client => StatusCode::TOO_MANY_REQUESTS,
             _ => status(&refusal),
         };

@@ -1,6 +1,7 @@
 //! Events: emitted by `tracing` and counted by `metrics`.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use super::names::{EVENTS, Event};
@@ -30,18 +31,25 @@ pub(crate) fn tell(namespace: &str, event: Event, detail: impl fmt::Display) {
     series(event, "namespace", &namespace.into()).count(1);
 }
 
-/// Tells that a layer or its primitive is set up wrongly, if that is why a request was refused: at most once a second. The
-/// text of the error names the remedy. A missing extension has an event of its own.
-#[cfg_attr(not(feature = "http"), allow(dead_code))]
-pub(crate) fn tell_invalid(layers: &'static str, error: &Error) {
-    static THROTTLE: Throttle = Throttle::new();
+/// How many texts of misconfigured layers are told apart. Two texts of the same number share one event a second.
+const TEXTS: usize = 64;
+
+/// Tells that a layer or its primitive is set up wrongly, if that is why a request was refused: at most once a second for each
+/// text, which names the remedy. A missing extension has an event of its own.
+#[cold]
+pub(crate) fn tell_invalid(error: &Error) {
+    const LAYERS: &str = "layers";
+    static THROTTLES: [Throttle; TEXTS] = [const { Throttle::new() }; TEXTS];
     if !super::IS_ON || error.is_no_extension() {
         return;
     }
-    series(Event::Misconfigured, "namespace", &layers.into()).count(1);
-    if let Some(count) = THROTTLE.note(1) {
-        let fields = Fields { namespace: Some(layers), count: Some(count), ..Fields::default() };
-        emit(Event::Misconfigured, fields, format_args!("{error}"));
+    series(Event::Misconfigured, "namespace", &LAYERS.into()).count(1);
+    let text = error.to_string();
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    if let Some(count) = THROTTLES[hasher.finish() as usize % TEXTS].note(1) {
+        let fields = Fields { namespace: Some(LAYERS), count: Some(count), ..Fields::default() };
+        emit(Event::Misconfigured, fields, format_args!("{text}"));
     }
 }
 

@@ -64,7 +64,8 @@ setters! { WaitGroupBuilder:
     ///
     /// Calls of [`wait`](WaitGroup::wait) do not count. With [`priorities`](Self::priorities), only the waiters of the same
     /// class and of those above it count. A caller of a [flow](Turn::flow) without a waiter takes the place of the last one of
-    /// the longest flow of its class, if that has two or more: that waiter is refused.
+    /// the longest flow of its class, if that has two or more: that waiter is refused. Waiters of a process that paused do not
+    /// count until they come back; then there may be more.
     fn max_waiters(most: u32) => wait.max_waiters = most;
 
     /// Gives the flows of a key fair shares, as in *Fair shares* of the [module](crate::wait_group#fair-shares). Calls

@@ -15,7 +15,7 @@ use crate::dedupe::Claim;
 use crate::lease::Watch;
 use crate::lease::layer::{Acquiring, Finish, Lifecycle, Next};
 use crate::middleware::detached::{AFTER_CALLER, Detach};
-use crate::middleware::{Layered, Middleware, take_ready};
+use crate::middleware::{Layered, Middleware, refused, take_ready};
 use crate::{AsError, Error, Extracted, Key, KeyExtractor as _, LeaseHandle, Reject};
 
 /// A [`DedupeLayer`] that handles a request to its end, even if the client leaves: what [`DedupeLayer::go_on`] returns.
@@ -115,12 +115,12 @@ where
                     Next::Call(Some((claimed, watched)), request) => {
                         return match this.handle(inner, request, claimed, watched).await {
                             Ok(outcome) => outcome.map_err(R::inner_error),
-                            Err(refusal) => this.layer.reject.reject(refusal.into()),
+                            Err(refusal) => refused(&this.layer.reject, refusal),
                         };
                     }
                     Next::Acquire(acquiring, same) => (acquired, request) = (acquiring.await, same),
                     Next::Answer(response) => return Ok(response),
-                    Next::Refuse(error) => return this.layer.reject.reject(error.into()),
+                    Next::Refuse(error) => return refused(&this.layer.reject, error),
                 }
             }
         })

@@ -482,8 +482,7 @@ fn the_other_waiters_of_a_process_that_lets_a_grant_expire_wait_behind() {
         // Those that wait behind leave their room to others.
         assert!(matches!(ask(&mut state, &others[2], 2, now), Standing::Queued { before: 1, .. }));
         if comes_back {
-            let standings =
-                state.heartbeat(&[permit(3, "1/1"), permit(4, "1/1")], None, now + 1, SPANS).1;
+            let standings = state.heartbeat(&[permit(3, "1/1"), permit(4, "1/1")], None, now + 1, SPANS).1;
             assert_eq!(standings, [Standing::Queued { soonest: 0, before: 0 }; 2]);
         }
         let mut served = Vec::new();

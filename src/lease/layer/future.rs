@@ -12,7 +12,7 @@ use tower::Service;
 
 use super::{Acquired, Acquiring, LeaseLayer};
 use crate::lease::Watch;
-use crate::middleware::{Middleware, take_ready};
+use crate::middleware::{Middleware, refused, take_ready};
 use crate::{Error, Extracted, LeaseHandle, Reject};
 
 /// What a request has while it is handled.
@@ -248,7 +248,7 @@ where
         this.state.set(State::Done);
         Poll::Ready(match outcome {
             Ok(outcome) => outcome.map_err(R::inner_error),
-            Err(refusal) => layer.reject.reject(refusal.into()),
+            Err(refusal) => refused(&layer.reject, refusal),
         })
     }
 }

@@ -6,7 +6,7 @@ use tower::Service;
 
 use super::future::ResponseFuture;
 use super::{Capture, Captured, SingleFlightLayer};
-use crate::middleware::{Middleware, give_up_ready, take_ready};
+use crate::middleware::{Middleware, give_up_ready, refused, take_ready};
 use crate::single_flight::{FlightOutcome, Share, Work};
 use crate::{Extracted, Key, KeyExtractor as _, LeaseHandle, Reject};
 
@@ -42,7 +42,7 @@ where
                     match layer.flight.0.decisions.extracted(looked_up.await) {
                         Ok(Some(key)) => layer.fly(key, call).await,
                         Ok(None) => layer.handle_alone(call.0.call(call.1)).await,
-                        Err(error) => layer.reject.reject(error.into()),
+                        Err(error) => refused(&layer.reject, error),
                     }
                 }));
             }
@@ -133,7 +133,7 @@ where
                 Ok(FlightOutcome::Shared(Err(failure), _)) => {
                     return Err(R::inner_error(self.capture.fail(failure)));
                 }
-                Err(refusal) => return self.reject.reject(refusal.into()),
+                Err(refusal) => return refused(&self.reject, refusal),
             };
             // An answer that is served while the work runs was checked against its request before.
             let variant = unused.and_then(|work| Some((self.capture.variant(&work.call.1, &answer)?, work)));

@@ -10,7 +10,7 @@ use pin_project_lite::pin_project;
 use tower::Service;
 
 use super::{BudgetHold, BudgetLayer, Meter, authorize};
-use crate::middleware::{Middleware, take_ready};
+use crate::middleware::{Middleware, refused, take_ready};
 use crate::{Error, Refusal, Reject};
 
 pin_project! {
@@ -134,9 +134,9 @@ impl<Req, M, R> BudgetLayer<Req, M, R> {
         M: Meter<Res>,
         R: Reject<M::Response, E>,
     {
-        let refused = refusal.clone();
-        let mut response = self.reject.reject(refusal)?;
-        if let Some(decision) = refused.decision() {
+        let kept = refusal.clone();
+        let mut response = refused(&self.reject, refusal)?;
+        if let Some(decision) = kept.decision() {
             self.meter.refused(decision, &mut response);
         }
         Ok(response)

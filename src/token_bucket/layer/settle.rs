@@ -5,6 +5,7 @@ use super::hooks::Block;
 use super::quotas::Rows;
 use super::settings::{RateLimitLayer, Settings};
 use crate::middleware::away::Away;
+use crate::middleware::refused;
 use crate::telemetry::Outcome;
 use crate::token_bucket::Decision;
 use crate::{Error, Extracted, Key, Refusal, Reject};
@@ -44,10 +45,10 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     where
         R: Reject<Res, E>,
     {
-        let Some(fields) = &self.hooks.fields else { return self.reject.reject(refusal) };
-        let refused = refusal.clone();
-        let mut response = self.reject.reject(refusal)?;
-        if let Some(decision) = refused.decision() {
+        let Some(fields) = &self.hooks.fields else { return refused(&self.reject, refusal) };
+        let kept = refusal.clone();
+        let mut response = refused(&self.reject, refusal)?;
+        if let Some(decision) = kept.decision() {
             fields(decision, self.is_weighted(), &mut response);
         }
         Ok(response)
