@@ -103,6 +103,12 @@ impl<K: Kind> Admission<K> {
             if let Effect::Lost { lease, taken_back } = effect {
                 lease.state.end(*taken_back);
             }
+            // Before the time to send it again, however late this thread runs on.
+            if let Effect::Release { owed: Some(owed), .. } = effect
+                && sender(&effects).is_none()
+            {
+                tokens.is_in_background(*owed);
+            }
         }
         let due = tokens.due().filter(|due| earlier.is_none_or(|earlier| *due < earlier));
         let more = tokens.owed() as isize - owed as isize;
@@ -123,13 +129,10 @@ impl<K: Kind> Admission<K> {
     /// Carries out effects. Their calls are sent from the background, but for releases that no acquire follows: these leave
     /// before the next call of the caller.
     pub(super) fn perform(self: &Arc<Self>, effects: Effects<Local<K>>) {
-        let is_followed = effects.iter().any(|effect| matches!(effect, Effect::Acquire { .. }));
+        let here = sender(&effects);
         for effect in effects {
             match effect {
-                Effect::Release { release, owed } => {
-                    let here = Handle::try_current().ok().filter(|_| !is_followed);
-                    self.send_release(here, &release, owed);
-                }
+                Effect::Release { release, owed } => self.send_release(here.clone(), &release, owed),
                 Effect::Acquire { id, key, token, options } => self.send_acquire(id, key, token, &options),
                 Effect::Heartbeat { key, waiters } => self.send_heartbeat(key, waiters),
                 Effect::Renew { lease, extends } => self.send_renewal(lease, extends),
@@ -171,9 +174,6 @@ impl<K: Kind> Admission<K> {
     }
 
     fn send_release(self: &Arc<Self>, here: Option<Handle>, release: &Release, owed: Option<u64>) {
-        if let (None, Some(owed)) = (&here, owed) {
-            lock(&self.tokens).tokens.is_in_background(owed);
-        }
         let (this, key) = (Arc::clone(self), release.key.clone());
         let then = move |result| {
             if let Some(owed) = owed {
@@ -246,6 +246,12 @@ impl<K: Kind> Admission<K> {
         // The token may have been handed on.
         if renewed != Renewed::Gone && lease.is_held() { Ok(()) } else { Err(Error::lost()) }
     }
+}
+
+/// Returns the runtime that sends the releases among these effects; `None`: the background does.
+fn sender<P: Party>(effects: &Effects<P>) -> Option<Handle> {
+    let is_followed = effects.iter().any(|effect| matches!(effect, Effect::Acquire { .. }));
+    if is_followed { None } else { Handle::try_current().ok() }
 }
 
 impl<K: Kind> PeriodicTask for Admission<K> {
