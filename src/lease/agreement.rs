@@ -10,6 +10,7 @@
 //! store may drop more. The places in a queue are evicted at times, too.
 
 mod all;
+mod behind;
 mod busy;
 mod claims;
 mod evicted_flows;
