@@ -81,10 +81,12 @@ local function new_waiters()
     return aside + math.floor(at / 1000) * 16
   end
 
-  -- Forgets those that wait behind all others for longer than a heartbeat counts.
+  -- Forgets those that wait behind all others for longer than a heartbeat counts, or from before the clock was set back.
   local function drop_behind()
     local live = format('(%d', behind_since(now - lease.alive))
     local dead = call('ZRANGE', queue, format('%d', aside), live, 'BYSCORE')
+    local ahead = call('ZRANGE', queue, format('%d', behind_since(now) + 16), '+inf', 'BYSCORE')
+    for _, token in ipairs(ahead) do dead[#dead + 1] = token end
     for i = 1, #dead, 4000 do
       call('ZREM', beats, unpack(dead, i, math.min(i + 3999, #dead)))
       call('ZREM', queue, unpack(dead, i, math.min(i + 3999, #dead)))
@@ -96,8 +98,6 @@ local function new_waiters()
     local rank = math.floor(call('ZSCORE', queue, token) / ranks)
     unqueue(token)
     call('ZADD', queue, format('%d', behind_since(now) + rank), token)
-    waiters.keep() -- it may have been the last one
-    drop_behind()
   end
 
   -- Lines up again those of these tokens that wait behind all others. `from`: the first one in ARGV.
@@ -107,6 +107,7 @@ local function new_waiters()
       if score and tonumber(score) >= aside then
         local token = ARGV[from + i - 1]
         call('ZREM', queue, token)
+        tail = nil -- of another rank
         waiters.line_up(token, score % 16, nil, true)
       end
     end
@@ -163,24 +164,25 @@ local function new_waiters()
     return other and true
   end
 
-  -- Grants leases while the first waiter in the queue fits.
-  function waiters.grant()
-    local token, turn, rank
+  -- Grants leases while the first waiter in the queue fits. Returns whether any waits behind all others since then.
+  local function serve()
+    local token, turn, rank, have_lapsed
     tail = nil
     while not (kind.one and kind.used() > 0) do
       if kind.head then token, turn, rank = kind.head(turn) else token = call('ZRANGE', queue, 0, 0)[1] end
-      if not token then return end
+      if not token then break end
       local times = call('ZMSCORE', beats, token, sub(token, 1, 16))
       local score, lapsed = tonumber(times[1] or 0), tonumber(times[2] or 0)
       if lapsed > alive_until + lift then lapsed = 0 end -- from before the clock was set back
       local lives = score > now and score < lift
-      if lives and rank == 15 then return end
+      if lives and rank == 15 then break end
       if lives and score + lift < lapsed then
         put_behind(token)
+        have_lapsed = true
       elseif lives and kind.is_closed and kind.is_closed(token, rank) then
         refuse(token, 2)
       else
-        if lives and not kind.fits(token, rank) then return end
+        if lives and not kind.fits(token, rank) then break end
         call('ZREM', beats, token)
         unqueue(token, lives)
         if lives then
@@ -190,6 +192,13 @@ local function new_waiters()
         end
       end
     end
+    return have_lapsed
+  end
+
+  function waiters.grant()
+    if not serve() then return end
+    waiters.keep() -- the queue may have been empty for a moment
+    drop_behind()
   end
 
   -- Empties the queue. Tells the waiters to ask again, or sends them the outcome if `told` is a text.

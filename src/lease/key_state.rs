@@ -354,6 +354,15 @@ impl<H: Holders> KeyState<H> {
     /// place when its turn comes. One whose process did not renew a grant since its last one waits behind all others until the
     /// next one. If the limit is 0, waiters are refused.
     pub(super) fn grant(&mut self, now: i64, spans: Spans) {
+        if self.serve(now, spans) {
+            self.keep(now, spans);
+            self.queue.drop_behind(spans.alive, now);
+        }
+    }
+
+    /// Returns whether any waiter waits behind all others since then.
+    fn serve(&mut self, now: i64, spans: Spans) -> bool {
+        let mut have_lapsed = false;
         let mut turn = false;
         while !self.holders.is_full()
             && let Some(token) = self.holders.head(&mut self.queue, &mut turn, now)
@@ -364,12 +373,11 @@ impl<H: Holders> KeyState<H> {
                 continue;
             }
             if rank == BEHIND {
-                return;
+                break;
             }
             if self.queue.has_lapsed(&token, spans.alive, now) {
                 self.queue.put_behind(&token, now);
-                self.keep(now, spans);
-                self.queue.drop_behind(spans.alive, now);
+                have_lapsed = true;
                 continue;
             }
             if H::is_closed(&token, At { rank, settings: &self.queue.settings, now }) {
@@ -377,7 +385,7 @@ impl<H: Holders> KeyState<H> {
                 continue;
             }
             if !self.fits(&token, rank, now) {
-                return;
+                break;
             }
             self.queue.serve(&token, H::weight(&token), now);
             let expiry = now + token.ttl().map_or(spans.grant, |ttl| ttl.min(spans.grant));
@@ -387,6 +395,7 @@ impl<H: Holders> KeyState<H> {
                 self.pushes.push(Push { ids: vec![id], news: News::Granted { expiry, fence } });
             }
         }
+        have_lapsed
     }
 }
 

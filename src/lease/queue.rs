@@ -164,11 +164,16 @@ impl Queue {
         was_behind.then_some(line % 16)
     }
 
-    /// Forgets those that wait behind all others for longer than a heartbeat counts.
+    /// Forgets those that wait behind all others for longer than a heartbeat counts, or from before the clock was set back.
     pub(super) fn drop_behind(&mut self, alive: i64, now: i64) {
-        let until = line_behind(now - alive);
-        while self.behind.first().is_some_and(|(line, _)| *line < until)
+        let known = line_behind(now - alive)..line_behind(now) + 16;
+        while self.behind.first().is_some_and(|(line, _)| *line < known.start)
             && let Some((_, token)) = self.behind.pop_first()
+        {
+            self.waiters.remove(&token);
+        }
+        while self.behind.last().is_some_and(|(line, _)| *line >= known.end)
+            && let Some((_, token)) = self.behind.pop_last()
         {
             self.waiters.remove(&token);
         }
@@ -297,7 +302,7 @@ impl Queue {
         self.waiters.get(token).is_some_and(|waiter| waiter.until > now)
     }
 
-    /// A grant of a process has expired, and was not renewed. Until its next heartbeat, a waiter of it counts as dead.
+    /// A grant of a process has expired, and was not renewed. Until its next heartbeat, a waiter of it waits behind all others.
     pub(crate) fn lapse(&mut self, process: u64, expiry: i64) {
         if self.has_places() {
             let last = self.lapsed.entry(process).or_insert(expiry);

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::super::key_state::Standing;
 use super::super::kind::Holders as _;
-use super::super::queue::Queue;
+use super::super::queue::{BEHIND, Queue};
 use super::super::tokens::Stage;
 use super::super::validity::Anchor;
 use super::Modelled;
@@ -190,6 +190,9 @@ impl<H: Modelled> World<H> {
             let until = state.queue.clone().leave(name).unwrap_or(0);
             let place = if state.queue.has_place(name) { state.queue.position(name) } else { -1 };
             form.extend([number(in_ticks(until - now).max(0)), number(place)]);
+            let is_behind = state.queue.rank_of(name) == Some(BEHIND);
+            let has_lapsed = state.queue.has_lapsed(name, self.rules.alive * TICK, now);
+            form.extend([is_behind, has_lapsed].map(i16::from));
             let (passed, since) = server.seen.of(token);
             let waited = since.map_or(0, |since| in_ticks(now - since).min(self.rules.aging));
             form.extend([number(passed), number(waited)]);
