@@ -98,6 +98,8 @@ impl<K: Kind> Admission<K> {
             grown_up.for_each(|leased| keep::holds(tokens, leased, now));
         }
         let effects = event.map(|event| tokens.step(event, now)).unwrap_or_default();
+        // Nothing follows most events.
+        let in_background = !effects.is_empty() && sender(&effects).is_none();
         for effect in &effects {
             // A waiter must not accept a lease that its token gives to the next one.
             if let Effect::Lost { lease, taken_back } = effect {
@@ -105,7 +107,7 @@ impl<K: Kind> Admission<K> {
             }
             // Before the time to send it again, however late this thread runs on.
             if let Effect::Release { owed: Some(owed), .. } = effect
-                && sender(&effects).is_none()
+                && in_background
             {
                 tokens.is_in_background(*owed);
             }
