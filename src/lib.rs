@@ -154,6 +154,8 @@ mod setters;
 #[cfg(feature = "single-flight")]
 pub mod single_flight;
 mod store;
+#[cfg(simulation)]
+pub use store::dial;
 mod sync;
 #[doc = include_str!("docs/telemetry.md")]
 pub mod telemetry;

@@ -38,7 +38,8 @@ impl Background {
 
     /// Uses a runtime of the user, which must run without a `block_on`.
     pub(crate) fn runtime(handle: Handle) -> Result<Self, Error> {
-        if handle.runtime_flavor() == RuntimeFlavor::CurrentThread {
+        // A world in virtual time has one runtime, which never stops.
+        if !cfg!(simulation) && handle.runtime_flavor() == RuntimeFlavor::CurrentThread {
             return Err(Error::invalid(
                 "the background runtime must be a multi_thread runtime, is current_thread: that kind runs only during \
                  its block_on, so leases would not be renewed at other times",

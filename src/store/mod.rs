@@ -5,6 +5,8 @@ pub(crate) mod background;
 mod builder;
 mod credentials;
 pub(crate) mod detached;
+#[cfg(simulation)]
+pub mod dial;
 mod durability;
 pub(crate) mod failure;
 pub(crate) mod in_memory;

@@ -52,6 +52,13 @@ setters! { StoreBuilder:
 }
 
 impl StoreBuilder {
+    /// Makes connections in a simulated network.
+    #[cfg(simulation)]
+    pub fn dial(mut self, dial: Arc<dyn crate::store::dial::Dial>) -> Self {
+        self.access.dial = Some(dial);
+        self
+    }
+
     /// Sets a file with the password, which is read for each new connection: for secrets that are mounted into a container and
     /// rotated. A line end after the password does not count. The user is that of the URL, or `default`. For a pool see
     /// [`credentials`](Self::credentials).

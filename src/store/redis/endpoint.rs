@@ -22,6 +22,8 @@ use crate::store::credentials::{Credentials, ProvideCredentials};
 /// The settings that all servers of a store share.
 #[derive(Clone, Default)]
 pub(crate) struct Access {
+    #[cfg(simulation)]
+    pub(crate) dial: Option<Arc<dyn crate::store::dial::Dial>>,
     pub(crate) credentials: Option<Arc<dyn ProvideCredentials>>,
     pub(crate) tcp: Tcp,
     #[cfg(any(feature = "rustls", feature = "native-tls"))]
@@ -135,7 +137,14 @@ impl Endpoint {
 
     /// Subscribes to channels, on a connection for that alone.
     pub(super) async fn subscribe(&self, channels: &[impl ToRedisArgs + Sync]) -> Result<PubSub, Outage> {
-        let connected = self.client(None).await?.get_async_pubsub().await;
+        let client = self.client(None).await?;
+        #[cfg(not(simulation))]
+        let connected = client.get_async_pubsub().await;
+        #[cfg(simulation)]
+        let connected = match &self.access.dial {
+            Some(dial) => crate::store::dial::pubsub(dial, &client).await,
+            None => client.get_async_pubsub().await,
+        };
         let mut connection = connected.map_err(|error| no_connection(self.info.addr(), error))?;
         connection.subscribe(channels).await.map_err(outage).map(|()| connection)
     }
@@ -146,15 +155,26 @@ impl Endpoint {
         &self,
         pushes: UnboundedSender<PushInfo>,
     ) -> Result<MultiplexedConnection, Outage> {
-        let client = self.client(Some(ProtocolVersion::RESP3)).await?;
-        let config = untimed().set_push_sender(pushes);
-        let connected = client.get_multiplexed_async_connection_with_config(&config).await;
-        connected.map_err(|error| no_connection(self.info.addr(), error))
+        self.multiplexed(Some(ProtocolVersion::RESP3), untimed().set_push_sender(pushes)).await
     }
 
     pub(super) async fn connect(&self) -> Result<MultiplexedConnection, Outage> {
-        let client = self.client(None).await?;
-        let connected = client.get_multiplexed_async_connection_with_config(&untimed()).await;
+        self.multiplexed(None, untimed()).await
+    }
+
+    async fn multiplexed(
+        &self,
+        protocol: Option<ProtocolVersion>,
+        config: AsyncConnectionConfig,
+    ) -> Result<MultiplexedConnection, Outage> {
+        let client = self.client(protocol).await?;
+        #[cfg(not(simulation))]
+        let connected = client.get_multiplexed_async_connection_with_config(&config).await;
+        #[cfg(simulation)]
+        let connected = match &self.access.dial {
+            Some(dial) => crate::store::dial::multiplexed(dial, &client, config).await,
+            None => client.get_multiplexed_async_connection_with_config(&config).await,
+        };
         connected.map_err(|error| no_connection(self.info.addr(), error))
     }
 }

@@ -152,7 +152,12 @@ impl Asked {
     fn sentinels(&self) -> impl Iterator<Item = Endpoint> {
         self.urls.infos.iter().map(|info| {
             let info = info.clone().set_redis_settings(info.redis_settings().clone().set_db(0));
-            Endpoint { info, access: Access::default() }
+            let access = Access {
+                #[cfg(simulation)]
+                dial: self.urls.access.dial.clone(),
+                ..Access::default()
+            };
+            Endpoint { info, access }
         })
     }
 

@@ -1,0 +1,115 @@
+//! What goes wrong with connections, servers and processes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::{Kind, Line, Network, micros};
+use crate::server::lock;
+
+impl Network {
+    /// Changes one connection.
+    pub fn cut_one(&self) {
+        let ids: Vec<_> = lock(&self.state).connections.keys().copied().collect();
+        let Some(id) = self.one(&ids) else { return };
+        let line = match self.draw(10) {
+            0..=3 => Line::Closed,
+            4..=7 => Line::Cut,
+            8 => Line::Deaf,
+            _ => Line::Mute,
+        };
+        self.trace.note(&format!("c{id} becomes"), format!("{line:?}").as_bytes());
+        if let Some(open) = lock(&self.state).connections.get(id) {
+            open.line.send_replace(line);
+        }
+    }
+
+    /// Stalls one connection, both ways.
+    pub fn stall_one(&self, span: Duration) {
+        let ids: Vec<_> = lock(&self.state).connections.keys().copied().collect();
+        let Some(id) = self.one(&ids) else { return };
+        self.trace.note(&format!("c{id} stalls"), format!("{span:?}").as_bytes());
+        if let Some(open) = lock(&self.state).connections.get_mut(id) {
+            open.stalled_until = Instant::now() + span;
+        }
+    }
+
+    /// Ends all connections that fit.
+    fn end(&self, line: Line, fits: impl Fn(&str, usize) -> bool) {
+        let state = lock(&self.state);
+        for open in state.connections.values().filter(|open| fits(&open.address, open.process)) {
+            open.line.send_replace(line);
+        }
+    }
+
+    /// Starts a server anew. It refuses connections for a span, and loads its keys for another one.
+    pub async fn restart(
+        self: Arc<Self>,
+        address: String,
+        keeps_keys: bool,
+        away: Duration,
+        loads: Duration,
+    ) {
+        let how = format!("{address}, keeps {keeps_keys}, {away:?}, {loads:?}");
+        self.trace.note("restart", how.as_bytes());
+        let line = if self.happens(500) { Line::Closed } else { Line::Cut };
+        self.end(line, |other, _| other == address);
+        let now = Instant::now();
+        if let Some(host) = lock(&self.state).hosts.get_mut(&address) {
+            host.refuses_until = now + away;
+            host.stops_until = host.stops_until.min(now);
+            if let Kind::Server(server) = &mut host.kind {
+                server.set_time(micros());
+                server.restart(keeps_keys);
+                server.condition.is_loading = true;
+            }
+        }
+        sleep(away + loads).await;
+        self.with_server(&address, |server| server.condition.is_loading = false);
+    }
+
+    /// Lets a machine stand still.
+    pub fn stop(&self, address: &str, span: Duration) {
+        self.trace.note("stops", format!("{address} {span:?}").as_bytes());
+        if let Some(host) = lock(&self.state).hosts.get_mut(address) {
+            host.stops_until = Instant::now() + span;
+        }
+    }
+
+    /// Fills the memory of a server for a span.
+    pub async fn fill(self: Arc<Self>, address: String, span: Duration) {
+        self.trace.note("full", format!("{address} {span:?}").as_bytes());
+        self.with_server(&address, |server| server.condition.is_full = true);
+        sleep(span).await;
+        self.with_server(&address, |server| server.condition.is_full = false);
+    }
+
+    /// Denies commands to the user for a span.
+    pub async fn deny(self: Arc<Self>, address: String, command: &'static str, span: Duration) {
+        self.trace.note("denies", format!("{address} {command} {span:?}").as_bytes());
+        self.with_server(&address, |server| server.condition.denied.insert(command.into()));
+        sleep(span).await;
+        self.with_server(&address, |server| server.condition.denied.remove(command));
+    }
+
+    /// Sets the clock of a server forth or back.
+    pub fn set_clock(&self, address: &str, by: i64) {
+        self.trace.note("clock", format!("{address} {by}").as_bytes());
+        self.with_server(address, |server| server.condition.clock += by);
+    }
+
+    /// Lets a server forget its scripts.
+    pub fn flush_scripts(&self, address: &str) {
+        self.trace.note("flush", address.as_bytes());
+        self.with_server(address, |server| server.flush_scripts());
+    }
+
+    /// Cuts a process off for ever. The servers see its connections end, or nothing at all.
+    pub fn kill(&self, process: usize) {
+        let line = if self.happens(700) { Line::Closed } else { Line::Gone };
+        self.trace.note(&format!("p{process} is killed"), format!("{line:?}").as_bytes());
+        lock(&self.state).killed.push(process);
+        self.end(line, |_, other| other == process);
+    }
+}

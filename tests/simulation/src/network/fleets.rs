@@ -1,0 +1,164 @@
+//! Several servers: a master with a replica that Sentinels watch, and a Cluster whose slots move.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::{Kind, Network, State};
+use crate::server::cluster::{Topology, slot};
+use crate::server::lock;
+use crate::server::replication::{Change, apply};
+use crate::server::reply::{Bytes, Reply};
+use crate::server::sentinel::SWITCHED;
+
+impl Network {
+    /// Lets a server follow another one.
+    pub fn replicate(&self, master: &str, replica: &str) {
+        self.with_server(master, |server| server.log.is_kept = true);
+        self.with_server(replica, |server| server.master = Some(master.into()));
+    }
+
+    /// Carries changes from masters to their replicas, later and later ones first to `lag` ms.
+    pub async fn carry(self: Arc<Self>, servers: Vec<String>, lag: u64) {
+        loop {
+            sleep(Duration::from_millis(1 + self.draw(lag))).await;
+            for replica in &servers {
+                let master = self.with_server(replica, |server| server.master.clone()).flatten();
+                let Some(master) = master else { continue };
+                let most = 1 + self.draw(20) as usize;
+                // A server that stands still, or is gone, passes nothing on.
+                if self.is_away(&master) || self.is_away(replica) {
+                    continue;
+                }
+                let changes = self.with_server(&master, |server| server.log.take(most));
+                self.take_over(replica, changes.unwrap_or_default());
+            }
+        }
+    }
+
+    fn is_away(&self, address: &str) -> bool {
+        let now = tokio::time::Instant::now();
+        lock(&self.state)
+            .hosts
+            .get(address)
+            .is_none_or(|host| host.refuses_until > now || host.stops_until > now)
+    }
+
+    fn take_over(&self, replica: &str, changes: Vec<Change>) {
+        self.with_server(replica, |server| apply(&mut lock(&server.database), changes));
+    }
+
+    /// A replica takes the place of its master, which dies, or stands still and is its replica afterwards. The Sentinels name
+    /// the new master once it serves.
+    pub async fn fail_over(self: Arc<Self>, servers: Vec<String>) {
+        let master =
+            servers.iter().find(|one| self.with_server(one, |server| server.master.is_none()) == Some(true));
+        let replica =
+            servers.iter().find(|one| self.with_server(one, |server| server.master.is_some()) == Some(true));
+        let (Some(master), Some(replica)) = (master.cloned(), replica.cloned()) else { return };
+        self.trace.note("fails over", format!("{master} to {replica}").as_bytes());
+        let noticed = Duration::from_millis(200 + self.draw(1500));
+        let back = Duration::from_millis(self.draw(2000));
+        match self.draw(3) {
+            0 => drop(tokio::spawn(Arc::clone(&self).restart(
+                master.clone(),
+                true,
+                noticed + back,
+                Duration::ZERO,
+            ))),
+            1 => self.stop(&master, noticed + back),
+            // It serves on beside its successor for a while.
+            _ => {}
+        }
+        sleep(noticed).await;
+        self.with_server(&master, |server| server.log.is_kept = false);
+        self.with_server(&replica, |server| {
+            server.master = None;
+            server.log.skip();
+        });
+        self.name(&replica);
+        sleep(back).await;
+        // What it has granted meanwhile is lost.
+        let entries = self.with_server(&replica, |server| {
+            server.log.is_kept = true;
+            server.log.skip();
+            lock(&server.database).entries.clone()
+        });
+        self.with_server(&master, |server| {
+            server.master = Some(replica.clone());
+            lock(&server.database).entries = entries.unwrap_or_default();
+        });
+        self.trace.note("follows", master.as_bytes());
+    }
+
+    /// Lets all Sentinels name another master, and tell so.
+    fn name(&self, master: &str) {
+        let mut state = lock(&self.state);
+        for host in state.hosts.values_mut() {
+            if let Kind::Sentinel(sentinel) = &mut host.kind {
+                sentinel.master = master.into();
+                sentinel.epoch += 1;
+            }
+        }
+        let is_sentinel = |state: &State, address: &str| {
+            matches!(state.hosts.get(address).map(|host| &host.kind), Some(Kind::Sentinel(_)))
+        };
+        for open in state.connections.values().filter(|open| is_sentinel(&state, &open.address)) {
+            for channel in SWITCHED.map(|channel| channel.as_bytes().to_vec()) {
+                if open.session.channels.contains(&channel) {
+                    let text = Bytes::from(master);
+                    self.push(open, &crate::server::message(false, &channel, &text));
+                }
+            }
+        }
+    }
+
+    /// Moves a slot that has a key to another node of a Cluster, key by key.
+    pub async fn move_slot(self: Arc<Self>, topology: Arc<Mutex<Topology>>) {
+        let nodes = lock(&topology).masters.clone();
+        let Some(from) = self.one(&nodes).cloned() else { return };
+        let keys = |address: &str| {
+            let keys = self.with_server(address, |server| {
+                lock(&server.database).entries.keys().cloned().collect::<Vec<_>>()
+            });
+            keys.unwrap_or_default()
+        };
+        let all = keys(&from);
+        let Some(slot) = self.one(&all).map(|key| slot(key)) else { return };
+        let to = self.draw(nodes.len() as u64) as usize;
+        if nodes[to] == from {
+            return;
+        }
+        self.trace.note("moves", format!("slot {slot} from {from} to {}", nodes[to]).as_bytes());
+        lock(&topology).migrate(slot, to);
+        loop {
+            sleep(Duration::from_millis(self.draw(60))).await;
+            let left: Vec<_> = keys(&from).into_iter().filter(|key| self::slot(key) == slot).collect();
+            let Some(key) = self.one(&left) else { break };
+            let entry =
+                self.with_server(&from, |server| lock(&server.database).entries.remove(key)).flatten();
+            if let Some(entry) = entry {
+                self.with_server(&nodes[to], |server| {
+                    lock(&server.database).entries.insert(key.clone(), entry)
+                });
+            }
+        }
+        lock(&topology).moved(slot);
+        self.unsubscribe(&from, slot);
+    }
+
+    /// A node tells that the channels of a slot are elsewhere.
+    fn unsubscribe(&self, address: &str, gone: u16) {
+        let mut state = lock(&self.state);
+        for open in state.connections.values_mut().filter(|open| open.address == address) {
+            let channels: Vec<_> =
+                open.session.shard_channels.iter().filter(|channel| slot(channel) == gone).cloned().collect();
+            for channel in channels {
+                open.session.shard_channels.remove(&channel);
+                let kind = Reply::bulk("sunsubscribe");
+                self.push(open, &Reply::Push(vec![kind, Reply::Bulk(channel), Reply::Int(0)]));
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! The network of a world and the servers in it. Each connection is a stream of bytes that is delayed, stalled, cut or loses
+//! what goes one way.
+
+mod connection;
+mod faults;
+mod fleets;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
+use tower_distributed::dial::{Dial, Stream};
+
+use crate::os;
+use crate::server::reply::{Bytes, Reply};
+use crate::server::sentinel::Sentinel;
+use crate::server::{Server, Session, lock, message};
+use crate::trace::Trace;
+use crate::truth::Request;
+use crate::world::Play;
+
+/// How a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Line {
+    Open,
+    /// What the client sends is lost, and it is not told.
+    Deaf,
+    /// What the server sends is lost, and the client is not told.
+    Mute,
+    /// Both.
+    Gone,
+    /// Closed after the server has run what has arrived.
+    Closed,
+    /// Closed before.
+    Cut,
+}
+
+/// Bytes that are due at a time.
+type Due = (Instant, Bytes);
+
+/// A connection, as the network knows it.
+struct Open {
+    /// The address of the server, and the number of the client's process.
+    address: String,
+    process: usize,
+    line: watch::Sender<Line>,
+    session: Session,
+    /// Nothing of it passes before.
+    stalled_until: Instant,
+    out: mpsc::UnboundedSender<Due>,
+}
+
+/// A machine with a server or a Sentinel.
+pub struct Host {
+    pub kind: Kind,
+    /// It refuses connections before.
+    pub refuses_until: Instant,
+    /// It stands still before.
+    pub stops_until: Instant,
+}
+
+pub enum Kind {
+    Server(Box<Server>),
+    Sentinel(Sentinel),
+}
+
+/// How long a message takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    /// Most messages take up to so many ms.
+    pub usual: u64,
+    /// Of 1 000 messages, so many take up to `slow` ms.
+    pub often_slow: u64,
+    pub slow: u64,
+    /// Of 1 000 messages, so many take longer than a call may.
+    pub often_late: u64,
+}
+
+#[derive(Default)]
+struct State {
+    hosts: BTreeMap<String, Host>,
+    connections: BTreeMap<u64, Open>,
+    /// Processes that reach nothing any more.
+    killed: Vec<usize>,
+    opened: u64,
+    /// Requests that were run for each process.
+    requests: BTreeMap<usize, u64>,
+    recorded: Vec<Request>,
+}
+
+pub struct Network {
+    state: Mutex<State>,
+    random: Mutex<u64>,
+    weather: Weather,
+    is_recorded: bool,
+    /// That of the world. Servers and connections depend on no process.
+    runtime: Handle,
+    pub trace: Trace,
+}
+
+impl Network {
+    pub fn new(seed: u64, weather: Weather, how: Play) -> Self {
+        let trace = Trace::new(how.is_printed);
+        let is_recorded = how.is_recorded;
+        let (state, random, runtime) = (Mutex::default(), Mutex::new(seed), Handle::current());
+        Self { state, random, weather, is_recorded, runtime, trace }
+    }
+
+    pub fn add(&self, address: &str, kind: Kind) {
+        let now = Instant::now();
+        let host = Host { kind, refuses_until: now, stops_until: now };
+        lock(&self.state).hosts.insert(address.into(), host);
+    }
+
+    /// A number below `end`.
+    pub fn draw(&self, end: u64) -> u64 {
+        os::draw(&mut lock(&self.random)) % end.max(1)
+    }
+
+    /// Whether something happens that does in so many of 1 000 cases.
+    pub fn happens(&self, of_thousand: u64) -> bool {
+        self.draw(1000) < of_thousand
+    }
+
+    /// One of some.
+    pub fn one<'a, T>(&self, all: &'a [T]) -> Option<&'a T> {
+        all.get(self.draw(all.len() as u64) as usize)
+    }
+
+    fn delay(&self) -> Duration {
+        let Weather { usual, often_slow, slow, often_late } = self.weather;
+        let drawn = self.draw(1000);
+        Duration::from_millis(match drawn {
+            _ if drawn < often_late => 600 + self.draw(2000),
+            _ if drawn < often_late + often_slow => self.draw(slow),
+            _ => self.draw(usual + 1),
+        })
+    }
+
+    /// Works on the server at an address.
+    pub fn with_server<T>(&self, address: &str, work: impl FnOnce(&mut Server) -> T) -> Option<T> {
+        match &mut lock(&self.state).hosts.get_mut(address)?.kind {
+            Kind::Server(server) => {
+                server.set_time(micros());
+                Some(work(server))
+            }
+            Kind::Sentinel(_) => None,
+        }
+    }
+
+    /// The requests that servers have run for a process.
+    pub fn requests(&self, process: usize) -> u64 {
+        lock(&self.state).requests.get(&process).copied().unwrap_or(0)
+    }
+
+    pub fn recorded(&self) -> Vec<Request> {
+        std::mem::take(&mut lock(&self.state).recorded)
+    }
+
+    /// The connections that are open.
+    pub fn connections(&self) -> usize {
+        lock(&self.state).connections.len()
+    }
+
+    /// Runs a request of a connection. `None`: the connection or its server is gone.
+    fn run(&self, connection: u64, arguments: &[Bytes]) -> Option<Bytes> {
+        let mut state = lock(&self.state);
+        let State { hosts, connections, requests, recorded, .. } = &mut *state;
+        let open = connections.get_mut(&connection)?;
+        *requests.entry(open.process).or_default() += 1;
+        let host = hosts.get_mut(&open.address)?;
+        let (replies, published) = match &mut host.kind {
+            Kind::Server(server) => {
+                server.set_time(micros());
+                if self.is_recorded && (arguments[0].starts_with(b"EVAL") || arguments[0] == b"GET") {
+                    let (micros, is_full) = (micros(), server.condition.is_full);
+                    recorded.push(Request { micros, is_full, arguments: arguments.to_vec() });
+                }
+                let replies = server.run(&mut open.session, arguments);
+                let published = std::mem::take(&mut lock(&server.database).published);
+                (replies, published)
+            }
+            Kind::Sentinel(sentinel) => (sentinel.run(&mut open.session, arguments), vec![]),
+        };
+        let protocol = open.session.protocol;
+        let (from, is_cluster) = (open.address.clone(), host.is_of_cluster());
+        for (channel, text, is_shard) in published {
+            self.deliver(&state, &from, is_cluster, is_shard, &channel, &text);
+        }
+        let mut encoded = Bytes::new();
+        replies.iter().for_each(|reply| reply.encode(protocol, &mut encoded));
+        Some(encoded)
+    }
+
+    /// Sends a message to those who are subscribed. In a Cluster all nodes pass on what is not for the nodes of a slot alone.
+    fn deliver(
+        &self,
+        state: &State,
+        from: &str,
+        is_cluster: bool,
+        is_shard: bool,
+        channel: &Bytes,
+        text: &Bytes,
+    ) {
+        for open in state.connections.values() {
+            let is_here = open.address == from || is_cluster && !is_shard;
+            let channels = if is_shard { &open.session.shard_channels } else { &open.session.channels };
+            if is_here && channels.contains(channel) {
+                self.push(open, &message(is_shard, channel, text));
+            }
+        }
+    }
+
+    fn push(&self, open: &Open, push: &Reply) {
+        let mut encoded = Bytes::new();
+        push.encode(open.session.protocol, &mut encoded);
+        // A connection that has ended needs nothing.
+        let _ = open.out.send((Instant::now() + self.delay(), encoded));
+    }
+}
+
+impl Host {
+    fn is_of_cluster(&self) -> bool {
+        matches!(&self.kind, Kind::Server(server) if server.cluster.is_some())
+    }
+}
+
+/// The time of the world, in µs since the Unix epoch.
+pub fn micros() -> i64 {
+    (os::EPOCH * 1_000_000) as i64 + os::elapsed().as_micros() as i64
+}
+
+/// The network as one process sees it.
+pub struct Dialer {
+    pub network: Arc<Network>,
+    pub process: usize,
+}
+
+impl Dial for Dialer {
+    fn dial(&self, address: String) -> BoxFuture<'static, io::Result<Box<dyn Stream>>> {
+        let (network, process) = (Arc::clone(&self.network), self.process);
+        Box::pin(async move {
+            sleep(network.delay()).await;
+            if lock(&network.state).killed.contains(&process) {
+                std::future::pending::<()>().await;
+            }
+            network.open(process, address).map(|stream| Box::new(stream) as Box<dyn Stream>)
+        })
+    }
+}

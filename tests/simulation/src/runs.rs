@@ -1,0 +1,222 @@
+//! What the program does: many worlds, one of them, or the comparison with a real server.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::server::{coverage, lock};
+use crate::world::{Outcome, Play, play};
+use crate::{os, truth};
+
+const HELP: &str = "\
+The real client on simulated servers, in virtual time. A world is made from a seed: the same seed is the same world.
+
+  simulation [--worlds N | --wall SECONDS] [--from SEED] [--seconds N] [--threads N]
+      Worlds of N virtual seconds each (10), from a seed that the machine draws, until N worlds or SECONDS of the wall clock
+      are over (100 worlds). Fails, and prints the seeds, where a judge condemns a world.
+      With --coverage, tells which functions and lines of the scripts they ran.
+  simulation --seed SEED [--seconds N] [--trace]
+      One world; with --trace, all that happens in it.
+  simulation --same N [--from SEED] [--seconds N]
+      Whether N worlds are the same again: in another order, and on one thread as on two. Prints a digest of all of them.
+  simulation --truth N [--from SEED] [--server redis-server]
+      N random sequences of commands, each beside a real server: equal replies, equal state.
+";
+
+/// A world that takes longer than this of the wall clock is stuck.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// The options, by name.
+struct Options(BTreeMap<String, String>);
+
+impl Options {
+    fn read() -> Result<Self, String> {
+        let (mut options, mut words) = (BTreeMap::new(), std::env::args().skip(1).peekable());
+        while let Some(word) = words.next() {
+            let name = word.strip_prefix("--").ok_or_else(|| format!("{word:?} is no option"))?;
+            let value = words.next_if(|next| !next.starts_with("--")).unwrap_or_default();
+            options.insert(name.to_owned(), value);
+        }
+        Ok(Self(options))
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    fn number(&self, name: &str) -> Result<Option<u64>, String> {
+        let read =
+            |text: &String| text.parse().map_err(|_| format!("--{name} must be a number, is {text:?}"));
+        self.0.get(name).map(read).transpose()
+    }
+}
+
+pub fn main() -> ExitCode {
+    match Options::read().and_then(|options| run(&options)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(problem) => {
+            eprintln!("{problem}\n\n{HELP}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<bool, String> {
+    let seconds = options.number("seconds")?.unwrap_or(10);
+    let from = options.number("from")?;
+    if options.has("help") {
+        println!("{HELP}");
+        return Ok(true);
+    }
+    if options.has("coverage") {
+        coverage::turn_on();
+    }
+    // Some statics draw once for all worlds.
+    play(0, Play::of(1));
+    if let Some(seed) = options.number("seed")? {
+        let outcome = play(seed, Play { is_printed: options.has("trace"), ..Play::of(seconds) });
+        println!("{outcome:#?}");
+        return Ok(outcome.broken.is_empty());
+    }
+    if let Some(count) = options.number("truth")? {
+        let server = options.0.get("server").map_or("redis-server", String::as_str);
+        return truth::compare(count, from.unwrap_or_else(drawn), server);
+    }
+    if let Some(count) = options.number("same")? {
+        return Ok(are_same(from.unwrap_or_else(drawn), count, seconds));
+    }
+    let worlds = options.number("worlds")?;
+    let wall = options.number("wall")?.map(Duration::from_secs);
+    let threads = options.number("threads")?.unwrap_or(2);
+    let from = from.unwrap_or_else(drawn);
+    let worlds = worlds.unwrap_or(if wall.is_some() { u64::MAX } else { 100 });
+    let are_right = many(from, worlds, seconds, threads, wall);
+    if options.has("coverage") {
+        coverage::report().map_err(|error| format!("the scripts cannot be read: {error}"))?;
+    }
+    Ok(are_right)
+}
+
+/// A seed that the machine draws.
+fn drawn() -> u64 {
+    let mut bytes = [0; 8];
+    // SAFETY: the buffer has eight bytes. Outside of a world the system draws them.
+    unsafe { os::getrandom(bytes.as_mut_ptr(), bytes.len(), 0) };
+    u64::from_le_bytes(bytes) >> 24
+}
+
+/// The sums over some worlds.
+#[derive(Default)]
+struct Sum {
+    worlds: u64,
+    broken: Vec<u64>,
+    events: u64,
+    counts: BTreeMap<&'static str, u64>,
+    commands: BTreeMap<&'static str, u64>,
+    digests: BTreeMap<u64, u64>,
+}
+
+impl Sum {
+    fn add(&mut self, outcome: Outcome) {
+        self.worlds += 1;
+        self.events += outcome.events;
+        self.digests.insert(outcome.seed, outcome.digest);
+        for (what, count) in outcome.counts {
+            *self.counts.entry(what).or_default() += count;
+        }
+        for (what, count) in outcome.commands {
+            *self.commands.entry(what).or_default() += count;
+        }
+        if !outcome.broken.is_empty() {
+            println!("seed {}:", outcome.seed);
+            outcome.broken.iter().take(3).for_each(|what| println!("  {what}"));
+            self.broken.push(outcome.seed);
+        }
+    }
+}
+
+/// Plays worlds on some threads. A world that is stuck ends the program.
+fn played(seeds: &[u64], seconds: u64, threads: u64, until: impl Fn() -> bool + Sync) -> Sum {
+    let (sum, next) = (Mutex::new(Sum::default()), AtomicU64::new(0));
+    let begun = Mutex::new(BTreeMap::<u64, std::time::Instant>::new());
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let workers = (0..threads).map(|_| {
+            scope.spawn(|| {
+                while until()
+                    && let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed) as usize)
+                {
+                    lock(&begun).insert(*seed, std::time::Instant::now());
+                    let outcome = play(*seed, Play::of(seconds));
+                    lock(&begun).remove(seed);
+                    lock(&sum).add(outcome);
+                }
+            })
+        });
+        let workers: Vec<_> = workers.collect();
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(100));
+                let stuck = lock(&begun).iter().find(|(_, at)| at.elapsed() > STUCK).map(|(seed, _)| *seed);
+                if let Some(seed) = stuck {
+                    println!("seed {seed}: the world does not end within {STUCK:?} of the wall clock");
+                    std::process::exit(1);
+                }
+            }
+        });
+        for worker in workers {
+            // A world catches the panics of its own.
+            let _ = worker.join();
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+    sum.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn many(from: u64, worlds: u64, seconds: u64, threads: u64, wall: Option<Duration>) -> bool {
+    println!("worlds of {seconds} s from seed {from}");
+    let began = std::time::Instant::now();
+    let is_open = || wall.is_none_or(|wall| began.elapsed() < wall);
+    let mut sum = Sum::default();
+    while sum.worlds < worlds && is_open() {
+        let first = from + sum.worlds;
+        let seeds: Vec<_> = (first..first + 1000.min(worlds - sum.worlds)).collect();
+        let part = played(&seeds, seconds, threads, is_open);
+        sum.worlds += part.worlds;
+        sum.events += part.events;
+        sum.broken.extend(part.broken);
+        part.counts.into_iter().for_each(|(what, count)| *sum.counts.entry(what).or_default() += count);
+        part.commands.into_iter().for_each(|(what, count)| *sum.commands.entry(what).or_default() += count);
+    }
+    let took = began.elapsed().as_secs_f64();
+    println!("{:?}\n{:?}", sum.counts, sum.commands);
+    println!(
+        "{} worlds of {seconds} s in {took:.1} s: {:.1} a second, {} events, {} broken",
+        sum.worlds,
+        sum.worlds as f64 / took,
+        sum.events,
+        sum.broken.len()
+    );
+    sum.broken.is_empty()
+}
+
+fn are_same(from: u64, count: u64, seconds: u64) -> bool {
+    let seeds: Vec<_> = (from..from + count).collect();
+    let turned: Vec<_> = seeds.iter().rev().copied().collect();
+    let one = played(&seeds, seconds, 2, || true).digests;
+    let other = played(&turned, seconds, 1, || true).digests;
+    let differ: Vec<_> = one.iter().filter(|(seed, digest)| other.get(seed) != Some(digest)).collect();
+    let digest = one.values().fold(0_u64, |all, digest| {
+        let mut state = all ^ digest;
+        os::draw(&mut state)
+    });
+    println!(
+        "{} of {count} worlds are the same again from seed {from}; all of them: {digest:016x}",
+        seeds.len() - differ.len()
+    );
+    differ.iter().take(5).for_each(|(seed, _)| println!("  seed {seed} differs"));
+    differ.is_empty()
+}

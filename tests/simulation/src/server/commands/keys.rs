@@ -1,0 +1,108 @@
+//! Keys of any kind, the time, and messages.
+
+use super::super::database::{Database, Item, Outcome, SYNTAX};
+use super::super::reply::{Bytes, Reply};
+use super::{integer, option};
+
+pub fn del(database: &mut Database, arguments: &[Bytes]) -> Outcome {
+    let mut removed = 0;
+    for key in &arguments[1..] {
+        if database.get(key).is_some() {
+            database.entries.remove(key);
+            removed += 1;
+        }
+    }
+    Ok(Reply::Int(removed))
+}
+
+pub fn exists(database: &mut Database, arguments: &[Bytes]) -> Outcome {
+    Ok(Reply::count(arguments[1..].iter().filter(|key| database.get(key).is_some()).count()))
+}
+
+pub fn kind(database: &mut Database, arguments: &[Bytes]) -> Outcome {
+    let name = match database.get(&arguments[1]) {
+        None => "none",
+        Some(Item::Text(_)) => "string",
+        Some(Item::SortedSet(_)) => "zset",
+        Some(Item::Hash(_)) => "hash",
+        Some(Item::List(_)) => "list",
+    };
+    Ok(Reply::Status(name.into()))
+}
+
+pub fn expire(database: &mut Database, arguments: &[Bytes]) -> Outcome {
+    let (key, span, now) = (&arguments[1], integer(&arguments[2])?, database.millis());
+    if arguments.len() > 3 {
+        return Err(format!("ERR Unsupported option {}", String::from_utf8_lossy(&arguments[3])));
+    }
+    let until = now.checked_add(span).ok_or("ERR invalid expire time in 'pexpire' command")?;
+    let Some(entry) = database.entry(key) else { return Ok(Reply::Int(0)) };
+    entry.until = Some(until);
+    database.entry(key);
+    Ok(Reply::Int(1))
+}
+
+pub fn ttl(database: &mut Database, arguments: &[Bytes]) -> Outcome {
+    let now = database.millis();
+    Ok(Reply::Int(match database.entry(&arguments[1]) {
+        None => -2,
+        Some(entry) => entry.until.map_or(-1, |until| until - now),
+    }))
+}
+
+pub fn time(database: &mut Database, _: &[Bytes]) -> Outcome {
+    let (seconds, micros) = (database.micros.div_euclid(1_000_000), database.micros.rem_euclid(1_000_000));
+    Ok(Reply::Array([seconds, micros].map(|part| Reply::bulk(part.to_string())).into()))
+}
+
+pub fn publish(database: &mut Database, arguments: &[Bytes]) -> Outcome {
+    published(database, arguments, false)
+}
+
+pub fn publish_shard(database: &mut Database, arguments: &[Bytes]) -> Outcome {
+    published(database, arguments, true)
+}
+
+/// The reply is the number of those who get it here.
+fn published(database: &mut Database, arguments: &[Bytes], is_shard: bool) -> Outcome {
+    let subscribers = database.subscribers.get(&(is_shard, arguments[1].clone())).copied().unwrap_or(0);
+    database.published.push((arguments[1].clone(), arguments[2].clone(), is_shard));
+    Ok(Reply::Int(subscribers))
+}
+
+/// A cursor is the position in the order of the keys, so keys that come and go meanwhile may be left out, which a server never
+/// does with keys that stay.
+pub fn scan(database: &mut Database, arguments: &[Bytes]) -> Outcome {
+    let from = integer(&arguments[1]).map_err(|_| "ERR invalid cursor")?;
+    let (mut pattern, mut count) = (None, 10);
+    for pair in arguments[2..].chunks(2) {
+        match (option(&pair[0]).as_str(), pair.get(1)) {
+            ("MATCH", Some(text)) => pattern = Some(text),
+            ("COUNT", Some(text)) => count = integer(text)?,
+            _ => return Err(SYNTAX.into()),
+        }
+    }
+    database.sweep();
+    let (from, count) = (usize::try_from(from).unwrap_or(0), usize::try_from(count).unwrap_or(1).max(1));
+    let looked: Vec<_> = database.entries.keys().skip(from).take(count).collect();
+    let next = if from + looked.len() < database.entries.len() { from + looked.len() } else { 0 };
+    let fits = |key: &&&Bytes| pattern.is_none_or(|pattern| matches(pattern, key));
+    let found = looked.iter().filter(fits).map(|key| Reply::Bulk((*key).clone())).collect();
+    Ok(Reply::Array(vec![Reply::bulk(next.to_string()), Reply::Array(found)]))
+}
+
+/// Whether a key matches a pattern of `*`, `?`, classes and escapes.
+fn matches(pattern: &[u8], key: &[u8]) -> bool {
+    match pattern {
+        [] => key.is_empty(),
+        [b'*', rest @ ..] => (0..=key.len()).any(|at| matches(rest, &key[at..])),
+        [b'?', rest @ ..] => !key.is_empty() && matches(rest, &key[1..]),
+        [b'[', rest @ ..] => {
+            let Some(end) = rest.iter().position(|byte| *byte == b']') else { return false };
+            let (class, rest) = (&rest[..end], &rest[end + 1..]);
+            let (class, negated) = class.strip_prefix(b"^").map_or((class, false), |class| (class, true));
+            key.first().is_some_and(|first| class.contains(first) != negated) && matches(rest, &key[1..])
+        }
+        [b'\\', byte, rest @ ..] | [byte, rest @ ..] => key.first() == Some(byte) && matches(rest, &key[1..]),
+    }
+}

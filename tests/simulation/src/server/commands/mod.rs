@@ -1,0 +1,44 @@
+//! The commands that the library and its scripts use.
+
+pub mod bits;
+pub mod hashes;
+pub mod keys;
+pub mod lists;
+pub mod sorted_sets;
+pub mod strings;
+
+use super::database::{NOT_FLOAT, NOT_INTEGER};
+
+/// Reads an integer as a server does: no sign `+`, no leading zeros.
+fn integer(text: &[u8]) -> Result<i64, String> {
+    let text = std::str::from_utf8(text).map_err(|_| NOT_INTEGER)?;
+    let number: i64 = text.parse().map_err(|_| NOT_INTEGER)?;
+    if number.to_string() == text { Ok(number) } else { Err(NOT_INTEGER.into()) }
+}
+
+fn float(text: &[u8]) -> Option<f64> {
+    let text = std::str::from_utf8(text).ok()?;
+    let number: f64 = match text.trim_start_matches(['+', '-']).to_ascii_lowercase().as_str() {
+        "inf" | "infinity" if text.starts_with('-') => f64::NEG_INFINITY,
+        "inf" | "infinity" => f64::INFINITY,
+        _ => text.parse().ok()?,
+    };
+    (!number.is_nan()).then_some(number)
+}
+
+fn score(text: &[u8]) -> Result<f64, String> {
+    float(text).ok_or_else(|| NOT_FLOAT.into())
+}
+
+/// The part of `count` elements that a command names by two positions, which may count from the end.
+fn part(count: usize, from: i64, to: i64) -> std::ops::Range<usize> {
+    let count = count as i64;
+    let from = if from < 0 { (count + from).max(0) } else { from };
+    let to = if to < 0 { count + to } else { to.min(count - 1) };
+    if from > to || from >= count { 0..0 } else { from as usize..to as usize + 1 }
+}
+
+/// An option of a command, in capitals.
+fn option(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).to_ascii_uppercase()
+}

@@ -1,0 +1,114 @@
+//! Strings.
+
+use super::super::database::{Database, Entry, Item, NOT_INTEGER, Outcome, SYNTAX};
+use super::super::reply::{Bytes, Reply};
+use super::{integer, option, part};
+
+const LONGEST: i64 = 512 << 20;
+
+pub fn get(database: &mut Database, arguments: &[Bytes]) -> Outcome {
+    Ok(Reply::of(database.text(&arguments[1])?.as_deref()))
+}
+
+pub fn get_all(database: &mut Database, arguments: &[Bytes]) -> Outcome {
+    let text = |key: &Bytes| match database.get(key) {
+        Some(Item::Text(text)) => Reply::Bulk(text.clone()),
+        _ => Reply::Nil,
+    };
+    Ok(Reply::Array(arguments[1..].iter().map(text).collect()))
+}
+
+pub fn len(database: &mut Database, arguments: &[Bytes]) -> Outcome {
+    Ok(Reply::count(database.text(&arguments[1])?.map_or(0, |text| text.len())))
+}
+
+pub fn get_range(database: &mut Database, arguments: &[Bytes]) -> Outcome {
+    let (from, to) = (integer(&arguments[2])?, integer(&arguments[3])?);
+    let Some(text) = database.text(&arguments[1])? else { return Ok(Reply::bulk("")) };
+    Ok(Reply::bulk(&text[part(text.len(), from, to)]))
+}
+
+pub fn set_range(database: &mut Database, arguments: &[Bytes]) -> Outcome {
+    let (key, piece) = (&arguments[1], &arguments[3]);
+    let at = integer(&arguments[2])?;
+    if at < 0 {
+        return Err("ERR offset is out of range".into());
+    }
+    if piece.is_empty() {
+        return len(database, arguments);
+    }
+    if database.text(key)?.is_none() || at + piece.len() as i64 > LONGEST {
+        if at + piece.len() as i64 > LONGEST {
+            return Err("ERR string exceeds maximum allowed size (proto-max-bulk-len)".into());
+        }
+    }
+    let (text, at) = (database.text_or_new(key)?, at as usize);
+    if text.len() < at + piece.len() {
+        text.resize(at + piece.len(), 0);
+    }
+    text[at..at + piece.len()].copy_from_slice(piece);
+    Ok(Reply::count(text.len()))
+}
+
+/// What `SET` is to do besides.
+#[derive(Default)]
+struct Options {
+    until: Option<i64>,
+    only_new: bool,
+    only_old: bool,
+    gets: bool,
+    keeps: bool,
+}
+
+fn options(now: i64, arguments: &[Bytes]) -> Result<Options, String> {
+    let mut options = Options::default();
+    let mut rest = arguments.iter();
+    while let Some(word) = rest.next() {
+        match option(word).as_str() {
+            "NX" => options.only_new = true,
+            "XX" => options.only_old = true,
+            "GET" => options.gets = true,
+            "KEEPTTL" => options.keeps = true,
+            word @ ("PX" | "EX" | "PXAT") => {
+                let Some(span) = rest.next() else { return Err(SYNTAX.into()) };
+                let span = integer(span)?;
+                if span <= 0 {
+                    return Err("ERR invalid expire time in 'set' command".into());
+                }
+                let until = match word {
+                    "PX" => now.checked_add(span),
+                    "EX" => span.checked_mul(1000).and_then(|span| now.checked_add(span)),
+                    _ => Some(span),
+                };
+                options.until = Some(until.ok_or("ERR invalid expire time in 'set' command")?);
+            }
+            _ => return Err(SYNTAX.into()),
+        }
+    }
+    if options.only_new && options.only_old || options.keeps && options.until.is_some() {
+        return Err(SYNTAX.into());
+    }
+    Ok(options)
+}
+
+pub fn set(database: &mut Database, arguments: &[Bytes]) -> Outcome {
+    let key = &arguments[1];
+    let options = options(database.millis(), &arguments[3..])?;
+    let before = if options.gets { database.text(key)?.cloned() } else { None };
+    let old = database.entry(key).map(|entry| entry.until);
+    let is_refused = options.only_new && old.is_some() || options.only_old && old.is_none();
+    if !is_refused {
+        let until = if options.keeps { old.flatten() } else { options.until };
+        database.entries.insert(key.clone(), Entry { item: Item::Text(arguments[2].clone()), until });
+    }
+    Ok(match (options.gets, is_refused) {
+        (true, _) => Reply::of(before.as_ref()),
+        (false, true) => Reply::Nil,
+        (false, false) => Reply::ok(),
+    })
+}
+
+/// Reads a number of a bit field, which may be huge.
+pub fn offset(text: &[u8]) -> Result<i64, String> {
+    integer(text).map_err(|_| NOT_INTEGER.into())
+}

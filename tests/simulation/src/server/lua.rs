@@ -1,0 +1,275 @@
+//! The scripts, run by Lua 5.1 as a server runs them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use mlua::{Function, HookTriggers, Lua, MultiValue, Table, Value, VmState};
+use sha1_smol::Sha1;
+
+use super::cluster::Topology;
+use super::database::{Database, command};
+use super::reply::{Bytes, Reply, number};
+use super::{coverage, lock, structs};
+
+/// Compiled scripts, by digest: compiling takes longer than a call.
+static COMPILED: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
+
+/// What the current script may do.
+#[derive(Clone, Copy, Default)]
+pub struct Limits {
+    /// The memory is full.
+    pub is_full: bool,
+    /// This is a replica, or a master without enough replicas.
+    pub is_read_only: bool,
+}
+
+/// The slots of a Cluster, and the number of a node.
+pub type Node = (Arc<Mutex<Topology>>, usize);
+
+/// What happens during one call.
+#[derive(Default)]
+struct Call {
+    limits: Limits,
+    /// Which node of a Cluster this is.
+    cluster: Option<Node>,
+    /// Whether it has written, so that it may go on although the memory is full.
+    has_written: bool,
+    digest: String,
+}
+
+pub struct Scripts {
+    lua: Lua,
+    known: BTreeMap<String, Function>,
+    call: Arc<Mutex<Call>>,
+    protect: Function,
+}
+
+const PRELUDE: &str = r#"
+local run, error, type, getmetatable = ...
+function redis.pcall(...) return run(...) end
+function redis.call(...)
+  local reply = run(...)
+  if type(reply) == 'table' and reply.err then error(reply, 0) end
+  return reply
+end
+function redis.error_reply(text) return {err = text} end
+function redis.status_reply(text) return {ok = text} end
+local pcall, tostring = pcall, tostring
+setmetatable(_G, {
+  __index = function(_, name)
+    error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
+  end,
+  __newindex = function() error('Attempt to modify a readonly table', 2) end,
+})
+return function(script)
+  local done, reply = pcall(script)
+  if done then return reply end
+  if type(reply) == 'table' and reply.err then return {err = reply.err .. ' script: simulated'} end
+  return {err = 'ERR ' .. tostring(reply) .. ' script: simulated'}
+end
+"#;
+
+impl Scripts {
+    pub fn new(database: Arc<Mutex<Database>>) -> mlua::Result<Self> {
+        let lua = Lua::new();
+        let call = Arc::<Mutex<Call>>::default();
+        let redis = lua.create_table()?;
+        let digest = lua.create_function(|_, text: mlua::String| Ok(digest(&text.as_bytes())))?;
+        redis.set("sha1hex", digest)?;
+        lua.globals().set("redis", redis)?;
+        structs::add(&lua)?;
+        let current = Arc::clone(&call);
+        let run = lua.create_function(move |lua, arguments: MultiValue| {
+            let reply = run(&mut lock(&database), &mut lock(&current), arguments);
+            to_lua(lua, reply)
+        })?;
+        let globals = lua.globals();
+        let names = ["error", "type", "getmetatable"].map(|name| globals.get::<Value>(name));
+        let [error, kind, metatable] = names;
+        if coverage::is_on() {
+            watch(&lua, Arc::clone(&call))?;
+        }
+        let protect = lua.load(PRELUDE).set_name("=prelude").call((run, error?, kind?, metatable?))?;
+        Ok(Self { lua, known: BTreeMap::new(), call, protect })
+    }
+
+    /// Forgets all scripts, as `SCRIPT FLUSH` and a restart do.
+    pub fn flush(&mut self) {
+        self.known.clear();
+    }
+
+    /// From now on this is a node of a Cluster.
+    pub fn join(&mut self, node: Node) {
+        lock(&self.call).cluster = Some(node);
+    }
+
+    /// `EVAL`: the arguments begin with that name.
+    pub fn eval(&mut self, arguments: &[Bytes], limits: Limits) -> Reply {
+        let digest = digest(&arguments[1]);
+        if !self.known.contains_key(&digest) {
+            match self.compile(&digest, &arguments[1]) {
+                Ok(script) => drop(self.known.insert(digest.clone(), script)),
+                Err(error) => {
+                    return Reply::error(format!("ERR Error compiling script (new function): {error}"));
+                }
+            }
+        }
+        self.run(&digest, arguments, limits)
+    }
+
+    /// `EVALSHA`.
+    pub fn eval_by_digest(&mut self, arguments: &[Bytes], limits: Limits) -> Reply {
+        let digest = String::from_utf8_lossy(&arguments[1]).to_ascii_lowercase();
+        match self.known.contains_key(&digest) {
+            true => self.run(&digest, arguments, limits),
+            false => Reply::error("NOSCRIPT No matching script. Please use EVAL."),
+        }
+    }
+
+    fn compile(&self, digest: &str, text: &[u8]) -> mlua::Result<Function> {
+        coverage::knows(digest, text);
+        let compiled = lock(&COMPILED).get(digest).cloned();
+        if let Some(compiled) = compiled {
+            return self.lua.load(compiled).set_name("=user_script").into_function();
+        }
+        let script = self.lua.load(text).set_name("=user_script").into_function()?;
+        lock(&COMPILED).insert(digest.to_owned(), script.dump(false));
+        Ok(script)
+    }
+
+    fn run(&mut self, digest: &str, arguments: &[Bytes], limits: Limits) -> Reply {
+        let Some(script) = self.known.get(digest).cloned() else { return Reply::Nil };
+        let Some((keys, values)) = super::keys_of_call(arguments) else {
+            return Reply::error("ERR Number of keys can't be greater than number of args");
+        };
+        {
+            let mut call = lock(&self.call);
+            (call.limits, call.has_written) = (limits, false);
+            if coverage::is_on() {
+                call.digest = digest.into();
+            }
+        }
+        let ran = self.table(keys).and_then(|keys| {
+            let globals = self.lua.globals();
+            globals.raw_set("KEYS", keys)?;
+            globals.raw_set("ARGV", self.table(values)?)?;
+            self.protect.call::<Value>(script)
+        });
+        match ran {
+            Ok(reply) => from_lua(reply),
+            Err(error) => Reply::error(format!("ERR {error}")),
+        }
+    }
+
+    fn table(&self, texts: &[Bytes]) -> mlua::Result<Table> {
+        let table = self.lua.create_table_with_capacity(texts.len(), 0)?;
+        for (at, text) in texts.iter().enumerate() {
+            table.raw_set(at + 1, self.lua.create_string(text)?)?;
+        }
+        Ok(table)
+    }
+}
+
+/// Notes what runs.
+fn watch(lua: &Lua, call: Arc<Mutex<Call>>) -> mlua::Result<()> {
+    let triggers = HookTriggers::new().every_line();
+    lua.set_hook(triggers, move |_, debug| {
+        let source = debug.source();
+        if source.short_src.as_deref() != Some("user_script") {
+            return Ok(VmState::Continue);
+        }
+        let call = lock(&call);
+        if let Some(line) = debug.current_line() {
+            coverage::runs(&call.digest, line, source.line_defined.unwrap_or(0));
+        }
+        Ok(VmState::Continue)
+    })
+}
+
+pub fn digest(text: &[u8]) -> String {
+    Sha1::from(text).digest().to_string()
+}
+
+/// A command of a script.
+fn run(database: &mut Database, call: &mut Call, arguments: MultiValue) -> Reply {
+    let text = |value: Value| match value {
+        Value::String(text) => Some(text.as_bytes().to_vec()),
+        Value::Integer(whole) => Some(whole.to_string().into()),
+        Value::Number(real) => Some(number(real).into()),
+        _ => None,
+    };
+    let Some(arguments) = arguments.into_iter().map(text).collect::<Option<Vec<Bytes>>>() else {
+        return Reply::error("ERR Lua redis lib command arguments must be strings or integers");
+    };
+    let Some(name) = arguments.first().map(|name| String::from_utf8_lossy(name).to_ascii_uppercase()) else {
+        return Reply::error("ERR Please specify at least one argument for this redis.call() call");
+    };
+    let Some(command) = command(&name) else {
+        return Reply::error("ERR Unknown Redis command called from script");
+    };
+    if !command.fits(&arguments) {
+        return Reply::error("ERR Wrong number of args calling Redis command from script");
+    }
+    if command.writes && call.limits.is_read_only {
+        return Reply::error("READONLY You can't write against a read only replica.");
+    }
+    if command.grows && call.limits.is_full && !call.has_written {
+        return Reply::error("OOM command not allowed when used memory > 'maxmemory'.");
+    }
+    if let Some((topology, own)) = &call.cluster
+        && !super::keys(&name, &arguments).iter().all(|key| lock(topology).serves(*own, key))
+    {
+        return Reply::error("ERR Script attempted to access a non local key in a cluster node");
+    }
+    call.has_written |= command.writes;
+    command.run(database, &arguments)
+}
+
+fn to_lua(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
+    let single = |field: &str, text: String| {
+        let table = lua.create_table_with_capacity(0, 1)?;
+        table.raw_set(field, text)?;
+        Ok(Value::Table(table))
+    };
+    match reply {
+        Reply::Nil => Ok(Value::Boolean(false)),
+        Reply::Int(whole) => Ok(Value::Number(whole as f64)),
+        Reply::Bulk(bytes) => Ok(Value::String(lua.create_string(bytes)?)),
+        Reply::Status(text) => single("ok", text),
+        Reply::Error(text) => single("err", text),
+        Reply::Array(all) | Reply::Push(all) => {
+            let table = lua.create_table_with_capacity(all.len(), 0)?;
+            for (at, one) in all.into_iter().enumerate() {
+                table.raw_set(at + 1, to_lua(lua, one)?)?;
+            }
+            Ok(Value::Table(table))
+        }
+        Reply::Map(pairs) => {
+            let flat = pairs.into_iter().flat_map(|(key, value)| [key, value]).collect();
+            to_lua(lua, Reply::Array(flat))
+        }
+    }
+}
+
+fn from_lua(value: Value) -> Reply {
+    match value {
+        Value::Integer(whole) => Reply::Int(whole),
+        Value::Number(real) => Reply::Int(real as i64),
+        Value::String(text) => Reply::bulk(text.as_bytes().to_vec()),
+        Value::Boolean(true) => Reply::Int(1),
+        Value::Table(table) => {
+            if let Ok(Value::String(text)) = table.raw_get("err") {
+                return Reply::error(text.to_string_lossy());
+            }
+            if let Ok(Value::String(text)) = table.raw_get("ok") {
+                return Reply::Status(text.to_string_lossy());
+            }
+            let elements = (1..).map_while(|at| match table.raw_get(at) {
+                Ok(Value::Nil) | Err(_) => None,
+                Ok(value) => Some(from_lua(value)),
+            });
+            Reply::Array(elements.collect())
+        }
+        _ => Reply::Nil,
+    }
+}

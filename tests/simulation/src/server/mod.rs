@@ -1,0 +1,268 @@
+//! A simulated server: it runs the text of the library's scripts over the commands that these and the client use, at a time
+//! that its owner sets. One thread has many; nothing in it waits.
+
+pub mod cluster;
+pub mod commands;
+pub mod coverage;
+pub mod database;
+pub mod lua;
+pub mod replication;
+pub mod reply;
+pub mod sentinel;
+pub mod sorted_set;
+mod structs;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use self::database::{Database, command};
+use self::lua::{Limits, Node, Scripts};
+use self::replication::Log;
+use self::reply::{Bytes, Reply};
+
+/// Locks, also after a panic of another holder, which the judges tell.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is wrong with a server.
+#[derive(Clone, Debug, Default)]
+pub struct Condition {
+    /// It reads its state after a start.
+    pub is_loading: bool,
+    /// It is above `maxmemory`, and may not evict.
+    pub is_full: bool,
+    /// Commands that the user may not run, in capitals.
+    pub denied: BTreeSet<String>,
+    /// What its clock is ahead, in µs.
+    pub clock: i64,
+}
+
+pub struct Server {
+    pub condition: Condition,
+    pub database: Arc<Mutex<Database>>,
+    scripts: Scripts,
+    /// What its replicas have to take over.
+    pub log: Log,
+    /// The master, if this is a replica.
+    pub master: Option<String>,
+    /// Which node of a Cluster this is.
+    pub cluster: Option<Node>,
+    /// Requests that were run.
+    pub requests: u64,
+}
+
+/// What a connection has set at its server.
+#[derive(Debug)]
+pub struct Session {
+    pub protocol: u8,
+    pub channels: BTreeSet<Bytes>,
+    pub shard_channels: BTreeSet<Bytes>,
+    /// Whether the next command follows an `ASK`.
+    asking: bool,
+    /// How much of the log holds what this connection has written.
+    pub written: u64,
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        let (channels, shard_channels) = (BTreeSet::new(), BTreeSet::new());
+        Self { protocol: 2, channels, shard_channels, asking: false, written: 0 }
+    }
+}
+
+impl Session {
+    fn subscriptions(&self) -> i64 {
+        (self.channels.len() + self.shard_channels.len()) as i64
+    }
+}
+
+/// The keys and the other arguments of a script call.
+pub fn keys_of_call(arguments: &[Bytes]) -> Option<(&[Bytes], &[Bytes])> {
+    let count: usize = std::str::from_utf8(arguments.get(2)?).ok()?.parse().ok()?;
+    arguments[3..].split_at_checked(count)
+}
+
+/// The keys that a command names.
+fn keys<'a>(name: &str, arguments: &'a [Bytes]) -> &'a [Bytes] {
+    match name {
+        "EVAL" | "EVALSHA" => keys_of_call(arguments).map_or(&[], |(keys, _)| keys),
+        "DEL" | "UNLINK" | "EXISTS" | "MGET" => &arguments[1..],
+        "SPUBLISH" | "SSUBSCRIBE" => arguments.get(1..2).unwrap_or(&[]),
+        "PUBLISH" | "SCAN" | "TIME" => &[],
+        _ if command(name).is_some() => arguments.get(1..2).unwrap_or(&[]),
+        _ => &[],
+    }
+}
+
+impl Server {
+    pub fn new() -> mlua::Result<Self> {
+        let database = Arc::<Mutex<Database>>::default();
+        Ok(Self {
+            condition: Condition::default(),
+            scripts: Scripts::new(Arc::clone(&database))?,
+            database,
+            log: Log::default(),
+            master: None,
+            cluster: None,
+            requests: 0,
+        })
+    }
+
+    /// Becomes a node of a Cluster.
+    pub fn join(&mut self, node: Node) {
+        self.scripts.join(node.clone());
+        self.cluster = Some(node);
+    }
+
+    /// Sets the time, in µs since the epoch.
+    pub fn set_time(&mut self, micros: i64) {
+        lock(&self.database).micros = micros + self.condition.clock;
+    }
+
+    /// Forgets the scripts.
+    pub fn flush_scripts(&mut self) {
+        self.scripts.flush();
+    }
+
+    /// Starts anew, with or without its keys.
+    pub fn restart(&mut self, keeps_keys: bool) {
+        self.scripts.flush();
+        self.condition.is_loading = false;
+        let mut database = lock(&self.database);
+        database.published.clear();
+        if !keeps_keys {
+            let keys = std::mem::take(&mut database.entries).into_keys().collect();
+            self.log.note(&database, keys);
+        }
+    }
+
+    /// A connection has ended.
+    pub fn leave(&mut self, session: &Session) {
+        let mut database = lock(&self.database);
+        let own = session.channels.iter().map(|channel| (false, channel));
+        for (is_shard, channel) in own.chain(session.shard_channels.iter().map(|channel| (true, channel))) {
+            if let Some(count) = database.subscribers.get_mut(&(is_shard, channel.clone())) {
+                *count -= 1;
+            }
+        }
+    }
+
+    /// Runs a command of a connection. Some have several replies.
+    pub fn run(&mut self, session: &mut Session, arguments: &[Bytes]) -> Vec<Reply> {
+        self.requests += 1;
+        let name = String::from_utf8_lossy(&arguments[0]).to_ascii_uppercase();
+        let asking = std::mem::take(&mut session.asking);
+        if let Some(refusal) = self.refusal(&name, arguments, asking) {
+            return vec![refusal];
+        }
+        match name.as_str() {
+            "SUBSCRIBE" | "SSUBSCRIBE" => {
+                let mut database = lock(&self.database);
+                for channel in &arguments[1..] {
+                    *database.subscribers.entry((name == "SSUBSCRIBE", channel.clone())).or_default() += 1;
+                }
+                return subscribe(session, &name, &arguments[1..]);
+            }
+            "ASKING" => session.asking = true,
+            _ => {}
+        }
+        let reply = self.answer(&name, session, arguments);
+        let changed = std::mem::take(&mut lock(&self.database).changed);
+        if !changed.is_empty() {
+            self.log.note(&lock(&self.database), changed);
+            session.written = self.log.end();
+        }
+        vec![reply]
+    }
+
+    /// Why a command does not run, if so.
+    fn refusal(&self, name: &str, arguments: &[Bytes], asking: bool) -> Option<Reply> {
+        let Condition { is_loading, is_full, denied, .. } = &self.condition;
+        if denied.contains(name) {
+            let name = name.to_ascii_lowercase();
+            return Some(Reply::error(format!(
+                "NOPERM this user has no permissions to run the '{name}' command"
+            )));
+        }
+        let always = matches!(name, "HELLO" | "CLIENT" | "AUTH" | "SELECT" | "INFO" | "SUBSCRIBE" | "ASKING");
+        if *is_loading && !always {
+            return Some(Reply::error("LOADING Redis is loading the dataset in memory"));
+        }
+        if let Some((topology, own)) = &self.cluster {
+            // The channels of a slot are where the slot is.
+            let is_channel = matches!(name, "SPUBLISH" | "SSUBSCRIBE");
+            let exists = |key: &Bytes| is_channel || lock(&self.database).get(key).is_some();
+            let redirect = lock(topology).redirect(*own, keys(name, arguments), asking, exists);
+            if redirect.is_some() {
+                return redirect.map(Reply::Error);
+            }
+        }
+        let command = command(name)?;
+        if command.writes && self.master.is_some() {
+            return Some(Reply::error("READONLY You can't write against a read only replica."));
+        }
+        (command.grows && *is_full)
+            .then(|| Reply::error("OOM command not allowed when used memory > 'maxmemory'."))
+    }
+
+    fn answer(&mut self, name: &str, session: &mut Session, arguments: &[Bytes]) -> Reply {
+        let limits = Limits { is_full: self.condition.is_full, is_read_only: self.master.is_some() };
+        match name {
+            "EVAL" => self.scripts.eval(arguments, limits),
+            "EVALSHA" => self.scripts.eval_by_digest(arguments, limits),
+            "PING" if session.protocol == 2 && session.subscriptions() > 0 => {
+                Reply::Array(vec![Reply::bulk("pong"), Reply::bulk("")])
+            }
+            "PING" => Reply::Status("PONG".into()),
+            "CLIENT" | "SELECT" | "AUTH" | "ASKING" => Reply::ok(),
+            "HELLO" => {
+                let version = arguments.get(1).and_then(|version| version.first());
+                session.protocol = if version == Some(&b'3') { 3 } else { 2 };
+                let pairs = [("server", "redis"), ("version", "7.0.15"), ("mode", "standalone")];
+                Reply::Map(pairs.map(|(key, value)| (Reply::bulk(key), Reply::bulk(value))).into())
+            }
+            "INFO" => Reply::bulk("# Server\r\nredis_version:7.0.15\r\n"),
+            "ROLE" => self.role(),
+            "CLUSTER" => match &self.cluster {
+                Some((topology, _)) => lock(topology).told(),
+                None => Reply::error("ERR This instance has cluster support disabled"),
+            },
+            _ => match command(name) {
+                Some(command) => command.run(&mut lock(&self.database), arguments),
+                None => Reply::error(format!("ERR unknown command '{name}', with args beginning with: ")),
+            },
+        }
+    }
+
+    fn role(&self) -> Reply {
+        match &self.master {
+            None => Reply::Array(vec![Reply::bulk("master"), Reply::Int(0), Reply::Array(vec![])]),
+            Some(master) => {
+                let (host, port) = master.rsplit_once(':').unwrap_or((master, "0"));
+                let port = port.parse().unwrap_or(0);
+                let state =
+                    [Reply::bulk("slave"), Reply::bulk(host), Reply::Int(port), Reply::bulk("connected")];
+                Reply::Array([&state[..], &[Reply::Int(0)]].concat())
+            }
+        }
+    }
+}
+
+/// Subscribes to channels: each has its own reply.
+pub fn subscribe(session: &mut Session, name: &str, channels: &[Bytes]) -> Vec<Reply> {
+    let kind = name.to_ascii_lowercase();
+    let subscribed = channels.iter().map(|channel| {
+        let is_shard = name == "SSUBSCRIBE";
+        if is_shard { &mut session.shard_channels } else { &mut session.channels }.insert(channel.clone());
+        let count = Reply::Int(session.subscriptions());
+        Reply::Push(vec![Reply::bulk(kind.as_str()), Reply::Bulk(channel.clone()), count])
+    });
+    subscribed.collect()
+}
+
+/// A message on a channel, as its subscribers get it.
+pub fn message(is_shard: bool, channel: &Bytes, text: &Bytes) -> Reply {
+    let kind = if is_shard { "smessage" } else { "message" };
+    Reply::Push(vec![Reply::bulk(kind), Reply::Bulk(channel.clone()), Reply::Bulk(text.clone())])
+}

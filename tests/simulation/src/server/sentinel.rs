@@ -1,0 +1,41 @@
+//! What a Sentinel answers: it names the master.
+
+use super::reply::{Bytes, Reply};
+use super::{Session, subscribe};
+
+#[derive(Clone, Debug)]
+pub struct Sentinel {
+    pub name: String,
+    pub master: String,
+    /// The number of the failover that made it the master.
+    pub epoch: u64,
+}
+
+/// The messages of a failover.
+pub const SWITCHED: [&str; 2] = ["+promoted-slave", "+switch-master"];
+
+impl Sentinel {
+    pub fn run(&self, session: &mut Session, arguments: &[Bytes]) -> Vec<Reply> {
+        let word =
+            |at: usize| arguments.get(at).map(|word| String::from_utf8_lossy(word).to_ascii_uppercase());
+        let (host, port) = self.master.rsplit_once(':').unwrap_or((&self.master, "0"));
+        match (word(0).as_deref(), word(1).as_deref()) {
+            (Some(name @ "SUBSCRIBE"), _) => return subscribe(session, name, &arguments[1..]),
+            (Some("SENTINEL"), Some("MASTER")) => {
+                let epoch = self.epoch.to_string();
+                let pairs =
+                    [("name", self.name.as_str()), ("ip", host), ("port", port), ("config-epoch", &epoch)];
+                let told = pairs.map(|(key, value)| (Reply::bulk(key), Reply::bulk(value)));
+                vec![Reply::Map(told.into())]
+            }
+            (Some("SENTINEL"), Some("GET-MASTER-ADDR-BY-NAME")) => {
+                vec![Reply::Array(vec![Reply::bulk(host), Reply::bulk(port)])]
+            }
+            (Some("PING"), _) if session.channels.is_empty() => vec![Reply::Status("PONG".into())],
+            (Some("PING"), _) => vec![Reply::Array(vec![Reply::bulk("pong"), Reply::bulk("")])],
+            (Some("CLIENT" | "SELECT" | "AUTH"), _) => vec![Reply::ok()],
+            (Some("INFO"), _) => vec![Reply::bulk("# Server\r\nredis_version:7.0.15\r\n")],
+            (name, _) => vec![Reply::error(format!("ERR unknown command '{}'", name.unwrap_or_default()))],
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! A sorted set: by member, and by score and then member.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::reply::Bytes;
+
+#[derive(Clone, Copy, PartialEq)]
+struct Score(f64);
+
+impl Eq for Score {}
+
+impl PartialOrd for Score {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Score {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// An end of a range of scores.
+#[derive(Clone, Copy)]
+pub struct Bound {
+    pub score: f64,
+    pub is_open: bool,
+}
+
+#[derive(Clone, Default)]
+pub struct SortedSet {
+    scores: BTreeMap<Bytes, f64>,
+    order: BTreeSet<(Score, Bytes)>,
+}
+
+impl SortedSet {
+    pub fn len(&self) -> usize {
+        self.scores.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.scores.is_empty()
+    }
+
+    pub fn score(&self, member: &[u8]) -> Option<f64> {
+        self.scores.get(member).copied()
+    }
+
+    /// Returns the score before.
+    pub fn insert(&mut self, member: &[u8], score: f64) -> Option<f64> {
+        // There is one zero.
+        let score = score + 0.0;
+        let before = self.scores.insert(member.to_vec(), score);
+        if let Some(before) = before {
+            self.order.remove(&(Score(before), member.to_vec()));
+        }
+        self.order.insert((Score(score), member.to_vec()));
+        before
+    }
+
+    pub fn remove(&mut self, member: &[u8]) -> bool {
+        let removed = self.scores.remove(member);
+        if let Some(score) = removed {
+            self.order.remove(&(Score(score), member.to_vec()));
+        }
+        removed.is_some()
+    }
+
+    pub fn rank(&self, member: &[u8]) -> Option<usize> {
+        let score = self.score(member)?;
+        Some(self.order.range(..(Score(score), member.to_vec())).count())
+    }
+
+    /// All, in order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&Bytes, f64)> {
+        self.order.iter().map(|(score, member)| (member, score.0))
+    }
+
+    /// Those between two scores, in order.
+    pub fn between(&self, from: Bound, to: Bound) -> impl DoubleEndedIterator<Item = (&Bytes, f64)> {
+        let fits = move |score: f64| {
+            let above = if from.is_open { score > from.score } else { score >= from.score };
+            let below = if to.is_open { score < to.score } else { score <= to.score };
+            above && below
+        };
+        // A range must not end before it begins. No score is above that of the end, which has no greatest member.
+        let empty = from.score.total_cmp(&to.score) == Ordering::Greater;
+        let above = next_up(to.score);
+        let range = match empty {
+            true => self.order.range((Score(f64::INFINITY), vec![])..(Score(f64::INFINITY), vec![])),
+            false => match above {
+                Some(above) => self.order.range((Score(from.score), vec![])..(Score(above), vec![])),
+                None => self.order.range((Score(from.score), vec![])..),
+            },
+        };
+        range.map(|(score, member)| (member, score.0)).filter(move |(_, score)| fits(*score))
+    }
+}
+
+/// The next greater score, unless it is the greatest.
+fn next_up(score: f64) -> Option<f64> {
+    (score < f64::INFINITY).then(|| score.next_up())
+}

@@ -1,0 +1,127 @@
+//! `struct` and `bit`, as far as the scripts use them: a format that they do not use is an error.
+
+use mlua::{Error, Lua, MultiValue, Value};
+
+use super::reply::Bytes;
+
+/// A part of a format.
+#[derive(Clone, Copy)]
+enum Part {
+    /// A whole number of so many bytes.
+    Whole(usize),
+    Double,
+    Bytes(usize),
+    Padding,
+}
+
+pub fn add(lua: &Lua) -> mlua::Result<()> {
+    let structs = lua.create_table()?;
+    structs.set("pack", lua.create_function(|lua, arguments: MultiValue| pack(lua, arguments))?)?;
+    let unpack = |lua: &Lua, (format, data, from): (mlua::String, mlua::String, Option<f64>)| {
+        unpack(lua, &format.as_bytes(), &data.as_bytes(), from.unwrap_or(1.0))
+    };
+    structs.set("unpack", lua.create_function(unpack)?)?;
+    lua.globals().set("struct", structs)?;
+
+    let bits = lua.create_table()?;
+    let low = |number: f64| number as i64 as u32;
+    let told = |bits: u32| f64::from(bits as i32);
+    bits.set("band", lua.create_function(move |_, (a, b): (f64, f64)| Ok(told(low(a) & low(b))))?)?;
+    bits.set("bor", lua.create_function(move |_, (a, b): (f64, f64)| Ok(told(low(a) | low(b))))?)?;
+    bits.set("bxor", lua.create_function(move |_, (a, b): (f64, f64)| Ok(told(low(a) ^ low(b))))?)?;
+    bits.set("lshift", lua.create_function(move |_, (a, n): (f64, f64)| Ok(told(low(a) << (low(n) & 31))))?)?;
+    bits.set("rshift", lua.create_function(move |_, (a, n): (f64, f64)| Ok(told(low(a) >> (low(n) & 31))))?)?;
+    lua.globals().set("bit", bits)
+}
+
+fn parts(format: &[u8]) -> mlua::Result<Vec<Part>> {
+    let unknown = || Error::runtime(format!("simulated struct: format {}", format.escape_ascii()));
+    // Little-endian formats are not used.
+    let mut rest = format.strip_prefix(b">").ok_or_else(unknown)?;
+    let mut parts = Vec::new();
+    while let [kind, after @ ..] = rest {
+        let digits = after.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let (size, after) = after.split_at(digits);
+        rest = after;
+        let size: Option<usize> = std::str::from_utf8(size).ok().and_then(|size| size.parse().ok());
+        parts.push(match (kind, size) {
+            (b'B', None) => Part::Whole(1),
+            (b'H', None) => Part::Whole(2),
+            (b'I', size) => Part::Whole(size.unwrap_or(4)),
+            (b'd', None) => Part::Double,
+            (b'c', Some(size)) => Part::Bytes(size),
+            (b'x', None) => Part::Padding,
+            _ => return Err(unknown()),
+        });
+    }
+    Ok(parts)
+}
+
+impl Part {
+    fn size(self) -> usize {
+        match self {
+            Self::Whole(size) | Self::Bytes(size) => size,
+            Self::Double => 8,
+            Self::Padding => 1,
+        }
+    }
+}
+
+fn unpack(lua: &Lua, format: &[u8], data: &[u8], from: f64) -> mlua::Result<MultiValue> {
+    let mut at = from as usize - 1;
+    let mut values = MultiValue::new();
+    for part in parts(format)? {
+        let Some(bytes) = data.get(at..at + part.size()) else {
+            return Err(Error::runtime("data string too short"));
+        };
+        at += part.size();
+        match part {
+            Part::Whole(_) => {
+                let whole = bytes.iter().fold(0_u64, |whole, byte| whole << 8 | u64::from(*byte));
+                values.push_back(Value::Number(whole as f64));
+            }
+            Part::Double => {
+                let bytes = bytes.try_into().unwrap_or_default();
+                values.push_back(Value::Number(f64::from_be_bytes(bytes)));
+            }
+            Part::Bytes(_) => values.push_back(Value::String(lua.create_string(bytes)?)),
+            Part::Padding => {}
+        }
+    }
+    values.push_back(Value::Number(at as f64 + 1.0));
+    Ok(values)
+}
+
+fn pack(lua: &Lua, arguments: MultiValue) -> mlua::Result<mlua::String> {
+    let mut arguments = arguments.into_iter();
+    let Some(Value::String(format)) = arguments.next() else {
+        return Err(Error::runtime("bad argument #1 to 'pack' (string expected)"));
+    };
+    let mut packed = Bytes::new();
+    for part in parts(&format.as_bytes())? {
+        if let Part::Padding = part {
+            packed.push(0);
+            continue;
+        }
+        let value = arguments.next().unwrap_or(Value::Nil);
+        match part {
+            Part::Bytes(size) => {
+                let text = lua.coerce_string(value)?.ok_or_else(|| Error::runtime("string expected"))?;
+                let text = text.as_bytes();
+                let text = text.get(..size).ok_or_else(|| Error::runtime("string too short"))?;
+                packed.extend_from_slice(text);
+            }
+            _ => {
+                let number = lua.coerce_number(value)?.ok_or_else(|| Error::runtime("number expected"))?;
+                match part {
+                    Part::Whole(size) => {
+                        let whole = if number < 0.0 { number as i64 as u64 } else { number as u64 };
+                        packed.extend_from_slice(&whole.to_be_bytes()[8 - size..]);
+                    }
+                    _ => packed.extend_from_slice(&number.to_be_bytes()),
+                }
+            }
+        }
+    }
+    lua.create_string(packed)
+}

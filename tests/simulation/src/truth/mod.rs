@@ -1,0 +1,144 @@
+//! The simulated server is held to the truth: random commands, and what the client has sent in worlds, run beside a real server
+//! whose clock is set to the same times. Equal replies, and equal state after each sequence.
+
+mod random;
+mod real;
+
+use std::collections::BTreeSet;
+
+use self::random::Random;
+use self::real::Real;
+use crate::network::micros;
+use crate::server::reply::{Bytes, Reply};
+use crate::server::{Server, Session, lock};
+use crate::world::recorded;
+
+/// A request, and the state of the server then.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub micros: i64,
+    pub is_full: bool,
+    pub arguments: Vec<Bytes>,
+}
+
+const COMMANDS: usize = 400;
+
+/// Compares so many sequences of random commands, and the requests of as many worlds.
+pub fn compare(count: u64, from: u64, program: &str) -> Result<bool, String> {
+    let mut real = Real::start(program)?;
+    let (mut differ, mut requests) = (0, 0);
+    for seed in from..from + count {
+        for (what, sequence) in [("random commands", random(seed)), ("a world", recorded(seed))] {
+            requests += sequence.len();
+            if let Some(difference) = difference(&mut real, &sequence)? {
+                differ += 1;
+                println!("seed {seed}, {what}: {difference}");
+            }
+        }
+    }
+    println!(
+        "{count} sequences of each kind from seed {from}, {requests} requests: {differ} differ from {program}"
+    );
+    Ok(differ == 0)
+}
+
+fn random(seed: u64) -> Vec<Request> {
+    let mut random = Random(seed);
+    let mut now = micros();
+    let next = |_| {
+        now += random.below(100_000) as i64;
+        let is_full = random.below(1000) == 0;
+        Request { micros: now, is_full, arguments: random.command(now) }
+    };
+    (0..COMMANDS).map(next).collect()
+}
+
+/// Runs a sequence on both. Returns the first difference.
+fn difference(real: &mut Real, sequence: &[Request]) -> Result<Option<String>, String> {
+    let mut simulated = Server::new().map_err(|error| error.to_string())?;
+    let mut session = Session::default();
+    let words = |words: &[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
+    real.ask(&words(&["FLUSHALL"]))?;
+    real.ask(&words(&["SCRIPT", "FLUSH"]))?;
+    let mut was_full = false;
+    for (nth, request) in sequence.iter().enumerate() {
+        if request.is_full != was_full {
+            was_full = request.is_full;
+            real.ask(&words(&["CONFIG", "SET", "maxmemory", if was_full { "1" } else { "0" }]))?;
+        }
+        real.set_time(request.micros)?;
+        simulated.set_time(request.micros);
+        simulated.condition.is_full = was_full;
+        let ours = comparable(simulated.run(&mut session, &request.arguments).remove(0));
+        let theirs = comparable(real.ask(&request.arguments)?);
+        lock(&simulated.database).published.clear();
+        if ours != theirs {
+            let request = told(&request.arguments);
+            return Ok(Some(format!("request {nth}, {request}: {ours:?}, not {theirs:?}")));
+        }
+    }
+    real.ask(&words(&["CONFIG", "SET", "maxmemory", "0"]))?;
+    simulated.condition.is_full = false;
+    states(real, &mut simulated, &mut session)
+}
+
+/// Compares what is stored.
+fn states(real: &mut Real, simulated: &mut Server, session: &mut Session) -> Result<Option<String>, String> {
+    lock(&simulated.database).sweep();
+    let mut keys: BTreeSet<Bytes> = lock(&simulated.database).entries.keys().cloned().collect();
+    if let Reply::Array(all) = real.ask(&[b"KEYS".to_vec(), b"*".to_vec()])? {
+        keys.extend(
+            all.into_iter().filter_map(|key| if let Reply::Bulk(key) = key { Some(key) } else { None }),
+        );
+    }
+    for key in keys {
+        let commands = [
+            vec!["TYPE"],
+            vec!["PTTL"],
+            vec!["GET"],
+            vec!["ZRANGE", "0", "-1", "WITHSCORES"],
+            vec!["HGETALL"],
+            vec!["LRANGE", "0", "-1"],
+        ];
+        for words in commands {
+            let mut words: Vec<_> = words.into_iter().map(|word| word.as_bytes().to_vec()).collect();
+            words.insert(1, key.clone());
+            let (mut ours, mut theirs) =
+                (comparable(simulated.run(session, &words).remove(0)), comparable(real.ask(&words)?));
+            if words[0] == b"HGETALL" {
+                (ours, theirs) = (in_order(ours), in_order(theirs));
+            }
+            if ours != theirs {
+                return Ok(Some(format!("state, {}: {ours:?}, not {theirs:?}", told(&words))));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The fields of a hash in the order of their names.
+fn in_order(reply: Reply) -> Reply {
+    let Reply::Array(all) = reply else { return reply };
+    let mut pairs: Vec<_> = all.chunks(2).map(<[Reply]>::to_vec).collect();
+    pairs.sort_by_key(|pair| format!("{pair:?}"));
+    Reply::Array(pairs.concat())
+}
+
+/// A reply without what may differ: the place in a script.
+fn comparable(reply: Reply) -> Reply {
+    match reply {
+        Reply::Error(text) => {
+            let text = text.split(" script: ").next().unwrap_or_default();
+            Reply::Error(text.trim_end_matches(", ").trim().into())
+        }
+        Reply::Map(pairs) => {
+            Reply::Array(pairs.into_iter().flat_map(|(field, value)| [field, value]).collect())
+        }
+        other => other,
+    }
+}
+
+fn told(arguments: &[Bytes]) -> String {
+    let words = arguments.iter().map(|word| word[..word.len().min(60)].escape_ascii().to_string());
+    words.collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,205 @@
+//! Random commands: each command of the simulated server, with arguments of few values, so that they meet.
+
+use crate::os;
+use crate::server::database::COMMANDS;
+use crate::server::reply::Bytes;
+
+pub struct Random(pub u64);
+
+const KEYS: [&str; 4] = ["a", "b", "c", "{a}d"];
+const NUMBERS: [&str; 14] = [
+    "0",
+    "1",
+    "2",
+    "-1",
+    "-2",
+    "3",
+    "7",
+    "100",
+    "1.5",
+    "x",
+    "",
+    "9007199254740991",
+    "01",
+    "99999999999999999999",
+];
+const SCORES: [&str; 14] = [
+    "0",
+    "1",
+    "2",
+    "2.5",
+    "-3",
+    "inf",
+    "-inf",
+    "1e15",
+    "9007199254740993",
+    "0.1",
+    "x",
+    "-0",
+    "4503599627370496",
+    "3.0e-7",
+];
+const MEMBERS: [&str; 5] = ["m", "n", "o", "", "long member"];
+const WORDS: [&str; 18] = [
+    "NX",
+    "XX",
+    "GT",
+    "LT",
+    "CH",
+    "GET",
+    "PX",
+    "KEEPTTL",
+    "PXAT",
+    "BYSCORE",
+    "REV",
+    "LIMIT",
+    "WITHSCORES",
+    "BYTE",
+    "SET",
+    "u1",
+    "#3",
+    "EX",
+];
+
+impl Random {
+    pub fn below(&mut self, end: usize) -> usize {
+        (os::draw(&mut self.0) % end as u64) as usize
+    }
+
+    fn one<'a>(&mut self, all: &[&'a str]) -> &'a str {
+        all[self.below(all.len())]
+    }
+
+    fn edge(&mut self) -> String {
+        let score = self.one(&SCORES);
+        if self.below(3) == 0 { format!("({score}") } else { score.into() }
+    }
+
+    /// A span of time in ms: hardly ever one that is over at the next command.
+    fn span(&mut self) -> String {
+        match self.below(8) {
+            0 => self.one(&NUMBERS).into(),
+            _ => (1 + self.below(5000)).to_string(),
+        }
+    }
+
+    /// A command, sometimes as that of a script.
+    pub fn command(&mut self, now: i64) -> Vec<Bytes> {
+        let mut words = self.plain(now);
+        match self.below(40) {
+            0 => drop(words.pop()),
+            1 => words.push(self.one(&WORDS).into()),
+            _ => {}
+        }
+        let words = words.into_iter().map(String::into_bytes);
+        match self.below(3) {
+            0 => {
+                let script = ["return redis.call(unpack(ARGV))", "return redis.pcall(unpack(ARGV))"];
+                let script = script[self.below(2)];
+                [b"EVAL".to_vec(), script.into(), b"0".to_vec()].into_iter().chain(words).collect()
+            }
+            _ => words.collect(),
+        }
+    }
+
+    fn plain(&mut self, now: i64) -> Vec<String> {
+        let name = loop {
+            let name = COMMANDS[self.below(COMMANDS.len())].name;
+            // Cursors are the server's own, and so is the order of the fields of a hash.
+            if !matches!(name, "SCAN" | "HGETALL") {
+                break name;
+            }
+        };
+        let key = self.one(&KEYS).to_owned();
+        let mut words = vec![name.to_owned()];
+        match name {
+            "TIME" => return words,
+            "MGET" | "EXISTS" | "DEL" | "UNLINK" => {
+                let count = 1 + self.below(3);
+                words.extend((0..count).map(|_| self.one(&KEYS).to_owned()));
+                return words;
+            }
+            _ => words.push(key),
+        }
+        let more = match name {
+            "BITCOUNT" if self.below(2) == 0 => vec![],
+            "BITCOUNT" | "GETRANGE" | "LRANGE" | "LTRIM" => {
+                vec![self.one(&NUMBERS).into(), self.one(&NUMBERS).into()]
+            }
+            "BITFIELD" | "BITFIELD_RO" => self.fields(),
+            "HGET" | "HEXISTS" | "ZSCORE" | "ZRANK" => vec![self.one(&MEMBERS).into()],
+            "HDEL" | "RPUSH" | "ZREM" | "ZMSCORE" => {
+                (0..1 + self.below(3)).map(|_| self.one(&MEMBERS).to_owned()).collect()
+            }
+            "HSET" => (0..2 + 2 * self.below(2)).map(|_| self.one(&MEMBERS).to_owned()).collect(),
+            "PEXPIRE" => vec![self.span()],
+            "PUBLISH" | "SPUBLISH" => vec![self.one(&MEMBERS).into()],
+            "SET" => self.set(now),
+            "SETRANGE" => vec![self.one(&NUMBERS[..8]).into(), self.one(&MEMBERS).into()],
+            "ZADD" => self.add(),
+            "ZINCRBY" => vec![self.one(&SCORES).into(), self.one(&MEMBERS).into()],
+            "ZCOUNT" | "ZREMRANGEBYSCORE" => vec![self.edge(), self.edge()],
+            "ZRANGE" | "ZRANGEBYSCORE" => self.range(),
+            _ => vec![],
+        };
+        words.extend(more);
+        words
+    }
+
+    fn fields(&mut self) -> Vec<String> {
+        let fields = (0..1 + self.below(3)).flat_map(|_| {
+            let kind = ["u1", "u5", "i8", "i64", "u63", "u64", "x"][self.below(7)].to_owned();
+            let at = ["0", "1", "7", "13", "#0", "#2", "-1", "100", "x"][self.below(9)].to_owned();
+            match self.below(2) {
+                0 => vec!["GET".to_owned(), kind, at],
+                _ => vec!["SET".to_owned(), kind, at, ["0", "1", "-1", "5", "200"][self.below(5)].to_owned()],
+            }
+        });
+        fields.collect()
+    }
+
+    fn set(&mut self, now: i64) -> Vec<String> {
+        let mut words = vec![self.one(&MEMBERS).to_owned()];
+        for _ in 0..self.below(3) {
+            match self.below(6) {
+                0 => words.extend(["PX".to_owned(), self.span()]),
+                1 => {
+                    words.extend(["PXAT".to_owned(), (now / 1000 + self.below(5000) as i64 - 10).to_string()])
+                }
+                2 => words.push("GET".into()),
+                3 => words.push("KEEPTTL".into()),
+                4 => words.push("XX".into()),
+                _ => words.push("NX".into()),
+            }
+        }
+        words
+    }
+
+    fn add(&mut self) -> Vec<String> {
+        let mut words: Vec<_> = (0..self.below(3)).map(|_| self.one(&WORDS[..5]).to_owned()).collect();
+        for _ in 0..1 + self.below(3) {
+            words.extend([self.one(&SCORES).to_owned(), self.one(&MEMBERS).to_owned()]);
+        }
+        words
+    }
+
+    fn range(&mut self) -> Vec<String> {
+        let mut words = match self.below(2) {
+            0 => vec![self.edge(), self.edge()],
+            _ => vec![self.one(&NUMBERS).to_owned(), self.one(&NUMBERS).to_owned()],
+        };
+        for _ in 0..self.below(4) {
+            match self.below(4) {
+                0 => words.push("BYSCORE".into()),
+                1 => words.push("REV".into()),
+                2 => words.push("WITHSCORES".into()),
+                _ => words.extend([
+                    "LIMIT".to_owned(),
+                    self.one(&NUMBERS[..8]).into(),
+                    self.one(&NUMBERS[..8]).into(),
+                ]),
+            }
+        }
+        words
+    }
+}

@@ -1,0 +1,52 @@
+//! Flights: one works, the others get its answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::super::{Process, World};
+
+/// A run. It ends when this is dropped.
+struct Run {
+    world: Arc<World>,
+    key: String,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.world.judges.ends(&self.key);
+    }
+}
+
+impl World {
+    /// Whether each run ends before its lead does, and each call is answered in time.
+    pub(super) fn runs_alone(&self) -> bool {
+        let shape = &self.shape;
+        shape.faults.is_empty() && shape.weather.often_late == 0 && shape.dropped == 0
+    }
+
+    pub(super) async fn fly(self: &Arc<Self>, process: &Process, key: &str) {
+        let (world, own) = (Arc::clone(self), key.to_owned());
+        let (number, works) = (self.network.draw(1_000_000), self.network.draw(self.shape.held + 1));
+        let work = move || async move {
+            let running = world.judges.begins(&own);
+            if running > 1 && world.runs_alone() {
+                world.judges.condemn(format!("{running} runs of the flight {own} at once"));
+            }
+            let answer = format!("{own}:{number}");
+            let run = Run { world, key: own };
+            sleep(Duration::from_millis(works)).await;
+            drop(run);
+            answer
+        };
+        // A leader works after it has waited for its turn.
+        let most = self.shape.max_wait + Duration::from_millis(self.shape.held) * 2;
+        let flown = self.call("run", most, process.primitives.flight.run(key, work)).await;
+        if let Some(Ok(answer)) = flown
+            && !answer.starts_with(&format!("{key}:"))
+        {
+            self.judges.condemn(format!("{key} got the answer {answer}"));
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What only layers have: limits that adapt to their service, and those that are learned from an upstream.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use http::Response;
+use tokio::time::{Instant, sleep};
+use tower::{Layer as _, ServiceExt as _, service_fn};
+use tower_distributed::response::UpstreamLimits;
+use tower_distributed::wait_group::{Adaptive, Classify, Signal};
+use tower_distributed::{ConcurrencyLimitLayer, Error, Quota, RateLimitLayer, Store, TokenBucket, WaitGroup};
+
+use super::super::World;
+use super::super::shape::Shape;
+use crate::server::lock;
+
+/// The limits of an adaptive layer.
+const LEAST: u32 = 1;
+const MOST: u32 = 8;
+/// A service gets slower with more than so many requests.
+const CAPACITY: u32 = 4;
+
+type Request = String;
+type Permits = ConcurrencyLimitLayer<
+    Request,
+    tower_distributed::lease::UntilResponse,
+    tower_distributed::AsError,
+    Adaptive<Signals>,
+>;
+type Learning = RateLimitLayer<Request, Response<()>>;
+
+/// An upstream with a window of a second, shared by all processes.
+#[derive(Default)]
+pub struct Upstream(Mutex<Option<(Instant, u32)>>);
+
+/// What an upstream admits in a window.
+const QUOTA: u32 = 10;
+const WINDOW: Duration = Duration::from_secs(1);
+
+impl Upstream {
+    fn answer(&self) -> Response<()> {
+        let now = Instant::now();
+        let mut window = lock(&self.0);
+        let (began, taken) = window.get_or_insert((now, 0));
+        if *began + WINDOW <= now {
+            (*began, *taken) = (now, 0);
+        }
+        *taken += 1;
+        let (left, is_refused) = (QUOTA.saturating_sub(*taken), *taken > QUOTA);
+        let resets = (*began + WINDOW - now).as_secs() + 1;
+        let mut response = Response::builder().status(if is_refused { 429 } else { 200 });
+        response = response.header("RateLimit-Policy", format!("\"u\";q={QUOTA};w=1"));
+        response = response.header("RateLimit", format!("\"u\";r={left};t={resets}"));
+        if is_refused {
+            response = response.header("Retry-After", resets.to_string());
+        }
+        // All parts are valid.
+        response.body(()).unwrap_or_default()
+    }
+}
+
+pub struct Layers {
+    adaptive: Permits,
+    learning: Learning,
+}
+
+/// What an answer of the service says: whether it is well.
+#[derive(Clone)]
+pub struct Signals;
+
+impl<E> Classify<bool, E> for Signals {
+    fn classify(&self, outcome: &Result<bool, E>) -> Signal {
+        match outcome {
+            Ok(true) => Signal::Success,
+            Ok(false) => Signal::Overload,
+            Err(_) => Signal::Ignore,
+        }
+    }
+}
+
+impl Layers {
+    pub fn new(shape: &Shape, store: &Store) -> Result<Self, Error> {
+        let permits = WaitGroup::builder(LEAST).ttl(shape.ttl).max_wait(shape.max_wait).build(store, "a")?;
+        let adaptive = if shape.setting(12, 2) == 0 { Adaptive::aimd() } else { Adaptive::gradient() };
+        let adaptive = adaptive.min(LEAST).max(MOST).classify(Signals);
+        let adaptive = ConcurrencyLimitLayer::new(permits, Request::clone).adaptive(adaptive)?;
+        let bucket = TokenBucket::new(store, "l", Quota::per_second(50))?;
+        let learning = RateLimitLayer::new(bucket, Request::clone);
+        let limits = UpstreamLimits::default();
+        let learning =
+            learning.learn(move |response: &Response<()>| limits.read(response.status(), response.headers()));
+        Ok(Self { adaptive, learning })
+    }
+}
+
+impl World {
+    pub(super) async fn adapt(self: &Arc<Self>, layers: &Layers, key: &str) {
+        let (world, name) = (Arc::clone(self), format!("a:{key}"));
+        let service = service_fn(move |_: Request| {
+            let (world, name) = (Arc::clone(&world), name.clone());
+            async move {
+                let running = world.judges.begins(&name);
+                if running > MOST && world.runs_alone() {
+                    world.judges.condemn(format!("{name}: {running} run, at most {MOST} may"));
+                }
+                let slow = u64::from(running.saturating_sub(CAPACITY));
+                sleep(Duration::from_millis(world.network.draw(20 + 50 * slow))).await;
+                world.judges.ends(&name);
+                Ok::<_, tower::BoxError>(running <= 2 * CAPACITY)
+            }
+        });
+        let service = layers.adaptive.layer(service);
+        let answer =
+            service.oneshot(key.to_owned()).map(|answer| Ok(answer.map_err(|error| error.to_string())));
+        let answer: BoxFuture<'static, Result<Result<bool, String>, Error>> = answer.boxed();
+        // Errors are those of the permits, which other callers judge.
+        drop(self.call("adaptive", self.shape.max_wait + Duration::from_secs(1), answer).await);
+    }
+
+    pub(super) async fn learn(self: &Arc<Self>, layers: &Layers, key: &str) {
+        let world = Arc::clone(self);
+        let service = service_fn(move |_: Request| {
+            let world = Arc::clone(&world);
+            async move {
+                world.pause(5).await;
+                Ok::<_, Infallible>(world.upstream.answer())
+            }
+        });
+        let service = layers.learning.layer(service);
+        let answer = async { Ok(service.oneshot(key.to_owned()).await) };
+        if let Some(Ok(Ok(response))) = self.call("learn", Duration::ZERO, answer).await
+            && response.status() == 429
+        {
+            self.judges.count("refused upstream");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Locks, permits and claims.
+
+use std::time::Duration;
+
+use tower_distributed::dedupe::Claimed;
+use tower_distributed::wait_group::Turn;
+use tower_distributed::{Dedupe, Error, LeaseHandle};
+
+use super::super::{Process, World};
+
+/// More than all who hold.
+const ALL: u32 = 1_000_000;
+
+impl World {
+    /// Notes that something is held, holds it, and notes its end.
+    async fn hold_as(
+        &self,
+        name: &str,
+        (handle, weight, is_exclusive): (LeaseHandle, u32, bool),
+        limit: u32,
+        since: u64,
+    ) {
+        let who = self.judges.acquired(name, (handle.clone(), weight, is_exclusive), limit, since);
+        self.network.trace.note(&format!("h{who} holds"), name.as_bytes());
+        self.hold(handle.lost()).await;
+        self.judges.released(name, who);
+        self.network.trace.note(&format!("h{who} ends"), name.as_bytes());
+    }
+
+    /// Ends what was held, by a call or by a drop.
+    async fn end_of<T>(
+        &self,
+        what: &'static str,
+        held: T,
+        release: impl AsyncFnOnce(T) -> Result<bool, Error>,
+    ) {
+        match self.network.happens(500) {
+            true => drop(held),
+            false => drop(self.call(what, Duration::ZERO, release(held)).await),
+        }
+    }
+
+    pub(super) async fn lock(&self, process: &Process, key: &str) {
+        let (mutex, since) = (&process.primitives.mutex, self.judges.losses());
+        let locked = match self.network.happens(100) {
+            true => self.call("try_lock", Duration::ZERO, mutex.try_lock(key)).await,
+            false => self.call("lock", self.shape.max_wait, mutex.lock(key)).await,
+        };
+        let Some(Ok(guard)) = locked else { return };
+        let name = format!("m:{key}");
+        if self.judges.losses() == since {
+            self.judges.fence(&name, guard.fence(), guard.is_held());
+        }
+        self.hold_as(&name, (guard.handle(), 1, true), 1, since).await;
+        self.end_of("unlock", guard, async |guard| guard.unlock().await).await;
+    }
+
+    pub(super) async fn lock_all(&self, process: &Process) {
+        let since = self.judges.losses();
+        let mut keys: Vec<_> = (0..self.shape.keys).map(|key| format!("k{key}")).collect();
+        // Two callers name the same keys in another order.
+        let turned = self.network.draw(self.shape.keys) as usize;
+        keys.rotate_left(turned);
+        keys.truncate(3);
+        let mutex = &process.primitives.mutex;
+        let Some(Ok(guards)) = self.call("lock_all", self.shape.max_wait, mutex.lock_all(keys.clone())).await
+        else {
+            return;
+        };
+        let held: Vec<_> = keys.iter().map(|key| format!("m:{key}")).zip(guards.iter()).collect();
+        let acquired = held.iter().map(|(name, guard)| {
+            if self.judges.losses() == since {
+                self.judges.fence(name, guard.fence(), guard.is_held());
+            }
+            let who = self.judges.acquired(name, (guard.handle(), 1, true), 1, since);
+            (name.clone(), who)
+        });
+        let acquired: Vec<_> = acquired.collect();
+        self.hold(guards.lost()).await;
+        acquired.iter().for_each(|(name, who)| self.judges.released(name, *who));
+        self.end_of("unlock all", guards, async |guards| guards.unlock().await).await;
+    }
+
+    pub(super) async fn permit(&self, process: &Process, key: &str) {
+        let (all, since) = (&process.primitives, self.judges.losses());
+        let mut turn = Turn::new();
+        if all.has_classes {
+            turn = turn.class(self.network.draw(3) as u8);
+        }
+        if all.is_fair {
+            turn = turn.flow(format!("flow{}", self.network.draw(3))).share(1 + self.network.draw(3) as u32);
+        }
+        let group = match all.permits.with_turn(turn) {
+            Ok(group) => group,
+            Err(error) => return self.judges.condemn(format!("with_turn: {error}")),
+        };
+        let limit = group.limit();
+        let weight = 1 + self.network.draw(u64::from(limit)) as u32;
+        let added = match self.network.happens(100) {
+            true => self.call("try_add", Duration::ZERO, group.try_add_n(key, weight)).await,
+            false => self.call("add", self.shape.max_wait, group.add_n(key, weight)).await,
+        };
+        let Some(Ok(permit)) = added else { return };
+        self.hold_as(&format!("g:{key}"), (permit.handle(), weight, false), limit, since).await;
+        self.end_of("done", permit, async |permit| permit.done().await).await;
+    }
+
+    pub(super) async fn read_or_write(&self, process: &Process, key: &str) {
+        let (lock, since) = (&process.primitives.lock, self.judges.losses());
+        let name = format!("rw:{key}");
+        if self.network.happens(600) {
+            let Some(Ok(guard)) = self.call("read", self.shape.max_wait, lock.read(key)).await else {
+                return;
+            };
+            self.hold_as(&name, (guard.handle(), 1, false), ALL, since).await;
+            return self.end_of("release a reader", guard, async |guard| guard.release().await).await;
+        }
+        let Some(Ok(guard)) = self.call("write", self.shape.max_wait, lock.write(key)).await else { return };
+        if self.judges.losses() == since {
+            self.judges.fence(&name, guard.fence(), guard.is_held());
+        }
+        self.hold_as(&name, (guard.handle(), 1, true), ALL, since).await;
+        self.end_of("release a writer", guard, async |guard| guard.release().await).await;
+    }
+
+    pub(super) async fn claim(&self, dedupe: &Dedupe, key: &str) {
+        let item = format!("{key}-{}", self.network.draw(20));
+        let name = format!("{}:{item}", dedupe.name());
+        let (was_handled, since) = (self.judges.is_handled(&name), self.judges.losses());
+        let claimed = match self.network.happens(500) {
+            true => self.call("try_claim", Duration::ZERO, dedupe.try_claim(&item)).await,
+            false => self.call("claim", self.shape.max_wait, dedupe.claim(&item, self.shape.max_wait)).await,
+        };
+        let claim = match claimed {
+            Some(Ok(Claimed::New(claim))) => claim,
+            _ => return,
+        };
+        if was_handled && self.judges.losses() == since {
+            self.judges.condemn(format!("{name} was handled, and is claimed again"));
+        }
+        self.hold_as(&name, (claim.handle(), 1, true), 1, since).await;
+        if self.network.happens(300) {
+            return self.end_of("give up a claim", claim, async |claim| claim.release().await).await;
+        }
+        let confirmed = self.call("confirm", Duration::ZERO, claim.confirm()).await;
+        if let Some(Ok(true)) = confirmed {
+            self.judges.handled(&name, since);
+        }
+    }
+}

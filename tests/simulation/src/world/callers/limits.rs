@@ -1,0 +1,106 @@
+//! Limits: one, two together, and holds.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tower_distributed::token_bucket::Decision;
+
+use super::super::{Process, World};
+
+impl World {
+    pub(super) async fn charge(&self, process: &Process, key: &str) {
+        let all = &process.primitives;
+        let terms = (f64::from(all.rate.burst), f64::from(all.rate.per_second));
+        let cost = 1 + self.network.draw(u64::from(all.rate.burst.min(3))) as u32;
+        let (name, began) = (format!("b:{key}"), Instant::now());
+        let since = self.judges.losses();
+        let waits = self.network.happens(200);
+        let decided = match waits {
+            true => self.call("wait", self.shape.max_wait, all.bucket.wait_n(key, cost)).await,
+            false => self.call("allow", Duration::ZERO, all.bucket.allow_n(key, cost)).await,
+        };
+        if self.judges.losses() != since {
+            return;
+        }
+        // A call that waits may go on only then.
+        let began = match &decided {
+            Some(Ok(decision)) => began + decision.delay(),
+            _ => began,
+        };
+        let outcome = match &decided {
+            Some(Ok(decision)) => Some(decision.is_admitted()),
+            // A wait that is refused for its length says nothing about the tokens.
+            Some(Err(error)) if error.is_refused() && !waits => Some(false),
+            _ => None,
+        };
+        self.judges.charged(&name, terms, began, f64::from(cost), outcome);
+        if let Some(Ok(decision)) = &decided {
+            self.count(decision);
+        }
+    }
+
+    fn count(&self, decision: &Decision) {
+        self.judges.count(if decision.is_admitted() { "admitted" } else { "refused" });
+    }
+
+    pub(super) async fn charge_two(&self, process: &Process, key: &str) {
+        let all = &process.primitives;
+        let (burst, per_second) = (f64::from(all.rate.burst), f64::from(all.rate.per_second));
+        // All share the second key.
+        let other = "k0";
+        let (began, since) = (Instant::now(), self.judges.losses());
+        let decided = self.call("allow two", Duration::ZERO, all.buckets.allow([key, other])).await;
+        if self.judges.losses() != since {
+            return;
+        }
+        let outcome = match &decided {
+            Some(Ok(decision)) => Some(decision.is_admitted()),
+            _ => None,
+        };
+        let refused_by = match &decided {
+            Some(Ok(decision)) => decision.refused_by().map(str::to_owned),
+            _ => None,
+        };
+        let second = (burst, f64::from(all.rate.per_second.div_ceil(2)));
+        for (name, key, terms) in [("b1", key, (burst, per_second)), ("b2", other, second)] {
+            // The limit that did not refuse was not charged.
+            if outcome == Some(false) && refused_by.as_deref() != Some(name) {
+                continue;
+            }
+            self.judges.charged(&format!("{name}:{key}"), terms, began, 1.0, outcome);
+        }
+    }
+
+    pub(super) async fn authorize(&self, process: &Process, key: &str) {
+        let all = &process.primitives;
+        let terms = (f64::from(all.rate.burst), f64::from(all.rate.per_second));
+        let tokens = 1 + self.network.draw(u64::from(all.rate.burst)) as u32;
+        let name = format!("h:{key}");
+        let since = self.judges.losses();
+        let authorized = self.call("authorize", Duration::ZERO, all.held.authorize(key, tokens)).await;
+        let Some(Ok(hold)) = authorized else { return };
+        let held = Duration::from_millis(self.network.draw(self.shape.held + 1));
+        tokio::select! {
+            biased;
+            () = hold.lost() => self.judges.count("lost holds"),
+            () = sleep(held) => {}
+        }
+        let used = self.network.draw(u64::from(tokens) + 1) as u32;
+        let (began, was_held) = (Instant::now(), hold.is_held());
+        match self.network.draw(4) {
+            0 => drop(self.call("release a hold", Duration::ZERO, hold.release()).await),
+            1 => drop(hold),
+            _ => {
+                let captured = self.call("capture", Duration::ZERO, hold.capture(used)).await;
+                let Some(Ok(captured)) = captured else { return };
+                if captured.charged > used {
+                    self.judges.condemn(format!("{name}: {} captured instead of {used}", captured.charged));
+                }
+                // What is captured late is charged as a debt.
+                if was_held && captured.excess == 0 && self.judges.losses() == since {
+                    self.judges.charged(&name, terms, began, f64::from(captured.charged), Some(true));
+                }
+            }
+        }
+    }
+}

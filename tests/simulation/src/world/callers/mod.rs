@@ -1,0 +1,247 @@
+//! What callers do: they call one of the primitives of their process, hold what they get, and pause.
+
+mod flights;
+pub mod layers;
+mod leases;
+mod limits;
+mod settings;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tower_distributed::dedupe::FilterFull;
+use tower_distributed::single_flight::Postcard;
+use tower_distributed::{
+    BloomFilter, Dedupe, Error, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, TokenBuckets,
+    WaitGroup,
+};
+
+use self::layers::Layers;
+use self::settings::Settings;
+use super::shape::{Kind, Shape};
+use super::{Process, World};
+
+/// What a call may take beyond the time that it waits for its turn: some calls of the store, with what connects and retries.
+const MOST: Duration = Duration::from_secs(6);
+
+/// Long enough for all of a world.
+const FOR_EVER: Duration = Duration::from_secs(3600);
+
+/// A limit of tokens.
+#[derive(Clone, Copy)]
+pub struct Rate {
+    pub burst: u32,
+    pub per_second: u32,
+}
+
+/// The primitives of a process. Those of all processes have the same settings.
+pub struct Primitives {
+    rate: Rate,
+    bucket: TokenBucket,
+    /// Two limits that are charged together; the second has the burst of `rate` and half of its speed.
+    buckets: TokenBuckets<2>,
+    held: TokenBucket,
+    mutex: Mutex,
+    permits: WaitGroup,
+    has_classes: bool,
+    is_fair: bool,
+    lock: RwLock,
+    flight: SingleFlight<String>,
+    claims: Dedupe,
+    filter_claims: Dedupe,
+    layers: Layers,
+    settings: Settings,
+}
+
+impl Primitives {
+    pub fn new(shape: &Shape, store: &Store) -> Result<Self, Error> {
+        let Shape { ttl, max_wait, .. } = *shape;
+        let rate = Rate {
+            burst: 1 + shape.setting(1, 8) as u32,
+            per_second: [1, 5, 20, 200][shape.setting(2, 4) as usize],
+        };
+        let quota =
+            |name: &'static str, per_second| Quota::per_second(per_second).burst(rate.burst).named(name);
+        let bucket = TokenBucket::new(store, "b", quota("b", rate.per_second))?.with_max_wait(max_wait);
+        let two = [("b1", rate.per_second), ("b2", rate.per_second.div_ceil(2))];
+        let [first, second] =
+            two.map(|(name, per_second)| TokenBucket::new(store, name, quota(name, per_second)));
+        let held = TokenBucket::new(store, "h", quota("h", rate.per_second))?.with_hold_ttl(ttl)?;
+        let mut mutex = Mutex::builder().ttl(ttl).max_wait(max_wait);
+        if shape.setting(3, 2) == 0 {
+            mutex = mutex.strict_fifo();
+        }
+        let (has_classes, is_fair) = (shape.setting(4, 3) == 0, shape.setting(5, 3) == 0);
+        let mut permits = WaitGroup::builder(1 + shape.setting(6, 5) as u32).ttl(ttl).max_wait(max_wait);
+        if has_classes {
+            permits = permits.priorities(3);
+        }
+        if is_fair {
+            permits = permits.fair();
+        }
+        if !is_fair && shape.setting(7, 3) == 0 {
+            permits = permits.newest_first_after(Duration::from_millis(200));
+        }
+        let mut lock = RwLock::builder().ttl(ttl).max_wait(max_wait);
+        if shape.setting(8, 2) == 0 {
+            lock = lock.prefer_readers();
+        }
+        let mut flight = SingleFlight::builder(Postcard).max_wait(max_wait).lease_ttl(ttl);
+        flight = flight.ttl(Duration::from_millis([1, 100, 1000][shape.setting(9, 3) as usize]));
+        if shape.setting(10, 2) == 0 {
+            flight = flight.stale_while_revalidate(Duration::from_millis(500));
+        }
+        if shape.setting(11, 2) == 0 {
+            flight = flight.local_cache(1 << 20);
+        }
+        let claims = Dedupe::exact(store, "d").remember_for(FOR_EVER).ttl(ttl).build()?;
+        let filter = BloomFilter::builder().capacity(10_000).false_positive_rate(1e-9).build(store, "f")?;
+        let filter_claims = Dedupe::builder()
+            .ttl(ttl)
+            .remember_forever()
+            .on_filter_full(FilterFull::FailClosed)
+            .build(&filter)?;
+        Ok(Self {
+            rate,
+            bucket,
+            buckets: TokenBuckets::new([first?, second?])?,
+            held,
+            mutex: mutex.build(store, "m")?,
+            permits: permits.build(store, "g")?,
+            has_classes,
+            is_fair,
+            lock: lock.build(store, "rw")?,
+            flight: flight.build(store, "f")?,
+            claims,
+            filter_claims,
+            layers: Layers::new(shape, store)?,
+            settings: Settings::new(shape, store)?,
+        })
+    }
+}
+
+/// Drops a future at one of its polls.
+async fn dropped_at<T>(poll: u64, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut polls) = (pin!(future), 0);
+    std::future::poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending if polls >= poll => Poll::Ready(None),
+        Poll::Pending => {
+            polls += 1;
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+impl World {
+    pub(super) async fn call_again_and_again(self: &Arc<Self>, process: &Process) {
+        while !self.is_over() {
+            let Some(kind) = self.network.one(&self.shape.kinds).copied() else { return };
+            let key = self.shape.key(&self.network);
+            self.call_one(process, kind, &key).await;
+            self.pause(self.shape.idle).await;
+        }
+    }
+
+    async fn call_one(self: &Arc<Self>, process: &Process, kind: Kind, key: &str) {
+        match kind {
+            Kind::Bucket => self.charge(process, key).await,
+            Kind::Buckets => self.charge_two(process, key).await,
+            Kind::Hold => self.authorize(process, key).await,
+            Kind::Mutex => self.lock(process, key).await,
+            Kind::Mutexes => self.lock_all(process).await,
+            Kind::Permit => self.permit(process, key).await,
+            Kind::RwLock => self.read_or_write(process, key).await,
+            Kind::Flight => self.fly(process, key).await,
+            Kind::Claim => self.claim(&process.primitives.claims, key).await,
+            Kind::FilterClaim => self.claim(&process.primitives.filter_claims, key).await,
+            Kind::Adaptive => self.adapt(&process.primitives.layers, key).await,
+            Kind::Learned => self.learn(&process.primitives.layers, key).await,
+            Kind::FleetQuotas => self.fleet_quotas(&process.primitives.settings, key).await,
+            Kind::FleetLimit => self.fleet_limit(&process.primitives.settings, key).await,
+            Kind::Calendar => self.calendar(&process.primitives.settings, key).await,
+        }
+    }
+
+    /// Awaits a call, which may be dropped before it ends: then `None`. Judges how long it took, and its error.
+    async fn call<T>(
+        &self,
+        what: &'static str,
+        waits: Duration,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Option<Result<T, Error>> {
+        let began = Instant::now();
+        let outcome = match self.network.happens(self.shape.dropped) {
+            false => Some(call.await),
+            true => dropped_at(self.network.draw(6), call).await,
+        };
+        self.judges.in_time(what, began, waits + MOST);
+        let told = match &outcome {
+            None => "dropped".into(),
+            Some(Ok(_)) => {
+                self.judges.count(what);
+                "done".into()
+            }
+            Some(Err(error)) => {
+                self.judges.count("errors");
+                self.judges.failed(what, error);
+                error.to_string()
+            }
+        };
+        self.network.trace.note(what, told.as_bytes());
+        outcome
+    }
+
+    /// Holds something for a while, unless it is lost before.
+    async fn hold(&self, lost: impl Future<Output = ()>) {
+        let held = match self.network.happens(20) {
+            true => self.shape.ttl.as_millis() as u64 * 2,
+            false => self.shape.held,
+        };
+        let held = Duration::from_millis(self.network.draw(held.min(6000) + 1));
+        tokio::select! {
+            biased;
+            () = lost => self.judges.count("lost"),
+            () = sleep(held) => {}
+        }
+    }
+
+    /// Once nothing is wrong any more, each primitive serves.
+    pub(super) async fn all_works(&self, process: &Process) {
+        for kind in &self.shape.kinds {
+            let what = format!("process {}, {kind:?}", process.number);
+            let works = self.works(&process.primitives, *kind);
+            match tokio::time::timeout(Duration::from_secs(60), works).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => self.judges.condemn(format!("{what}, once nothing is wrong: {error}")),
+                Err(_) => self.judges.condemn(format!("{what}: no answer within a minute")),
+            }
+        }
+    }
+
+    async fn works(&self, all: &Primitives, kind: Kind) -> Result<(), Error> {
+        match kind {
+            Kind::Bucket => all.bucket.allow("k0").await.map(drop),
+            Kind::Buckets => all.buckets.allow(["k0", "k0"]).await.map(drop),
+            Kind::Hold => all.held.peek("k0").await.map(drop),
+            Kind::Mutex | Kind::Mutexes => all.mutex.lock("k0").await?.unlock().await.map(drop),
+            Kind::Permit => all.permits.add("k0").await?.done().await.map(drop),
+            Kind::RwLock => {
+                all.lock.read("k0").await?.release().await?;
+                all.lock.write("k0").await?.release().await.map(drop)
+            }
+            Kind::Flight => all.flight.run("end", || async { "end".to_owned() }).await.map(drop),
+            Kind::Claim => all.claims.try_claim("end").await.map(drop),
+            Kind::FilterClaim => all.filter_claims.try_claim("end").await.map(drop),
+            Kind::FleetQuotas | Kind::FleetLimit => {
+                self.settings_agree(&all.settings);
+                Ok(())
+            }
+            Kind::Adaptive | Kind::Learned | Kind::Calendar => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Quotas and limits that are changed for the whole fleet, and quotas of a calendar.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tower_distributed::fleet::FleetSetting;
+use tower_distributed::wait_group::FleetLimit;
+use tower_distributed::{Error, FleetQuotas, Quota, Quotas, Store, TokenBucket, WaitGroup};
+
+use super::super::World;
+use super::super::shape::Shape;
+use crate::network::micros;
+
+/// The quotas that are set: any of them is at most the last one.
+const RATES: [(u32, u32); 3] = [(2, 2), (5, 5), (10, 10)];
+/// The limits that are set.
+const LIMITS: [u32; 3] = [1, 2, 4];
+/// What a calendar day has.
+const OF_A_DAY: u32 = 20;
+const DAY: i64 = 86_400_000_000;
+
+pub struct Settings {
+    quotas: FleetQuotas,
+    bucket: TokenBucket,
+    limit: FleetLimit,
+    permits: WaitGroup,
+    calendar: TokenBucket,
+}
+
+fn quota((burst, per_second): (u32, u32)) -> Quota {
+    Quota::per_second(per_second).burst(burst).named("q")
+}
+
+impl Settings {
+    pub fn new(shape: &Shape, store: &Store) -> Result<Self, Error> {
+        Ok(Self {
+            quotas: FleetQuotas::new(store, "q", quota(RATES[0]))?,
+            bucket: TokenBucket::new(store, "q", quota(RATES[0]))?,
+            limit: FleetLimit::new(store, "fg", LIMITS[0])?,
+            permits: WaitGroup::builder(LIMITS[0])
+                .ttl(shape.ttl)
+                .max_wait(shape.max_wait)
+                .build(store, "fg")?,
+            calendar: TokenBucket::new(store, "day", Quota::per_calendar_day(OF_A_DAY))?,
+        })
+    }
+}
+
+impl World {
+    /// Sets a value for the fleet once in a while. A version of somebody else in between is a conflict.
+    async fn change<T, V>(&self, setting: &FleetSetting<T>, value: V) -> bool
+    where
+        T: tower_distributed::fleet::SettingValue,
+        V: TryInto<T>,
+        Error: From<V::Error>,
+    {
+        let set = self.call("set", Duration::ZERO, setting.set(value, "a world")).await;
+        matches!(set, Some(Ok(_)))
+    }
+
+    pub(super) async fn fleet_quotas(&self, settings: &Settings, key: &str) {
+        let (quotas, most) = (&settings.quotas, RATES[2]);
+        if self.network.happens(50) {
+            let rate = RATES[self.network.draw(3) as usize];
+            self.change(quotas, quota(rate)).await;
+        }
+        let (began, since) = (Instant::now(), self.judges.losses());
+        let current: Quotas = quotas.current();
+        let bucket = settings.bucket.with_quotas(&current);
+        let decided = self.call("fleet quota", Duration::ZERO, bucket.allow(key)).await;
+        let admitted = matches!(&decided, Some(Ok(decision)) if decision.is_admitted());
+        if admitted && self.judges.losses() == since {
+            let terms = (f64::from(most.0), f64::from(most.1));
+            self.judges.charged(&format!("q:{key}"), terms, began, 1.0, Some(true));
+        }
+    }
+
+    pub(super) async fn fleet_limit(&self, settings: &Settings, key: &str) {
+        if self.network.happens(50) {
+            self.change(&settings.limit, LIMITS[self.network.draw(3) as usize]).await;
+        }
+        let since = self.judges.losses();
+        let Some(Ok(permit)) = self.call("fleet limit", self.shape.max_wait, settings.permits.add(key)).await
+        else {
+            return;
+        };
+        let name = format!("fg:{key}");
+        let who = self.judges.acquired(&name, (permit.handle(), 1, false), LIMITS[2], since);
+        self.hold(permit.lost()).await;
+        self.judges.released(&name, who);
+        drop(permit);
+    }
+
+    /// Once nothing is wrong, all processes have the same versions.
+    pub(super) fn settings_agree(&self, settings: &Settings) {
+        self.judges.agrees("the version of the quotas", settings.quotas.version());
+        self.judges.agrees("the version of the limit", settings.limit.version());
+    }
+
+    pub(super) async fn calendar(&self, settings: &Settings, key: &str) {
+        let (day, since) = (micros() / DAY, self.judges.losses());
+        let decided = self.call("calendar", Duration::ZERO, settings.calendar.allow(key)).await;
+        let admitted = matches!(&decided, Some(Ok(decision)) if decision.is_admitted());
+        if admitted && self.judges.losses() == since && micros() / DAY == day {
+            self.judges.spent(&format!("day:{key}"), day, OF_A_DAY);
+        }
+    }
+}

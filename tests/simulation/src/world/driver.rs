@@ -1,0 +1,132 @@
+//! The life of a world: its processes, their callers, and what goes wrong meanwhile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use super::shape::{Fault, Servers};
+use super::{Process, World};
+
+/// A process, and the tasks of its callers.
+struct Running {
+    process: Arc<Process>,
+    callers: Vec<JoinHandle<()>>,
+}
+
+impl World {
+    /// Lives until its time is over and all has ended.
+    pub(super) async fn live(self: Arc<Self>) {
+        let mut running: Vec<_> = (0..self.shape.processes).filter_map(|number| self.start(number)).collect();
+        let mut number = self.shape.processes;
+        while !self.is_over() {
+            self.pause(self.shape.calm).await;
+            let fault = self.network.one(&self.shape.faults).copied();
+            match fault {
+                None => sleep(self.ends.saturating_duration_since(Instant::now())).await,
+                Some(Fault::Kill) => {
+                    let at = self.network.draw(running.len() as u64) as usize;
+                    // At most one in a while: a fleet that is killed faster serves nobody.
+                    if self.network.happens(300) && at < running.len() {
+                        self.kill(running.swap_remove(at));
+                        running.extend(self.start(number));
+                        number += 1;
+                    }
+                }
+                Some(fault) => self.strike(fault),
+            }
+        }
+        for one in &mut running {
+            for caller in one.callers.drain(..) {
+                if let Err(error) = caller.await {
+                    self.judges.condemn(format!("a caller panicked: {error}"));
+                }
+            }
+        }
+        let processes = running.into_iter().map(|one| one.process).collect();
+        self.end(processes).await;
+    }
+
+    fn start(self: &Arc<Self>, number: usize) -> Option<Running> {
+        let process = Arc::new(self.process(number)?);
+        let callers = (0..self.shape.callers).map(|_| {
+            let (world, process) = (Arc::clone(self), Arc::clone(&process));
+            let runtime = process.runtime.clone();
+            runtime.spawn(async move { world.call_again_and_again(&process).await })
+        });
+        Some(Running { callers: callers.collect(), process })
+    }
+
+    /// Kills a process: its callers end at once, and nothing that its tasks still do reaches a server.
+    fn kill(&self, running: Running) {
+        self.judges.count("killed");
+        self.network.kill(running.process.number);
+        running.callers.iter().for_each(JoinHandle::abort);
+    }
+
+    async fn fail_over(self: Arc<Self>) {
+        let (judges, is_safe) = (&self.judges, self.shape.waits_for_replica());
+        match is_safe {
+            true => judges.forget_charges(),
+            false => judges.is_uncertain(),
+        }
+        Arc::clone(&self.network).fail_over(self.servers.clone()).await;
+        // By then each client has heard of the new master.
+        sleep(Duration::from_secs(3)).await;
+        match is_safe {
+            true => judges.forget_charges(),
+            false => judges.is_certain(),
+        }
+    }
+
+    fn strike(self: &Arc<Self>, fault: Fault) {
+        let network = Arc::clone(&self.network);
+        let Some(address) = network.one(&self.servers).cloned() else { return };
+        let span = |most: u64| Duration::from_millis(network.draw(most));
+        match fault {
+            Fault::Cut => network.cut_one(),
+            Fault::Stall => network.stall_one(span(3000)),
+            Fault::Restart | Fault::RestartEmpty => {
+                let keeps_keys = fault == Fault::Restart;
+                if !keeps_keys {
+                    self.judges.forget();
+                }
+                let (away, loads) = (span(1500), span(500));
+                tokio::spawn(Arc::clone(&network).restart(address, keeps_keys, away, loads));
+            }
+            Fault::Stop => network.stop(&address, span(2500)),
+            Fault::Flush => network.flush_scripts(&address),
+            Fault::Full => {
+                let span = span(4000);
+                tokio::spawn(Arc::clone(&network).fill(address, span));
+            }
+            Fault::Deny => {
+                let denied = network.one(&["EVALSHA", "EVAL", "SUBSCRIBE", "PING"]).copied();
+                let span = span(1500);
+                tokio::spawn(Arc::clone(&network).deny(address, denied.unwrap_or("PING"), span));
+            }
+            Fault::Clock => {
+                self.judges.forget();
+                let by = network.draw(20_000_000) as i64 - 10_000_000;
+                // Servers agree on the time, or a lease would change its end with its server.
+                self.servers.iter().for_each(|address| network.set_clock(address, by));
+            }
+            Fault::Move => match (self.shape.servers, &self.topology) {
+                (Servers::Sentinel, _) => drop(tokio::spawn(Arc::clone(self).fail_over())),
+                (_, Some(topology)) => drop(tokio::spawn(network.move_slot(Arc::clone(topology)))),
+                _ => return,
+            },
+            Fault::Freeze => {
+                let processes = self.runtimes.processes();
+                let Some(process) = network.one(&processes).copied() else { return };
+                let span = span(4000);
+                network.trace.note(&format!("p{process} stands still"), format!("{span:?}").as_bytes());
+                self.runtimes.stop(process, span);
+            }
+            // Only `live` knows the processes.
+            Fault::Kill => {}
+        }
+        self.judges.count("faults");
+    }
+}

@@ -1,0 +1,68 @@
+//! The end of a world: it is quiet while nobody calls, all works once nothing is wrong, and nothing is left.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::judges::names;
+use super::{Process, World};
+use crate::server::lock;
+
+/// After this, all faults have ended, and everybody has heard of it.
+const RECOVERED: Duration = Duration::from_secs(15);
+/// For how long requests are counted while nobody calls.
+const IDLE: Duration = Duration::from_secs(20);
+/// What a process may send in a second while nobody calls and nothing is held.
+const MOST_A_SECOND: f64 = 1.0;
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+impl World {
+    pub(super) async fn end(self: &Arc<Self>, processes: Vec<Arc<Process>>) {
+        sleep(RECOVERED).await;
+        let before: Vec<_> = processes.iter().map(|process| self.network.requests(process.number)).collect();
+        sleep(IDLE).await;
+        for (process, before) in processes.iter().zip(before) {
+            let sent = self.network.requests(process.number) - before;
+            if sent as f64 > MOST_A_SECOND * IDLE.as_secs_f64() {
+                let number = process.number;
+                self.judges.condemn(format!("process {number} sent {sent} requests in {IDLE:?} of idleness"));
+            }
+        }
+        for process in processes {
+            let (world, runtime) = (Arc::clone(self), process.runtime.clone());
+            let ended = runtime.spawn(async move {
+                world.all_works(&process).await;
+                if let Err(error) = process.store.shutdown(SHUTDOWN).await {
+                    world.judges.condemn(format!("process {}: {error}", process.number));
+                }
+            });
+            if let Err(error) = ended.await {
+                self.judges.condemn(format!("a process panicked at its end: {error}"));
+            }
+        }
+        sleep(Duration::from_secs(5)).await;
+        self.nothing_is_left();
+    }
+
+    fn nothing_is_left(&self) {
+        // The connections of a process that was killed may be open as long as the machine knows nothing of it.
+        let is_killed = self.judges.counts().contains_key("killed");
+        let connections = self.network.connections();
+        if connections > 0 && !is_killed {
+            self.judges.condemn(format!("{connections} connections are open after the shutdown"));
+        }
+        for address in &self.servers {
+            let stays = self.network.with_server(address, |server| {
+                let database = lock(&server.database);
+                let stays = database.entries.iter().filter(|(_, entry)| entry.until.is_none());
+                stays.map(|(key, _)| key.escape_ascii().to_string()).collect::<BTreeSet<_>>()
+            });
+            let stays = stays.unwrap_or_default();
+            if !stays.is_empty() {
+                self.judges.condemn(format!("keys without an end: {}", names(&stays)));
+            }
+        }
+    }
+}

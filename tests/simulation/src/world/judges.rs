@@ -1,0 +1,291 @@
+//! What must be true of a world.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tower_distributed::{Error, LeaseHandle};
+
+use crate::os;
+use crate::server::lock;
+
+/// The clocks of processes with runtimes of their own differ by a turn.
+const SKEW: Duration = Duration::from_millis(2);
+
+/// One that holds something.
+struct Holder {
+    handle: LeaseHandle,
+    weight: u32,
+    is_exclusive: bool,
+    /// How often the servers had forgotten when it was granted.
+    losses: u64,
+    who: u64,
+}
+
+/// A limit, and what was charged.
+struct Budget {
+    burst: f64,
+    per_second: f64,
+    /// The starts of the calls that were admitted, and what they were charged.
+    charged: Vec<(Instant, f64)>,
+    /// What may have been charged in all: also by calls whose outcome is not known.
+    at_most: f64,
+}
+
+#[derive(Default)]
+struct State {
+    broken: Vec<String>,
+    holders: BTreeMap<String, Vec<Holder>>,
+    fences: BTreeMap<String, (u64, u64)>,
+    budgets: BTreeMap<String, Budget>,
+    handled: BTreeMap<String, u64>,
+    running: BTreeMap<String, u32>,
+    /// What was taken in a window of a calendar.
+    spent: BTreeMap<(String, i64), u32>,
+    /// What all processes have to agree on.
+    agreed: BTreeMap<&'static str, u64>,
+    losses: u64,
+    uncertain: u32,
+    next: u64,
+    counts: BTreeMap<&'static str, u64>,
+}
+
+#[derive(Default)]
+pub struct Judges(Mutex<State>);
+
+impl Judges {
+    pub fn broken(&self) -> Vec<String> {
+        lock(&self.0).broken.clone()
+    }
+
+    /// How often what has happened.
+    pub fn counts(&self) -> BTreeMap<&'static str, u64> {
+        lock(&self.0).counts.clone()
+    }
+
+    pub fn count(&self, what: &'static str) {
+        *lock(&self.0).counts.entry(what).or_default() += 1;
+    }
+
+    pub fn condemn(&self, what: impl Into<String>) {
+        let at = os::elapsed().as_secs_f64() * 1e3;
+        let mut state = lock(&self.0);
+        if state.broken.len() < 20 {
+            state.broken.push(format!("{at:.3} ms: {}", what.into()));
+        }
+    }
+
+    /// The servers have forgotten something.
+    pub fn forget(&self) {
+        let mut state = lock(&self.0);
+        state.losses += 1;
+        state.budgets.clear();
+        state.handled.clear();
+        state.spent.clear();
+    }
+
+    /// The servers have forgotten what no replica had: charges, but no lease that a replica has confirmed.
+    pub fn forget_charges(&self) {
+        let mut state = lock(&self.0);
+        state.budgets.clear();
+        state.spent.clear();
+    }
+
+    /// From now on, and until [`is_certain`](Self::is_certain), two servers may serve.
+    pub fn is_uncertain(&self) {
+        self.forget();
+        lock(&self.0).uncertain += 1;
+    }
+
+    pub fn is_certain(&self) {
+        self.forget();
+        lock(&self.0).uncertain -= 1;
+    }
+
+    /// How often the servers have forgotten something. Nothing is certain between two calls while two servers serve.
+    pub fn losses(&self) -> u64 {
+        let mut state = lock(&self.0);
+        if state.uncertain > 0 {
+            state.losses += 1;
+        }
+        state.losses
+    }
+
+    /// A call took longer than it may.
+    pub fn in_time(&self, what: &str, began: Instant, most: Duration) {
+        let took = began.elapsed();
+        if took > most {
+            self.condemn(format!("{what} took {took:?}, at most {most:?}"));
+        }
+    }
+
+    /// One more holds something of which there is `limit`. Returns its number. `since`: the losses before it was asked for.
+    pub fn acquired(
+        &self,
+        key: &str,
+        (handle, weight, is_exclusive): (LeaseHandle, u32, bool),
+        limit: u32,
+        since: u64,
+    ) -> u64 {
+        let mut state = lock(&self.0);
+        let State { holders, next, losses, .. } = &mut *state;
+        let (who, losses) = (*next, *losses);
+        *next += 1;
+        let all = holders.entry(key.into()).or_default();
+        let is_certain = |handle: &LeaseHandle| handle.is_held() && handle.time_left() > SKEW;
+        let is_held = is_certain(&handle) && since == losses;
+        all.push(Holder { handle, weight, is_exclusive, losses: since, who });
+        let held: Vec<_> = all.iter().filter(|one| is_certain(&one.handle) && one.losses == losses).collect();
+        let sum: u32 = held.iter().map(|one| one.weight).sum();
+        let is_shared = held.len() > 1 && held.iter().any(|one| one.is_exclusive);
+        if is_held && (sum > limit || is_shared) {
+            let who: Vec<_> = held.iter().map(|one| (one.who, one.weight, one.is_exclusive)).collect();
+            drop(state);
+            self.condemn(format!("{key}: {sum} of {limit} are held, by {who:?}"));
+        }
+        who
+    }
+
+    pub fn released(&self, key: &str, who: u64) {
+        if let Some(all) = lock(&self.0).holders.get_mut(key) {
+            all.retain(|one| one.who != who);
+        }
+    }
+
+    /// Fences rise, as long as nothing was forgotten.
+    pub fn fence(&self, key: &str, fence: u64, is_held: bool) {
+        let mut state = lock(&self.0);
+        let losses = state.losses;
+        let last = state.fences.entry(key.into()).or_insert((0, losses));
+        if last.1 != losses {
+            *last = (0, losses);
+        }
+        let before = last.0;
+        last.0 = last.0.max(fence);
+        if is_held && fence <= before {
+            drop(state);
+            self.condemn(format!("{key}: the fence {fence} comes after {before}"));
+        }
+    }
+
+    /// A call of a limit was answered. `None`: whether it was charged is not known.
+    pub fn charged(
+        &self,
+        key: &str,
+        (burst, per_second): (f64, f64),
+        began: Instant,
+        cost: f64,
+        outcome: Option<bool>,
+    ) {
+        let mut state = lock(&self.0);
+        let fresh = || Budget { burst, per_second, charged: vec![], at_most: 0.0 };
+        let budget = state.budgets.entry(key.into()).or_insert_with(fresh);
+        let problem = match outcome {
+            None => {
+                budget.at_most += cost;
+                None
+            }
+            Some(true) => {
+                budget.at_most += cost;
+                budget.charged.push((began, cost));
+                budget.exceeded()
+            }
+            Some(false) if budget.at_most + cost <= budget.burst => {
+                let at_most = budget.at_most;
+                Some(format!("{cost} refused, although at most {at_most} of {burst} were taken"))
+            }
+            Some(false) => None,
+        };
+        drop(state);
+        if let Some(problem) = problem {
+            self.condemn(format!("{key}: {problem}"));
+        }
+    }
+
+    /// A token of a window of a calendar was taken.
+    pub fn spent(&self, key: &str, window: i64, limit: u32) {
+        let mut state = lock(&self.0);
+        let spent = state.spent.entry((key.into(), window)).or_default();
+        *spent += 1;
+        if *spent > limit {
+            let spent = *spent;
+            drop(state);
+            self.condemn(format!("{key}: {spent} of {limit} in one window"));
+        }
+    }
+
+    /// A process tells what all have to tell.
+    pub fn agrees(&self, what: &'static str, value: u64) {
+        let mut state = lock(&self.0);
+        // A process may know what the servers have forgotten.
+        if state.losses > 0 {
+            return;
+        }
+        let first = *state.agreed.entry(what).or_insert(value);
+        drop(state);
+        if first != value {
+            self.condemn(format!("{what}: {first} in one process, {value} in another"));
+        }
+    }
+
+    /// An item was handled for good.
+    pub fn handled(&self, key: &str, since: u64) {
+        let mut state = lock(&self.0);
+        if state.losses == since {
+            state.handled.insert(key.into(), since);
+        }
+    }
+
+    /// An item is to be handled, by a call that began after `handled` was read.
+    pub fn is_handled(&self, key: &str) -> bool {
+        lock(&self.0).handled.contains_key(key)
+    }
+
+    /// The work of a flight begins; returns how many run.
+    pub fn begins(&self, key: &str) -> u32 {
+        let mut state = lock(&self.0);
+        let running = state.running.entry(key.into()).or_default();
+        *running += 1;
+        *running
+    }
+
+    pub fn ends(&self, key: &str) {
+        if let Some(running) = lock(&self.0).running.get_mut(key) {
+            *running -= 1;
+        }
+    }
+
+    /// An error of a call: an outage is never a refusal, and no call fails without a reason.
+    pub fn failed(&self, what: &str, error: &Error) {
+        let kinds = [error.is_refused(), error.is_unavailable(), error.is_lost(), error.is_overloaded()];
+        if kinds.iter().filter(|is_one| **is_one).count() > 1 {
+            self.condemn(format!("{what}: several kinds at once: {error}"));
+        }
+        if error.is_invalid() || error.is_wrong_type() {
+            self.condemn(format!("{what}: {error}"));
+        }
+    }
+}
+
+impl Budget {
+    /// Whether more was charged in any span than its length allows.
+    fn exceeded(&mut self) -> Option<String> {
+        let now = Instant::now();
+        self.charged.sort_unstable_by_key(|(began, _)| *began);
+        let keep = self.charged.len().saturating_sub(500);
+        self.charged.drain(..keep);
+        let mut sum = 0.0;
+        self.charged.iter().rev().find_map(|(began, cost)| {
+            sum += cost;
+            let most = self.burst + self.per_second * (now - *began).as_secs_f64();
+            // The server counts in whole µs.
+            (sum > most + 0.001).then(|| format!("{sum} charged since {began:?}, at most {most}"))
+        })
+    }
+}
+
+/// The names of what is left where nothing should be.
+pub fn names(all: &BTreeSet<String>) -> String {
+    all.iter().take(5).cloned().collect::<Vec<_>>().join(", ")
+}

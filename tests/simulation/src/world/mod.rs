@@ -1,0 +1,259 @@
+//! A world: servers, processes with stores and callers, faults, and judges, all from one seed.
+
+mod callers;
+mod driver;
+mod end;
+pub mod judges;
+mod runtimes;
+pub mod shape;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle, RngSeed};
+use tokio::time::{Instant, sleep};
+use tower_distributed::Store;
+
+use self::callers::Primitives;
+use self::callers::layers::Upstream;
+use self::judges::Judges;
+use self::runtimes::{Runtimes, TURN};
+use self::shape::{Fault, Servers, Shape};
+use crate::network::{Dialer, Kind, Network};
+use crate::os;
+use crate::server::Server;
+use crate::server::cluster::Topology;
+use crate::server::sentinel::Sentinel;
+use crate::truth::Request;
+
+/// What a world was like.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub seed: u64,
+    /// A digest of all that has happened, and how much that was.
+    pub digest: u64,
+    pub events: u64,
+    pub broken: Vec<String>,
+    /// How often what has happened.
+    pub counts: BTreeMap<&'static str, u64>,
+    /// How often each command has run.
+    pub commands: BTreeMap<&'static str, u64>,
+    /// The requests at the server, if they were to be kept.
+    pub requests: Vec<Request>,
+}
+
+/// A process of the fleet.
+pub struct Process {
+    pub number: usize,
+    /// Where its tasks run.
+    pub runtime: Handle,
+    pub store: Store,
+    pub primitives: Primitives,
+}
+
+pub struct World {
+    pub shape: Shape,
+    pub network: Arc<Network>,
+    pub judges: Judges,
+    /// The addresses of the servers.
+    pub servers: Vec<String>,
+    /// The slots of a Cluster.
+    pub topology: Option<Arc<Mutex<Topology>>>,
+    upstream: Upstream,
+    runtimes: Runtimes,
+    /// When the callers stop to begin new calls.
+    pub ends: Instant,
+}
+
+/// How a world is played.
+#[derive(Clone, Copy, Debug)]
+pub struct Play {
+    /// For how many virtual seconds callers begin calls.
+    pub seconds: u64,
+    /// Whether all that happens is printed.
+    pub is_printed: bool,
+    /// Whether the requests at the server are kept, for [`truth`](crate::truth).
+    pub is_recorded: bool,
+}
+
+impl Play {
+    pub fn of(seconds: u64) -> Self {
+        Self { seconds, is_printed: false, is_recorded: false }
+    }
+}
+
+/// The requests of a world at its server.
+pub fn recorded(seed: u64) -> Vec<Request> {
+    play(seed, Play { is_recorded: true, ..Play::of(10) }).requests
+}
+
+/// Plays a world on a thread of its own.
+pub fn play(seed: u64, how: Play) -> Outcome {
+    let world = std::thread::Builder::new().spawn(move || {
+        os::enter(seed);
+        let mut outcome = run(seed, how);
+        outcome.seed = seed;
+        os::leave();
+        outcome
+    });
+    let crashed = |what: String| Outcome { seed, broken: vec![what], ..Outcome::default() };
+    match world.map(std::thread::JoinHandle::join) {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(panic)) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            crashed(format!("it panicked: {}", text.unwrap_or_default()))
+        }
+        Err(error) => crashed(format!("no thread: {error}")),
+    }
+}
+
+fn run(seed: u64, how: Play) -> Outcome {
+    let seeds = RngSeed::from_bytes(&seed.to_le_bytes());
+    let mut builder = Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).rng_seed(seeds).build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return Outcome { broken: vec![error.to_string()], ..Outcome::default() },
+    };
+    let world = runtime.block_on(async {
+        os::start();
+        Arc::new(World::new(seed, how))
+    });
+    let life = runtime.spawn(Arc::clone(&world).live());
+    match world.shape.has_runtimes {
+        false => {
+            if let Err(error) = runtime.block_on(life) {
+                world.judges.condemn(format!("it panicked: {error}"));
+            }
+        }
+        true => {
+            while !life.is_finished() {
+                let now = runtime.block_on(async {
+                    sleep(TURN).await;
+                    Instant::now()
+                });
+                world.runtimes.step(now);
+            }
+        }
+    }
+    let outcome = runtime.block_on(async { world.outcome() });
+    world.runtimes.end();
+    outcome
+}
+
+impl World {
+    fn new(seed: u64, how: Play) -> Self {
+        let mut shape = Shape::new(seed);
+        if how.is_recorded {
+            // One server that answers all requests can be compared.
+            shape.servers = Servers::One;
+            shape
+                .faults
+                .retain(|fault| matches!(fault, Fault::Cut | Fault::Stall | Fault::Full | Fault::Kill));
+        }
+        if how.is_printed {
+            println!("{shape:#?}");
+        }
+        let network = Arc::new(Network::new(seed ^ 0x0ac7, shape.weather, how));
+        let ends = Instant::now() + Duration::from_secs(how.seconds);
+        let judges = Judges::default();
+        let mut world = Self {
+            shape,
+            network,
+            judges,
+            servers: vec![],
+            topology: None,
+            upstream: Upstream::default(),
+            runtimes: Runtimes::default(),
+            ends,
+        };
+        world.build();
+        world
+    }
+
+    fn build(&mut self) {
+        match self.shape.servers {
+            Servers::One => self.add_server("a:1"),
+            Servers::Sentinel => {
+                self.add_server("a:1");
+                self.add_server("b:1");
+                self.network.replicate("a:1", "b:1");
+                for address in ["s:1", "s:2"] {
+                    let sentinel = Sentinel { name: "main".into(), master: "a:1".into(), epoch: 0 };
+                    self.network.add(address, Kind::Sentinel(sentinel));
+                }
+                let lag = [1, 20, 300][self.shape.setting(21, 3) as usize];
+                tokio::spawn(Arc::clone(&self.network).carry(self.servers.clone(), lag));
+            }
+            Servers::Cluster => {
+                let addresses = ["a:1", "b:1", "c:1"];
+                let topology = Arc::new(Mutex::new(Topology::new(addresses.map(str::to_owned).into())));
+                for (number, address) in addresses.into_iter().enumerate() {
+                    self.add_server(address);
+                    self.network.with_server(address, |server| server.join((Arc::clone(&topology), number)));
+                }
+                self.topology = Some(topology);
+            }
+        }
+    }
+
+    fn add_server(&mut self, address: &str) {
+        match Server::new() {
+            Ok(server) => self.network.add(address, Kind::Server(Box::new(server))),
+            Err(error) => self.judges.condemn(format!("no Lua: {error}")),
+        }
+        self.servers.push(address.into());
+    }
+
+    /// A new process with its store and its primitives.
+    fn process(&self, number: usize) -> Option<Process> {
+        let runtime = match self.shape.has_runtimes {
+            true => {
+                self.runtimes.add(number, self.network.draw(u64::MAX)).unwrap_or_else(|_| Handle::current())
+            }
+            false => Handle::current(),
+        };
+        let dialer = Arc::new(Dialer { network: Arc::clone(&self.network), process: number });
+        let builder = Store::builder().background(runtime.clone()).dial(dialer);
+        let store = match self.shape.servers {
+            Servers::One => builder.redis("redis://a:1"),
+            Servers::Sentinel if self.shape.waits_for_replica() => {
+                let builder = builder.replicas(1, Duration::from_millis(300));
+                builder.sentinel(["redis://s:1", "redis://s:2"], "main")
+            }
+            Servers::Sentinel => builder.sentinel(["redis://s:1", "redis://s:2"], "main"),
+            Servers::Cluster => builder.cluster(["redis://a:1", "redis://b:1"]),
+        };
+        let made = store.and_then(|store| {
+            let primitives = Primitives::new(&self.shape, &store)?;
+            Ok(Process { number, runtime, store, primitives })
+        });
+        made.inspect_err(|error| self.judges.condemn(format!("a process cannot start: {error}"))).ok()
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.ends
+    }
+
+    /// A random pause of up to so many ms.
+    async fn pause(&self, longest: u64) {
+        sleep(Duration::from_millis(self.network.draw(longest + 1))).await;
+    }
+
+    fn outcome(&self) -> Outcome {
+        let (digest, events) = self.network.trace.end();
+        let mut commands = BTreeMap::new();
+        for address in &self.servers {
+            self.network.with_server(address, |server| {
+                for (name, count) in &crate::server::lock(&server.database).calls {
+                    *commands.entry(*name).or_default() += count;
+                }
+            });
+        }
+        let (broken, counts) = (self.judges.broken(), self.judges.counts());
+        let requests = self.network.recorded();
+        Outcome { seed: 0, digest, events, broken, counts, commands, requests }
+    }
+}

@@ -1,0 +1,174 @@
+//! What a world consists of: drawn from its seed, so that no two are alike.
+
+use std::time::Duration;
+
+use crate::network::{Network, Weather};
+use crate::os;
+
+/// The primitives of a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Bucket,
+    Buckets,
+    Hold,
+    Mutex,
+    Mutexes,
+    Permit,
+    RwLock,
+    Flight,
+    Claim,
+    FilterClaim,
+    Adaptive,
+    Learned,
+    FleetQuotas,
+    FleetLimit,
+    Calendar,
+}
+
+pub const KINDS: [Kind; 15] = [
+    Kind::Bucket,
+    Kind::Buckets,
+    Kind::Hold,
+    Kind::Mutex,
+    Kind::Mutexes,
+    Kind::Permit,
+    Kind::RwLock,
+    Kind::Flight,
+    Kind::Claim,
+    Kind::FilterClaim,
+    Kind::Adaptive,
+    Kind::Learned,
+    Kind::FleetQuotas,
+    Kind::FleetLimit,
+    Kind::Calendar,
+];
+
+/// The servers of a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Servers {
+    One,
+    /// A master and a replica, which Sentinels watch.
+    Sentinel,
+    /// Three masters.
+    Cluster,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Cut,
+    Stall,
+    Restart,
+    RestartEmpty,
+    Stop,
+    Flush,
+    Full,
+    Deny,
+    Clock,
+    Kill,
+    /// A replica takes the place of its master; in a Cluster, a slot moves.
+    Move,
+    /// A process stands still, where each has a runtime of its own.
+    Freeze,
+}
+
+const FAULTS: [Fault; 12] = [
+    Fault::Cut,
+    Fault::Stall,
+    Fault::Restart,
+    Fault::RestartEmpty,
+    Fault::Stop,
+    Fault::Flush,
+    Fault::Full,
+    Fault::Deny,
+    Fault::Clock,
+    Fault::Kill,
+    Fault::Move,
+    Fault::Freeze,
+];
+
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub servers: Servers,
+    pub processes: usize,
+    /// Callers of each process.
+    pub callers: usize,
+    pub kinds: Vec<Kind>,
+    pub keys: u64,
+    /// The longest pause of a caller between two calls, in ms.
+    pub idle: u64,
+    /// How long what was acquired is usually held, in ms.
+    pub held: u64,
+    pub ttl: Duration,
+    pub max_wait: Duration,
+    /// Of 1 000 calls, so many are dropped at one of their polls.
+    pub dropped: u64,
+    pub faults: Vec<Fault>,
+    /// The longest pause between two faults, in ms.
+    pub calm: u64,
+    pub weather: Weather,
+    /// Whether each process has a runtime of its own.
+    pub has_runtimes: bool,
+    /// Numbers for the settings of the primitives.
+    pub settings: u64,
+}
+
+impl Shape {
+    pub fn new(seed: u64) -> Self {
+        let mut state = seed ^ 0x5eed_0f5a_9e00_0000;
+        let mut draw = move |end: u64| os::draw(&mut state) % end;
+        let some = |all: usize, draw: &mut dyn FnMut(u64) -> u64| {
+            // Mostly few: a world of one kind sees more of it.
+            let most = 1 + draw(all as u64);
+            let mut chosen: Vec<_> = (0..most).map(|_| draw(all as u64) as usize).collect();
+            chosen.sort_unstable();
+            chosen.dedup();
+            chosen
+        };
+        let kinds = some(KINDS.len(), &mut draw).into_iter().map(|at| KINDS[at]).collect();
+        let faults = match draw(5) {
+            0 => vec![],
+            _ => some(FAULTS.len(), &mut draw).into_iter().map(|at| FAULTS[at]).collect(),
+        };
+        let weather = match draw(4) {
+            0 => Weather { usual: 0, often_slow: 0, slow: 1, often_late: 0 },
+            1 => Weather { usual: 3, often_slow: 50, slow: 40, often_late: 0 },
+            2 => Weather { usual: 2, often_slow: 100, slow: 300, often_late: 1 },
+            _ => Weather { usual: 30, often_slow: 20, slow: 200, often_late: 3 },
+        };
+        let callers = [2, 6, 16][draw(3) as usize];
+        let keys = [1, 2, 5][draw(3) as usize];
+        Self {
+            servers: [Servers::One, Servers::One, Servers::Sentinel, Servers::Cluster][draw(4) as usize],
+            processes: 1 + draw(4) as usize,
+            callers: 1 + draw(callers) as usize,
+            kinds,
+            keys: 1 + draw(keys),
+            idle: [5, 100, 1000, 4000][draw(4) as usize],
+            held: [1, 30, 300, 2000][draw(4) as usize],
+            ttl: Duration::from_millis([1000, 1500, 3000, 30_000][draw(4) as usize]),
+            max_wait: Duration::from_millis([50, 500, 3000, 20_000][draw(4) as usize]),
+            dropped: [0, 0, 30, 300][draw(4) as usize],
+            faults,
+            calm: [300, 1000, 4000][draw(3) as usize],
+            weather,
+            has_runtimes: draw(10) == 0,
+            settings: draw(u64::MAX),
+        }
+    }
+
+    /// A number below `end` for a setting, which is the same for all processes.
+    pub fn setting(&self, which: u64, end: u64) -> u64 {
+        let mut state = self.settings.wrapping_add(which.wrapping_mul(0x1234_5678_9abc_def1));
+        os::draw(&mut state) % end
+    }
+
+    /// Whether calls wait until the replica has what they have written.
+    pub fn waits_for_replica(&self) -> bool {
+        self.servers == Servers::Sentinel && self.setting(20, 2) == 0
+    }
+
+    /// A key of a caller.
+    pub fn key(&self, network: &Network) -> String {
+        format!("k{}", network.draw(self.keys))
+    }
+}
