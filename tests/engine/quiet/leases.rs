@@ -14,6 +14,7 @@ use super::Servers;
 use super::{Idle, SOON, process, wait};
 #[cfg(feature = "cluster")]
 use support::cluster::RedisCluster;
+use support::patient;
 use support::pools::pool;
 #[cfg(feature = "cluster")]
 use support::program::since_7_0;
@@ -122,7 +123,8 @@ async fn claim_waits() -> Idle {
 
 async fn flight_waits() -> Idle {
     let server = RedisServer::start().await;
-    let [flight, other] = [process(&server), process(&server)]
+    // A follower whose call is not answered in time runs itself.
+    let [flight, other] = [patient!(server.url()), patient!(server.url())]
         .map(|store| SingleFlight::<u64>::builder(Postcard).max_wait(LONG).build(&store, "f").unwrap());
     let (lands, landed) = tokio::sync::oneshot::channel::<u64>();
     let leader =

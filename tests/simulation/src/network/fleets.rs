@@ -26,7 +26,7 @@ impl Network {
             for replica in &servers {
                 let master = self.with_server(replica, |server| server.master.clone()).flatten();
                 let Some(master) = master else { continue };
-                let most = 1 + self.draw(20) as usize;
+                let most = usize::MAX;
                 // A server that stands still, or is gone, passes nothing on.
                 if self.is_away(&master) || self.is_away(replica) {
                     continue;
@@ -57,6 +57,10 @@ impl Network {
         let replica =
             servers.iter().find(|one| self.with_server(one, |server| server.master.is_some()) == Some(true));
         let (Some(master), Some(replica)) = (master.cloned(), replica.cloned()) else { return };
+        // One at a time.
+        if std::mem::replace(&mut lock(&self.state).is_failing_over, true) {
+            return;
+        }
         self.trace.note("fails over", format!("{master} to {replica}").as_bytes());
         let noticed = Duration::from_millis(200 + self.draw(1500));
         let back = Duration::from_millis(self.draw(2000));
@@ -90,6 +94,7 @@ impl Network {
             lock(&server.database).entries = entries.unwrap_or_default();
         });
         self.trace.note("follows", master.as_bytes());
+        lock(&self.state).is_failing_over = false;
     }
 
     /// Lets all Sentinels name another master, and tell so.

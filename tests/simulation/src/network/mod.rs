@@ -88,6 +88,7 @@ struct State {
     /// Processes that reach nothing any more.
     killed: Vec<usize>,
     opened: u64,
+    is_failing_over: bool,
     /// Requests that were run for each process.
     requests: BTreeMap<usize, u64>,
     recorded: Vec<Request>,

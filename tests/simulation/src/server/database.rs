@@ -102,7 +102,7 @@ pub const COMMANDS: &[Command] = &[
     reads("ZMSCORE", -3, sorted_sets::scores),
     reads("ZRANGE", -4, sorted_sets::range),
     reads("ZRANGEBYSCORE", -4, sorted_sets::range_by_score),
-    reads("ZRANK", -3, sorted_sets::rank),
+    reads("ZRANK", 3, sorted_sets::rank),
     shrinks("ZREM", -3, sorted_sets::remove),
     shrinks("ZREMRANGEBYSCORE", 4, sorted_sets::remove_by_score),
     reads("ZSCORE", 3, sorted_sets::score),
@@ -140,14 +140,14 @@ impl Database {
         self.micros.div_euclid(1000)
     }
 
-    /// The item of a key, unless it has expired.
+    /// The item of a key, unless it has expired: after the ms of its end, as a server does it.
     pub fn get(&mut self, key: &[u8]) -> Option<&mut Item> {
         self.entry(key).map(|entry| &mut entry.item)
     }
 
     pub fn entry(&mut self, key: &[u8]) -> Option<&mut Entry> {
         let now = self.millis();
-        let ended = |entry: &Entry| entry.until.is_some_and(|until| until <= now);
+        let ended = |entry: &Entry| entry.until.is_some_and(|until| until < now);
         if self.entries.get(key).is_some_and(ended) {
             self.entries.remove(key);
         }
@@ -157,7 +157,7 @@ impl Database {
     /// Drops all that has expired.
     pub fn sweep(&mut self) {
         let now = self.millis();
-        self.entries.retain(|_, entry| entry.until.is_none_or(|until| until > now));
+        self.entries.retain(|_, entry| entry.until.is_none_or(|until| until >= now));
     }
 
     /// The item of a key, which is made if it is missing.

@@ -95,7 +95,8 @@ impl SortedSet {
                 None => self.order.range((Score(from.score), vec![])..),
             },
         };
-        range.map(|(score, member)| (member, score.0)).filter(move |(_, score)| fits(*score))
+        let given = range.map(|(score, member)| (member, score.0));
+        given.filter(move |(_, score)| fits(*score))
     }
 }
 

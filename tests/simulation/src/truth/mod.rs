@@ -60,6 +60,7 @@ fn difference(real: &mut Real, sequence: &[Request]) -> Result<Option<String>, S
     let words = |words: &[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
     real.ask(&words(&["FLUSHALL"]))?;
     real.ask(&words(&["SCRIPT", "FLUSH"]))?;
+    real.ask(&words(&["CONFIG", "SET", "maxmemory", "0"]))?;
     let mut was_full = false;
     for (nth, request) in sequence.iter().enumerate() {
         if request.is_full != was_full {

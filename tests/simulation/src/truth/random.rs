@@ -87,8 +87,9 @@ impl Random {
     pub fn command(&mut self, now: i64) -> Vec<Bytes> {
         let mut words = self.plain(now);
         match self.below(40) {
-            0 => drop(words.pop()),
-            1 => words.push(self.one(&WORDS).into()),
+            0 if words.len() > 1 => drop(words.pop()),
+            // Its options differ between versions.
+            1 if words[0] != "PEXPIRE" => words.push(self.one(&WORDS).into()),
             _ => {}
         }
         let words = words.into_iter().map(String::into_bytes);
@@ -123,7 +124,9 @@ impl Random {
         }
         let more = match name {
             "BITCOUNT" if self.below(2) == 0 => vec![],
-            "BITCOUNT" | "GETRANGE" | "LRANGE" | "LTRIM" => {
+            // Versions differ in what they say first about a wrong number.
+            "BITCOUNT" => vec![self.one(&NUMBERS[..8]).into(), self.one(&NUMBERS[..8]).into()],
+            "GETRANGE" | "LRANGE" | "LTRIM" => {
                 vec![self.one(&NUMBERS).into(), self.one(&NUMBERS).into()]
             }
             "BITFIELD" | "BITFIELD_RO" => self.fields(),
@@ -152,7 +155,7 @@ impl Random {
             let at = ["0", "1", "7", "13", "#0", "#2", "-1", "100", "x"][self.below(9)].to_owned();
             match self.below(2) {
                 0 => vec!["GET".to_owned(), kind, at],
-                _ => vec!["SET".to_owned(), kind, at, ["0", "1", "-1", "5", "200"][self.below(5)].to_owned()],
+                _ => vec!["SET".to_owned(), kind, at, ["0", "1", "5", "200"][self.below(4)].to_owned()],
             }
         });
         fields.collect()

@@ -1,6 +1,8 @@
 //! A real server whose clock stands still until it is set.
 
+use std::fs::File;
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -15,6 +17,7 @@ pub struct Real {
     stream: UnixStream,
     arrived: Bytes,
     dir: PathBuf,
+    clock: File,
 }
 
 impl Drop for Real {
@@ -43,7 +46,8 @@ impl Real {
         if !compiled.success() {
             return Err("cc, the C compiler, fails".into());
         }
-        std::fs::write(dir.join("clock"), [0; 16]).map_err(told("the clock of the server"))?;
+        let clock = File::create(dir.join("clock")).map_err(told("the clock of the server"))?;
+        clock.write_all_at(&[0; 16], 0).map_err(told("the clock of the server"))?;
         let socket = dir.join("socket");
         let mut command = Command::new(program);
         command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
@@ -60,15 +64,14 @@ impl Real {
                 Err(error) => return Err(told(program)(error)),
             }
         };
-        Ok(Self { process, stream, arrived: Bytes::new(), dir })
+        Ok(Self { process, stream, arrived: Bytes::new(), dir, clock })
     }
 
     /// Sets the clock, in µs since the Unix epoch.
     pub fn set_time(&self, micros: i64) -> Result<(), String> {
         // In place: the server maps this file.
-        let file = std::fs::OpenOptions::new().write(true).open(self.dir.join("clock"));
         let numbers = [0_i64.to_ne_bytes(), micros.to_ne_bytes()].concat();
-        file.and_then(|mut file| file.write_all(&numbers)).map_err(|error| format!("the clock: {error}"))
+        self.clock.write_all_at(&numbers, 0).map_err(|error| format!("the clock: {error}"))
     }
 
     pub fn ask(&mut self, arguments: &[Bytes]) -> Result<Reply, String> {

@@ -80,7 +80,7 @@ impl Judges {
     pub fn forget(&self) {
         let mut state = lock(&self.0);
         state.losses += 1;
-        state.budgets.clear();
+        state.budgets.values_mut().for_each(Budget::forget);
         state.handled.clear();
         state.spent.clear();
     }
@@ -88,8 +88,15 @@ impl Judges {
     /// The servers have forgotten what no replica had: charges, but no lease that a replica has confirmed.
     pub fn forget_charges(&self) {
         let mut state = lock(&self.0);
-        state.budgets.clear();
+        state.budgets.values_mut().for_each(Budget::forget);
         state.spent.clear();
+    }
+
+    /// The terms of some limits change, so that what was charged before says nothing about what comes after.
+    pub fn forget_charges_of(&self, name: &str) {
+        let mut state = lock(&self.0);
+        let of_name = state.budgets.iter_mut().filter(|(key, _)| key.starts_with(name));
+        of_name.for_each(|(_, budget)| budget.forget());
     }
 
     /// From now on, and until [`is_certain`](Self::is_certain), two servers may serve.
@@ -169,33 +176,29 @@ impl Judges {
         }
     }
 
-    /// A call of a limit was answered. `None`: whether it was charged is not known.
-    pub fn charged(
-        &self,
-        key: &str,
-        (burst, per_second): (f64, f64),
-        began: Instant,
-        cost: f64,
-        outcome: Option<bool>,
-    ) {
+    /// A limit is asked: from now on it may be charged.
+    pub fn asked(&self, key: &str, (burst, per_second): (f64, f64), cost: f64) {
         let mut state = lock(&self.0);
         let fresh = || Budget { burst, per_second, charged: vec![], at_most: 0.0 };
-        let budget = state.budgets.entry(key.into()).or_insert_with(fresh);
+        state.budgets.entry(key.into()).or_insert_with(fresh).at_most += cost;
+    }
+
+    /// It has answered. `None`: whether it was charged is not known.
+    pub fn charged(&self, key: &str, began: Instant, cost: f64, outcome: Option<bool>) {
+        let mut state = lock(&self.0);
+        let Some(budget) = state.budgets.get_mut(key) else { return };
         let problem = match outcome {
-            None => {
-                budget.at_most += cost;
-                None
-            }
+            None => None,
             Some(true) => {
-                budget.at_most += cost;
                 budget.charged.push((began, cost));
                 budget.exceeded()
             }
-            Some(false) if budget.at_most + cost <= budget.burst => {
-                let at_most = budget.at_most;
-                Some(format!("{cost} refused, although at most {at_most} of {burst} were taken"))
+            Some(false) => {
+                budget.at_most -= cost;
+                let (at_most, burst) = (budget.at_most, budget.burst);
+                (at_most + cost <= burst)
+                    .then(|| format!("{cost} refused, although at most {at_most} of {burst} were taken"))
             }
-            Some(false) => None,
         };
         drop(state);
         if let Some(problem) = problem {
@@ -269,6 +272,12 @@ impl Judges {
 }
 
 impl Budget {
+    /// What was charged before says nothing about what comes after.
+    fn forget(&mut self) {
+        self.charged.clear();
+        self.at_most = f64::INFINITY;
+    }
+
     /// Whether more was charged in any span than its length allows.
     fn exceeded(&mut self) -> Option<String> {
         let now = Instant::now();

@@ -184,7 +184,7 @@ impl World {
                     let sentinel = Sentinel { name: "main".into(), master: "a:1".into(), epoch: 0 };
                     self.network.add(address, Kind::Sentinel(sentinel));
                 }
-                let lag = [1, 20, 300][self.shape.setting(21, 3) as usize];
+                let lag = [1, 20, 80][self.shape.setting(21, 3) as usize];
                 tokio::spawn(Arc::clone(&self.network).carry(self.servers.clone(), lag));
             }
             Servers::Cluster => {
@@ -220,7 +220,7 @@ impl World {
         let store = match self.shape.servers {
             Servers::One => builder.redis("redis://a:1"),
             Servers::Sentinel if self.shape.waits_for_replica() => {
-                let builder = builder.replicas(1, Duration::from_millis(300));
+                let builder = builder.replicas(1, Duration::from_millis(200));
                 builder.sentinel(["redis://s:1", "redis://s:2"], "main")
             }
             Servers::Sentinel => builder.sentinel(["redis://s:1", "redis://s:2"], "main"),

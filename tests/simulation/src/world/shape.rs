@@ -135,15 +135,20 @@ impl Shape {
             2 => Weather { usual: 2, often_slow: 100, slow: 300, often_late: 1 },
             _ => Weather { usual: 30, often_slow: 20, slow: 200, often_late: 3 },
         };
-        let callers = [2, 6, 16][draw(3) as usize];
+        let processes = 1 + draw(4) as usize;
+        let most = [2, 6, 16][draw(3) as usize];
+        let callers = 1 + draw(most) as usize;
+        // Crowds that never pause take as long as a hundred other worlds, so they are rare.
+        let least = if draw(50) == 0 { 1 } else { 20 * (processes * callers) as u64 };
+        let idle = [5, 100, 1000, 4000][draw(4) as usize].max(least);
         let keys = [1, 2, 5][draw(3) as usize];
         Self {
             servers: [Servers::One, Servers::One, Servers::Sentinel, Servers::Cluster][draw(4) as usize],
-            processes: 1 + draw(4) as usize,
-            callers: 1 + draw(callers) as usize,
+            processes,
+            callers,
             kinds,
             keys: 1 + draw(keys),
-            idle: [5, 100, 1000, 4000][draw(4) as usize],
+            idle,
             held: [1, 30, 300, 2000][draw(4) as usize],
             ttl: Duration::from_millis([1000, 1500, 3000, 30_000][draw(4) as usize]),
             max_wait: Duration::from_millis([50, 500, 3000, 20_000][draw(4) as usize]),
@@ -154,6 +159,11 @@ impl Shape {
             has_runtimes: draw(10) == 0,
             settings: draw(u64::MAX),
         }
+    }
+
+    /// Whether some of these are in the world.
+    pub fn has(&self, kinds: &[Kind]) -> bool {
+        self.kinds.iter().any(|kind| kinds.contains(kind))
     }
 
     /// A number below `end` for a setting, which is the same for all processes.

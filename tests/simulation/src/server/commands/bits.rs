@@ -3,20 +3,21 @@
 use super::super::database::{Database, Outcome, SYNTAX};
 use super::super::reply::{Bytes, Reply};
 use super::strings::offset;
-use super::{integer, option, part};
+use super::{integer, option, part_of_text};
 
 const BAD_TYPE: &str =
     "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.";
 const BAD_OFFSET: &str = "ERR bit offset is not an integer or out of range";
 
 pub fn count(database: &mut Database, arguments: &[Bytes]) -> Outcome {
+    let Some(text) = database.text(&arguments[1])? else { return Ok(Reply::Int(0)) };
     let range = match &arguments[2..] {
         [] => None,
         [from, to] => Some((integer(from)?, integer(to)?)),
+        [from, to, unit] if option(unit) == "BYTE" => Some((integer(from)?, integer(to)?)),
         _ => return Err(SYNTAX.into()),
     };
-    let Some(text) = database.text(&arguments[1])? else { return Ok(Reply::Int(0)) };
-    let part = range.map_or(0..text.len(), |(from, to)| part(text.len(), from, to));
+    let part = range.map_or(0..text.len(), |(from, to)| part_of_text(text.len(), from, to));
     Ok(Reply::Int(text[part].iter().map(|byte| i64::from(byte.count_ones())).sum()))
 }
 
@@ -56,14 +57,14 @@ fn steps(arguments: &[Bytes], only_reads: bool) -> Result<Vec<Step>, String> {
     while let Some(word) = rest.first() {
         let (step, used) = match (option(word).as_str(), &rest[1..]) {
             ("GET", [kind, at, ..]) => (Step::Get(field_of(kind, at)?), 3),
-            ("SET", [kind, at, value, ..]) if !only_reads => {
-                (Step::Set(field_of(kind, at)?, integer(value)?), 4)
-            }
-            ("SET", [_, _, _, ..]) => return Err("ERR BITFIELD_RO only supports the GET subcommand".into()),
+            ("SET", [kind, at, value, ..]) => (Step::Set(field_of(kind, at)?, integer(value)?), 4),
             _ => return Err(SYNTAX.into()),
         };
         steps.push(step);
         rest = &rest[used..];
+    }
+    if only_reads && steps.iter().any(|step| matches!(step, Step::Set(..))) {
+        return Err("ERR BITFIELD_RO only supports the GET subcommand".into());
     }
     Ok(steps)
 }

@@ -38,7 +38,9 @@ pub fn expire(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let until = now.checked_add(span).ok_or("ERR invalid expire time in 'pexpire' command")?;
     let Some(entry) = database.entry(key) else { return Ok(Reply::Int(0)) };
     entry.until = Some(until);
-    database.entry(key);
+    if until <= now {
+        database.entries.remove(key);
+    }
     Ok(Reply::Int(1))
 }
 

@@ -38,6 +38,12 @@ fn part(count: usize, from: i64, to: i64) -> std::ops::Range<usize> {
     if from > to || from >= count { 0..0 } else { from as usize..to as usize + 1 }
 }
 
+/// The same of a string, where a position before the beginning is the first one.
+fn part_of_text(count: usize, from: i64, to: i64) -> std::ops::Range<usize> {
+    let known = |at: i64| if at < 0 { (count as i64 + at).max(0) } else { at };
+    if from < 0 && to < 0 && from > to { 0..0 } else { part(count, known(from), known(to)) }
+}
+
 /// An option of a command, in capitals.
 fn option(text: &[u8]) -> String {
     String::from_utf8_lossy(text).to_ascii_uppercase()

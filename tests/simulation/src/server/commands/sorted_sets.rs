@@ -7,7 +7,9 @@ use super::{float, integer, option, part, score as score_of};
 
 fn bound(text: &[u8]) -> Result<Bound, String> {
     let (is_open, text) = text.strip_prefix(b"(").map_or((false, text), |text| (true, text));
-    let score = float(text).ok_or("ERR min or max is not a float")?;
+    // Here no text is a number.
+    let score = if text.is_empty() { Some(0.0) } else { float(text) };
+    let score = score.ok_or("ERR min or max is not a float")?;
     Ok(Bound { score, is_open })
 }
 
@@ -78,7 +80,7 @@ pub fn add(database: &mut Database, arguments: &[Bytes]) -> Outcome {
 pub fn increase(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let by = score_of(&arguments[2])?;
     let set = database.sorted_set_or_new(&arguments[1])?;
-    let sum = set.score(&arguments[3]).unwrap_or(0.0) + by;
+    let sum = set.score(&arguments[3]).map_or(by, |score| score + by);
     if sum.is_nan() {
         return Err("ERR resulting score is not a number (NaN)".into());
     }
@@ -109,9 +111,6 @@ pub fn card(database: &mut Database, arguments: &[Bytes]) -> Outcome {
 }
 
 pub fn rank(database: &mut Database, arguments: &[Bytes]) -> Outcome {
-    if arguments.len() > 3 {
-        return Err(SYNTAX.into());
-    }
     let set = database.sorted_set(&arguments[1])?;
     Ok(set.and_then(|set| set.rank(&arguments[2])).map_or(Reply::Nil, Reply::count))
 }
@@ -146,8 +145,8 @@ fn listing(arguments: &[Bytes], by_score: bool) -> Result<Listing, String> {
     let (mut rest, is_plain) = (arguments.iter(), by_score);
     while let Some(word) = rest.next() {
         match option(word).as_str() {
-            "BYSCORE" if !is_plain => listing.by_score = true,
-            "REV" if !is_plain => listing.reversed = true,
+            "BYSCORE" if !is_plain && !listing.by_score => listing.by_score = true,
+            "REV" if !is_plain && !listing.reversed => listing.reversed = true,
             "WITHSCORES" => listing.with_scores = true,
             "LIMIT" => match (rest.next(), rest.next()) {
                 (Some(skip), Some(count)) => listing.limit = Some((integer(skip)?, integer(count)?)),
@@ -156,7 +155,7 @@ fn listing(arguments: &[Bytes], by_score: bool) -> Result<Listing, String> {
             _ => return Err(SYNTAX.into()),
         }
     }
-    if listing.limit.is_some() && !listing.by_score {
+    if listing.limit.is_some_and(|(_, count)| count != -1) && !listing.by_score {
         return Err(
             "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX".into()
         );

@@ -2,7 +2,7 @@
 
 use super::super::database::{Database, Entry, Item, NOT_INTEGER, Outcome, SYNTAX};
 use super::super::reply::{Bytes, Reply};
-use super::{integer, option, part};
+use super::{integer, option, part_of_text};
 
 const LONGEST: i64 = 512 << 20;
 
@@ -25,7 +25,7 @@ pub fn len(database: &mut Database, arguments: &[Bytes]) -> Outcome {
 pub fn get_range(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let (from, to) = (integer(&arguments[2])?, integer(&arguments[3])?);
     let Some(text) = database.text(&arguments[1])? else { return Ok(Reply::bulk("")) };
-    Ok(Reply::bulk(&text[part(text.len(), from, to)]))
+    Ok(Reply::bulk(&text[part_of_text(text.len(), from, to)]))
 }
 
 pub fn set_range(database: &mut Database, arguments: &[Bytes]) -> Outcome {
@@ -61,7 +61,7 @@ struct Options {
 }
 
 fn options(now: i64, arguments: &[Bytes]) -> Result<Options, String> {
-    let mut options = Options::default();
+    let (mut options, mut given) = (Options::default(), None);
     let mut rest = arguments.iter();
     while let Some(word) = rest.next() {
         match option(word).as_str() {
@@ -69,26 +69,32 @@ fn options(now: i64, arguments: &[Bytes]) -> Result<Options, String> {
             "XX" => options.only_old = true,
             "GET" => options.gets = true,
             "KEEPTTL" => options.keeps = true,
+            "PX" | "EX" | "PXAT" if given.as_ref().is_some_and(|(other, _)| *other != option(word)) => {
+                return Err(SYNTAX.into());
+            }
             word @ ("PX" | "EX" | "PXAT") => {
-                let Some(span) = rest.next() else { return Err(SYNTAX.into()) };
-                let span = integer(span)?;
-                if span <= 0 {
-                    return Err("ERR invalid expire time in 'set' command".into());
-                }
-                let until = match word {
-                    "PX" => now.checked_add(span),
-                    "EX" => span.checked_mul(1000).and_then(|span| now.checked_add(span)),
-                    _ => Some(span),
-                };
-                options.until = Some(until.ok_or("ERR invalid expire time in 'set' command")?);
+                given = Some((word.to_owned(), rest.next().ok_or(SYNTAX)?));
             }
             _ => return Err(SYNTAX.into()),
         }
     }
-    if options.only_new && options.only_old || options.keeps && options.until.is_some() {
+    if options.only_new && options.only_old || options.keeps && given.is_some() {
         return Err(SYNTAX.into());
     }
+    if let Some((word, span)) = given {
+        options.until = Some(until(now, &word, integer(span)?)?);
+    }
     Ok(options)
+}
+
+fn until(now: i64, word: &str, span: i64) -> Result<i64, String> {
+    let until = match word {
+        _ if span <= 0 => None,
+        "PX" => now.checked_add(span),
+        "EX" => span.checked_mul(1000).and_then(|span| now.checked_add(span)),
+        _ => Some(span),
+    };
+    until.ok_or_else(|| "ERR invalid expire time in 'set' command".into())
 }
 
 pub fn set(database: &mut Database, arguments: &[Bytes]) -> Outcome {

@@ -15,6 +15,7 @@ impl World {
         let (name, began) = (format!("b:{key}"), Instant::now());
         let since = self.judges.losses();
         let waits = self.network.happens(200);
+        self.judges.asked(&name, terms, f64::from(cost));
         let decided = match waits {
             true => self.call("wait", self.shape.max_wait, all.bucket.wait_n(key, cost)).await,
             false => self.call("allow", Duration::ZERO, all.bucket.allow_n(key, cost)).await,
@@ -33,7 +34,7 @@ impl World {
             Some(Err(error)) if error.is_refused() && !waits => Some(false),
             _ => None,
         };
-        self.judges.charged(&name, terms, began, f64::from(cost), outcome);
+        self.judges.charged(&name, began, f64::from(cost), outcome);
         if let Some(Ok(decision)) = &decided {
             self.count(decision);
         }
@@ -49,6 +50,11 @@ impl World {
         // All share the second key.
         let other = "k0";
         let (began, since) = (Instant::now(), self.judges.losses());
+        let second = (burst, f64::from(all.rate.per_second.div_ceil(2)));
+        let both = [("b1", key, (burst, per_second)), ("b2", other, second)];
+        for (name, key, terms) in both {
+            self.judges.asked(&format!("{name}:{key}"), terms, 1.0);
+        }
         let decided = self.call("allow two", Duration::ZERO, all.buckets.allow([key, other])).await;
         if self.judges.losses() != since {
             return;
@@ -61,13 +67,12 @@ impl World {
             Some(Ok(decision)) => decision.refused_by().map(str::to_owned),
             _ => None,
         };
-        let second = (burst, f64::from(all.rate.per_second.div_ceil(2)));
-        for (name, key, terms) in [("b1", key, (burst, per_second)), ("b2", other, second)] {
+        for (name, key, _) in both {
             // The limit that did not refuse was not charged.
             if outcome == Some(false) && refused_by.as_deref() != Some(name) {
                 continue;
             }
-            self.judges.charged(&format!("{name}:{key}"), terms, began, 1.0, outcome);
+            self.judges.charged(&format!("{name}:{key}"), began, 1.0, outcome);
         }
     }
 
@@ -93,12 +98,14 @@ impl World {
             _ => {
                 let captured = self.call("capture", Duration::ZERO, hold.capture(used)).await;
                 let Some(Ok(captured)) = captured else { return };
-                if captured.charged > used {
+                // A hold that had ended was captured as a whole.
+                if captured.charged > used && !captured.ended {
                     self.judges.condemn(format!("{name}: {} captured instead of {used}", captured.charged));
                 }
                 // What is captured late is charged as a debt.
                 if was_held && captured.excess == 0 && self.judges.losses() == since {
-                    self.judges.charged(&name, terms, began, f64::from(captured.charged), Some(true));
+                    self.judges.asked(&name, terms, f64::from(captured.charged));
+                    self.judges.charged(&name, began, f64::from(captured.charged), Some(true));
                 }
             }
         }

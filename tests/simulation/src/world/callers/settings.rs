@@ -62,7 +62,9 @@ impl World {
         let (quotas, most) = (&settings.quotas, RATES[2]);
         if self.network.happens(50) {
             let rate = RATES[self.network.draw(3) as usize];
+            self.judges.forget_charges_of("q:");
             self.change(quotas, quota(rate)).await;
+            self.judges.forget_charges_of("q:");
         }
         let (began, since) = (Instant::now(), self.judges.losses());
         let current: Quotas = quotas.current();
@@ -71,7 +73,8 @@ impl World {
         let admitted = matches!(&decided, Some(Ok(decision)) if decision.is_admitted());
         if admitted && self.judges.losses() == since {
             let terms = (f64::from(most.0), f64::from(most.1));
-            self.judges.charged(&format!("q:{key}"), terms, began, 1.0, Some(true));
+            self.judges.asked(&format!("q:{key}"), terms, 1.0);
+            self.judges.charged(&format!("q:{key}"), began, 1.0, Some(true));
         }
     }
 
