@@ -14,6 +14,9 @@ use super::{coverage, lock, structs};
 /// Compiled scripts, by digest: compiling takes longer than a call.
 static COMPILED: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
 
+/// The digests of scripts, by their texts.
+static DIGESTS: Mutex<BTreeMap<Vec<u8>, String>> = Mutex::new(BTreeMap::new());
+
 /// What the current script may do.
 #[derive(Clone, Copy, Default)]
 pub struct Limits {
@@ -105,7 +108,7 @@ impl Scripts {
 
     /// `EVAL`: the arguments begin with that name.
     pub fn eval(&mut self, arguments: &[Bytes], limits: Limits) -> Reply {
-        let digest = digest(&arguments[1]);
+        let digest = digest_of_script(&arguments[1]);
         if !self.known.contains_key(&digest) {
             match self.compile(&digest, &arguments[1]) {
                 Ok(script) => drop(self.known.insert(digest.clone(), script)),
@@ -188,6 +191,16 @@ fn watch(lua: &Lua, call: Arc<Mutex<Call>>) -> mlua::Result<()> {
 
 pub fn digest(text: &[u8]) -> String {
     Sha1::from(text).digest().to_string()
+}
+
+/// The digest of a script, which is known after the first time.
+fn digest_of_script(text: &[u8]) -> String {
+    let known = lock(&DIGESTS).get(text).cloned();
+    known.unwrap_or_else(|| {
+        let digest = digest(text);
+        lock(&DIGESTS).insert(text.to_vec(), digest.clone());
+        digest
+    })
 }
 
 /// A command of a script.

@@ -107,8 +107,8 @@ impl World {
                 tokio::spawn(Arc::clone(&network).deny(address, denied.unwrap_or("PING"), span));
             }
             Fault::Clock => {
-                self.judges.forget();
                 let by = network.draw(20_000_000) as i64 - 10_000_000;
+                self.judges.clock_is_set(by);
                 // Servers agree on the time, or a lease would change its end with its server.
                 self.servers.iter().for_each(|address| network.set_clock(address, by));
             }

@@ -47,6 +47,7 @@ struct State {
     agreed: BTreeMap<&'static str, u64>,
     losses: u64,
     uncertain: u32,
+    clock: i64,
     next: u64,
     counts: BTreeMap<&'static str, u64>,
 }
@@ -83,6 +84,17 @@ impl Judges {
         state.budgets.values_mut().for_each(Budget::forget);
         state.handled.clear();
         state.spent.clear();
+    }
+
+    /// The clocks of the servers are set, in µs, which ends leases before their time.
+    pub fn clock_is_set(&self, by: i64) {
+        self.forget();
+        lock(&self.0).clock += by;
+    }
+
+    /// What the clocks of the servers are ahead, in µs.
+    pub fn clock(&self) -> i64 {
+        lock(&self.0).clock
     }
 
     /// The servers have forgotten what no replica had: charges, but no lease that a replica has confirmed.

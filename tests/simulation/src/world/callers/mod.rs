@@ -21,7 +21,7 @@ use tower_distributed::{
 
 use self::layers::Layers;
 use self::settings::Settings;
-use super::shape::{Kind, Shape};
+use super::shape::{Fault, Kind, Shape};
 use super::{Process, World};
 
 /// What a call may take beyond the time that it waits for its turn: some calls of the store, with what connects and retries.
@@ -118,7 +118,10 @@ impl Primitives {
             flight: flight.build(store, "f")?,
             claims,
             filter_claims,
-            layers: shape.has(&[Kind::Adaptive, Kind::Learned]).then(|| Layers::new(shape, store)).transpose()?,
+            layers: shape
+                .has(&[Kind::Adaptive, Kind::Learned])
+                .then(|| Layers::new(shape, store))
+                .transpose()?,
             settings: shape
                 .has(&[Kind::FleetQuotas, Kind::FleetLimit, Kind::Calendar])
                 .then(|| Settings::new(shape, store))
@@ -185,7 +188,10 @@ impl World {
             false => Some(call.await),
             true => dropped_at(self.network.draw(6), call).await,
         };
-        self.judges.in_time(what, began, waits + MOST);
+        // Who stands still is late.
+        if !self.shape.has_runtimes || !self.shape.faults.contains(&Fault::Freeze) {
+            self.judges.in_time(what, began, waits + MOST);
+        }
         let told = match &outcome {
             None => "dropped".into(),
             Some(Ok(_)) => {

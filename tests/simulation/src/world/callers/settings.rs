@@ -100,11 +100,16 @@ impl World {
         self.judges.agrees("the version of the limit", settings.limit.version());
     }
 
+    /// The day of the servers.
+    fn server_day(&self) -> i64 {
+        (micros() + self.judges.clock()) / DAY
+    }
+
     pub(super) async fn calendar(&self, settings: &Settings, key: &str) {
-        let (day, since) = (micros() / DAY, self.judges.losses());
+        let (day, since) = (self.server_day(), self.judges.losses());
         let decided = self.call("calendar", Duration::ZERO, settings.calendar.allow(key)).await;
         let admitted = matches!(&decided, Some(Ok(decision)) if decision.is_admitted());
-        if admitted && self.judges.losses() == since && micros() / DAY == day {
+        if admitted && self.judges.losses() == since && self.server_day() == day {
             self.judges.spent(&format!("day:{key}"), day, OF_A_DAY);
         }
     }
