@@ -8,13 +8,13 @@ cd "$(dirname "$0")/.."
 count() { awk -v comment="$1" '{ sub(/^[ \t]+/, "") } NF && index($0, comment) != 1 { n++ } END { print n + 0 }'; }
 api() { grep -cE "$1" tests/public_api.txt || true; }
 
-# The files below src that only tests have: those of modules behind `#[cfg(test)]`, `#[cfg(all(test, …))]` or
-# `#[cfg(interleavings)]`.
+# The files below src that only tests have: those of modules behind `#[cfg(test)]`, `#[cfg(all(test, …))]`,
+# `#[cfg(interleavings)]` or `#[cfg(simulation)]`.
 only_tests() {
   find src -name '*.rs' | while read -r file; do
     folder="${file%.rs}"
     case "${file##*/}" in mod.rs | lib.rs) folder="${file%/*}" ;; esac
-    awk '/#\[cfg\((test|all\(test|interleavings)/ { test = 1; next } test && /^ *#\[/ { next }
+    awk '/#\[cfg\((test|all\(test|interleavings|simulation)/ { test = 1; next } test && /^ *#\[/ { next }
          test && match($0, /mod [a-z_]+;/) { print substr($0, RSTART + 4, RLENGTH - 5) } { test = 0 }' "$file" |
       while read -r name; do printf '%s/%s.rs\n%s/%s/\n' "$folder" "$name" "$folder" "$name"; done
   done

@@ -27,13 +27,11 @@ fn main() -> ExitCode {
 fn main() -> ExitCode {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let profile =
-        if cfg!(debug_assertions) && std::env::var_os("DEBUG").is_some() { "dev" } else { "release" };
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     let status = std::process::Command::new(cargo)
         .current_dir(root)
         .env("RUSTFLAGS", format!("{flags} --cfg simulation --cfg tokio_unstable"))
-        .args(["run", "--quiet", "-p", "tower-distributed-simulation", "--profile", profile])
+        .args(["run", "--quiet", "-p", "tower-distributed-simulation", "--profile", "simulation"])
         .args(["--target-dir", "target/simulation", "--"])
         .args(std::env::args_os().skip(1))
         .status();

@@ -122,35 +122,31 @@ impl Network {
     /// Moves a slot that has a key to another node of a Cluster, key by key.
     pub async fn move_slot(self: Arc<Self>, topology: Arc<Mutex<Topology>>) {
         let nodes = lock(&topology).masters.clone();
-        let Some(from) = self.one(&nodes).cloned() else { return };
+        let [from, to] = [(); 2].map(|()| self.draw(nodes.len() as u64) as usize);
         let keys = |address: &str| {
             let keys = self.with_server(address, |server| {
                 lock(&server.database).entries.keys().cloned().collect::<Vec<_>>()
             });
             keys.unwrap_or_default()
         };
-        let all = keys(&from);
+        let all = keys(&nodes[from]);
         let Some(slot) = self.one(&all).map(|key| slot(key)) else { return };
-        let to = self.draw(nodes.len() as u64) as usize;
-        if nodes[to] == from {
+        if !lock(&topology).migrate(slot, from, to) {
             return;
         }
-        self.trace.note("moves", format!("slot {slot} from {from} to {}", nodes[to]).as_bytes());
-        lock(&topology).migrate(slot, to);
+        let (from, to) = (&nodes[from], &nodes[to]);
+        self.trace.note("moves", format!("slot {slot} from {from} to {to}").as_bytes());
         loop {
             sleep(Duration::from_millis(self.draw(60))).await;
-            let left: Vec<_> = keys(&from).into_iter().filter(|key| self::slot(key) == slot).collect();
+            let left: Vec<_> = keys(from).into_iter().filter(|key| self::slot(key) == slot).collect();
             let Some(key) = self.one(&left) else { break };
-            let entry =
-                self.with_server(&from, |server| lock(&server.database).entries.remove(key)).flatten();
+            let entry = self.with_server(from, |server| lock(&server.database).entries.remove(key)).flatten();
             if let Some(entry) = entry {
-                self.with_server(&nodes[to], |server| {
-                    lock(&server.database).entries.insert(key.clone(), entry)
-                });
+                self.with_server(to, |server| lock(&server.database).entries.insert(key.clone(), entry));
             }
         }
         lock(&topology).moved(slot);
-        self.unsubscribe(&from, slot);
+        self.unsubscribe(from, slot);
     }
 
     /// A node tells that the channels of a slot are elsewhere.

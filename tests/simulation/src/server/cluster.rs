@@ -26,11 +26,13 @@ impl Topology {
         self.owners[usize::from(slot)]
     }
 
-    /// Begins to move a slot.
-    pub fn migrate(&mut self, slot: u16, to: usize) {
-        if self.owner(slot) != to {
+    /// Begins to move a slot from its owner. Returns whether it does: a slot makes one move at a time.
+    pub fn migrate(&mut self, slot: u16, from: usize, to: usize) -> bool {
+        let moves = self.owner(slot) == from && from != to && !self.moving.contains_key(&slot);
+        if moves {
             self.moving.insert(slot, to);
         }
+        moves
     }
 
     /// Ends the move of a slot: its new owner serves it.

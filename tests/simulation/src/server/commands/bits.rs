@@ -2,7 +2,6 @@
 
 use super::super::database::{Database, Outcome, SYNTAX};
 use super::super::reply::{Bytes, Reply};
-use super::strings::offset;
 use super::{integer, option, part_of_text};
 
 const BAD_TYPE: &str =
@@ -45,7 +44,7 @@ fn field_of(kind: &[u8], at: &[u8]) -> Result<Field, String> {
         return Err(BAD_TYPE.into());
     }
     let (times, at) = at.strip_prefix(b"#").map_or((1, at), |at| (bits, at));
-    let from = offset(at).ok().and_then(|at| at.checked_mul(times)).ok_or(BAD_OFFSET)?;
+    let from = integer(at).ok().and_then(|at| at.checked_mul(times)).ok_or(BAD_OFFSET)?;
     if !(0..(1_i64 << 32)).contains(&from) {
         return Err(BAD_OFFSET.into());
     }

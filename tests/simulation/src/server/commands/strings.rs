@@ -1,6 +1,6 @@
 //! Strings.
 
-use super::super::database::{Database, Entry, Item, NOT_INTEGER, Outcome, SYNTAX};
+use super::super::database::{Database, Entry, Item, Outcome, SYNTAX};
 use super::super::reply::{Bytes, Reply};
 use super::{integer, option, part_of_text};
 
@@ -37,10 +37,8 @@ pub fn set_range(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     if piece.is_empty() {
         return len(database, arguments);
     }
-    if database.text(key)?.is_none() || at + piece.len() as i64 > LONGEST {
-        if at + piece.len() as i64 > LONGEST {
-            return Err("ERR string exceeds maximum allowed size (proto-max-bulk-len)".into());
-        }
+    if at + piece.len() as i64 > LONGEST {
+        return Err("ERR string exceeds maximum allowed size (proto-max-bulk-len)".into());
     }
     let (text, at) = (database.text_or_new(key)?, at as usize);
     if text.len() < at + piece.len() {
@@ -112,9 +110,4 @@ pub fn set(database: &mut Database, arguments: &[Bytes]) -> Outcome {
         (false, true) => Reply::Nil,
         (false, false) => Reply::ok(),
     })
-}
-
-/// Reads a number of a bit field, which may be huge.
-pub fn offset(text: &[u8]) -> Result<i64, String> {
-    integer(text).map_err(|_| NOT_INTEGER.into())
 }
