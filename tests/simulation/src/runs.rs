@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::server::{coverage, lock};
+use crate::server::{coverage, faults, lock};
 use crate::world::{Outcome, Play, play};
 use crate::{os, truth};
 
@@ -16,6 +16,7 @@ The real client on simulated servers, in virtual time. A world is made from a se
   simulation [--worlds N | --wall SECONDS] [--from SEED] [--seconds N] [--threads N]
       Worlds of N virtual seconds each (10), from a seed that the machine draws, until N worlds or SECONDS of the wall clock
       are over (100 worlds). Fails, and prints the seeds, where a judge condemns a world.
+      With --change TEXT --to TEXT, the scripts have a fault, which the worlds should find.
       With --coverage, tells which functions and lines of the scripts they ran.
   simulation --seed SEED [--seconds N] [--trace]
       One world; with --trace, all that happens in it.
@@ -74,6 +75,9 @@ fn run(options: &Options) -> Result<bool, String> {
     if options.has("coverage") {
         coverage::turn_on();
     }
+    if let (Some(from), Some(to)) = (options.0.get("change"), options.0.get("to")) {
+        faults::set(from.clone(), to.clone());
+    }
     // Some statics draw once for all worlds.
     play(0, Play::of(1));
     if let Some(seed) = options.number("seed")? {
@@ -94,6 +98,9 @@ fn run(options: &Options) -> Result<bool, String> {
     let from = from.unwrap_or_else(drawn);
     let worlds = worlds.unwrap_or(if wall.is_some() { u64::MAX } else { 100 });
     let are_right = many(from, worlds, seconds, threads, wall);
+    if !faults::is_made() {
+        return Err("no script that ran has the text of --change".into());
+    }
     if options.has("coverage") {
         coverage::report().map_err(|error| format!("the scripts cannot be read: {error}"))?;
     }

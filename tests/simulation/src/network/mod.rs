@@ -91,6 +91,9 @@ struct State {
     is_failing_over: bool,
     /// Requests that were run for each process.
     requests: BTreeMap<usize, u64>,
+    /// The most that a process had run in a second, and what it has in this one.
+    busiest: u64,
+    rates: BTreeMap<usize, (u64, u64)>,
     recorded: Vec<Request>,
 }
 
@@ -159,6 +162,11 @@ impl Network {
         lock(&self.state).requests.get(&process).copied().unwrap_or(0)
     }
 
+    /// The most requests of a process in a second.
+    pub fn busiest(&self) -> u64 {
+        lock(&self.state).busiest
+    }
+
     pub fn recorded(&self) -> Vec<Request> {
         std::mem::take(&mut lock(&self.state).recorded)
     }
@@ -171,9 +179,14 @@ impl Network {
     /// Runs a request of a connection. `None`: the connection or its server is gone.
     fn run(&self, connection: u64, arguments: &[Bytes]) -> Option<Bytes> {
         let mut state = lock(&self.state);
-        let State { hosts, connections, requests, recorded, .. } = &mut *state;
+        let State { hosts, connections, requests, recorded, rates, busiest, .. } = &mut *state;
         let open = connections.get_mut(&connection)?;
         *requests.entry(open.process).or_default() += 1;
+        let (second, rate) = rates.entry(open.process).or_default();
+        let now = os::elapsed().as_secs();
+        *rate = if *second == now { *rate + 1 } else { 1 };
+        *second = now;
+        *busiest = (*busiest).max(*rate);
         let host = hosts.get_mut(&open.address)?;
         let (replies, published) = match &mut host.kind {
             Kind::Server(server) => {

@@ -9,7 +9,7 @@ use sha1_smol::Sha1;
 use super::cluster::Topology;
 use super::database::{Database, command};
 use super::reply::{Bytes, Reply, number};
-use super::{coverage, lock, structs};
+use super::{coverage, faults, lock, structs};
 
 /// Compiled scripts, by digest: compiling takes longer than a call.
 static COMPILED: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
@@ -135,7 +135,8 @@ impl Scripts {
         if let Some(compiled) = compiled {
             return self.lua.load(compiled).set_name("=user_script").into_function();
         }
-        let script = self.lua.load(text).set_name("=user_script").into_function()?;
+        let text = faults::put_back(text);
+        let script = self.lua.load(&*text).set_name("=user_script").into_function()?;
         lock(&COMPILED).insert(digest.to_owned(), script.dump(false));
         Ok(script)
     }

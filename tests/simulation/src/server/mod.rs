@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod commands;
 pub mod coverage;
 pub mod database;
+pub mod faults;
 pub mod lua;
 pub mod replication;
 pub mod reply;

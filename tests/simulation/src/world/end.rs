@@ -25,6 +25,7 @@ const SHUTDOWN: Duration = Duration::from_secs(5);
 
 impl World {
     pub(super) async fn end(self: &Arc<Self>, processes: Vec<Arc<Process>>) {
+        self.nobody_hammers();
         sleep(RECOVERED).await;
         let before: Vec<_> = processes.iter().map(|process| self.network.requests(process.number)).collect();
         sleep(IDLE).await;
@@ -50,6 +51,14 @@ impl World {
         }
         sleep(Duration::from_secs(5)).await;
         self.nothing_is_left();
+    }
+
+    /// Who waits asks seldom.
+    fn nobody_hammers(&self) {
+        let (busiest, most) = (self.network.busiest(), self.shape.busiest());
+        if busiest > most {
+            self.judges.condemn(format!("a process sent {busiest} requests in a second, at most {most}"));
+        }
     }
 
     fn nothing_is_left(&self) {

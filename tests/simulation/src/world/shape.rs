@@ -172,6 +172,12 @@ impl Shape {
         os::draw(&mut state) % end
     }
 
+    /// The most requests that a process sends in a second: some for each call, and some for what goes on beside them.
+    pub fn busiest(&self) -> u64 {
+        let calls = self.callers as u64 * (2000 / (self.idle + 1)).max(1);
+        150 + 8 * calls
+    }
+
     /// Whether calls wait until the replica has what they have written.
     pub fn waits_for_replica(&self) -> bool {
         self.servers == Servers::Sentinel && self.setting(20, 2) == 0
