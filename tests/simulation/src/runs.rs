@@ -15,7 +15,7 @@ The real client on simulated servers, in virtual time. A world is made from a se
 
   simulation [--worlds N | --wall SECONDS] [--from SEED] [--seconds N] [--threads N]
       Worlds of N virtual seconds each (10), from a seed that the machine draws, until N worlds or SECONDS of the wall clock
-      are over (100 worlds). Fails, and prints the seeds, where a judge condemns a world.
+      are over (100 worlds), or with --first a judge condemns one. Fails, and prints the seeds, where a judge condemns a world.
       With --change TEXT --to TEXT, the scripts have a fault, which the worlds should find.
       With --coverage, tells which functions and lines of the scripts they ran.
   simulation --seed SEED [--seconds N] [--trace]
@@ -92,12 +92,16 @@ fn run(options: &Options) -> Result<bool, String> {
     if let Some(count) = options.number("same")? {
         return Ok(are_same(from.unwrap_or_else(drawn), count, seconds));
     }
-    let worlds = options.number("worlds")?;
     let wall = options.number("wall")?.map(Duration::from_secs);
-    let threads = options.number("threads")?.unwrap_or(2);
-    let from = from.unwrap_or_else(drawn);
-    let worlds = worlds.unwrap_or(if wall.is_some() { u64::MAX } else { 100 });
-    let are_right = many(from, worlds, seconds, threads, wall);
+    let many = Many {
+        from: from.unwrap_or_else(drawn),
+        worlds: options.number("worlds")?.unwrap_or(if wall.is_some() { u64::MAX } else { 100 }),
+        seconds,
+        threads: options.number("threads")?.unwrap_or(2),
+        wall,
+        ends_at_first: options.has("first"),
+    };
+    let are_right = many.run();
     if !faults::is_made() {
         return Err("no script that ran has the text of --change".into());
     }
@@ -145,21 +149,34 @@ impl Sum {
     }
 }
 
+impl Sum {
+    fn tell(&self, seconds: u64, took: Duration) {
+        let (worlds, took) = (self.worlds, took.as_secs_f64());
+        println!("{:?}\n{:?}", self.counts, self.commands);
+        println!(
+            "{worlds} worlds of {seconds} s in {took:.1} s: {:.1} a second, {} events, {} broken",
+            worlds as f64 / took,
+            self.events,
+            self.broken.len()
+        );
+    }
+}
+
 /// Plays worlds on some threads. A world that is stuck ends the program.
-fn played(seeds: &[u64], seconds: u64, threads: u64, until: impl Fn() -> bool + Sync) -> Sum {
-    let (sum, next) = (Mutex::new(Sum::default()), AtomicU64::new(0));
+fn played(sum: &Mutex<Sum>, seeds: &[u64], seconds: u64, threads: u64, goes_on: impl Fn() -> bool + Sync) {
+    let next = AtomicU64::new(0);
     let begun = Mutex::new(BTreeMap::<u64, std::time::Instant>::new());
     let is_done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let workers = (0..threads).map(|_| {
             scope.spawn(|| {
-                while until()
+                while goes_on()
                     && let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed) as usize)
                 {
                     lock(&begun).insert(*seed, std::time::Instant::now());
                     let outcome = play(*seed, Play::of(seconds));
                     lock(&begun).remove(seed);
-                    lock(&sum).add(outcome);
+                    lock(sum).add(outcome);
                 }
             })
         });
@@ -180,41 +197,50 @@ fn played(seeds: &[u64], seconds: u64, threads: u64, until: impl Fn() -> bool + 
         }
         is_done.store(true, Ordering::Relaxed);
     });
-    sum.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn many(from: u64, worlds: u64, seconds: u64, threads: u64, wall: Option<Duration>) -> bool {
-    println!("worlds of {seconds} s from seed {from}");
-    let began = std::time::Instant::now();
-    let is_open = || wall.is_none_or(|wall| began.elapsed() < wall);
-    let mut sum = Sum::default();
-    while sum.worlds < worlds && is_open() {
-        let first = from + sum.worlds;
-        let seeds: Vec<_> = (first..first + 1000.min(worlds - sum.worlds)).collect();
-        let part = played(&seeds, seconds, threads, is_open);
-        sum.worlds += part.worlds;
-        sum.events += part.events;
-        sum.broken.extend(part.broken);
-        part.counts.into_iter().for_each(|(what, count)| *sum.counts.entry(what).or_default() += count);
-        part.commands.into_iter().for_each(|(what, count)| *sum.commands.entry(what).or_default() += count);
+/// A run of many worlds.
+struct Many {
+    from: u64,
+    worlds: u64,
+    seconds: u64,
+    threads: u64,
+    /// How long it may take.
+    wall: Option<Duration>,
+    /// Whether it ends once a world is condemned.
+    ends_at_first: bool,
+}
+
+impl Many {
+    fn run(&self) -> bool {
+        println!("worlds of {} s from seed {}", self.seconds, self.from);
+        let began = std::time::Instant::now();
+        let (sum, mut worlds) = (Mutex::new(Sum::default()), 0);
+        let goes_on = || {
+            let has_found = self.ends_at_first && !lock(&sum).broken.is_empty();
+            !has_found && self.wall.is_none_or(|wall| began.elapsed() < wall)
+        };
+        while worlds < self.worlds && goes_on() {
+            let first = self.from + worlds;
+            let seeds: Vec<_> = (first..first + 1000.min(self.worlds - worlds)).collect();
+            played(&sum, &seeds, self.seconds, self.threads, goes_on);
+            worlds += seeds.len() as u64;
+        }
+        let sum = lock(&sum);
+        sum.tell(self.seconds, began.elapsed());
+        sum.broken.is_empty()
     }
-    let took = began.elapsed().as_secs_f64();
-    println!("{:?}\n{:?}", sum.counts, sum.commands);
-    println!(
-        "{} worlds of {seconds} s in {took:.1} s: {:.1} a second, {} events, {} broken",
-        sum.worlds,
-        sum.worlds as f64 / took,
-        sum.events,
-        sum.broken.len()
-    );
-    sum.broken.is_empty()
 }
 
 fn are_same(from: u64, count: u64, seconds: u64) -> bool {
     let seeds: Vec<_> = (from..from + count).collect();
     let turned: Vec<_> = seeds.iter().rev().copied().collect();
-    let one = played(&seeds, seconds, 2, || true).digests;
-    let other = played(&turned, seconds, 1, || true).digests;
+    let digests = |seeds: &[u64], threads| {
+        let sum = Mutex::new(Sum::default());
+        played(&sum, seeds, seconds, threads, || true);
+        std::mem::take(&mut lock(&sum).digests)
+    };
+    let (one, other) = (digests(&seeds, 2), digests(&turned, 1));
     let differ: Vec<_> = one.iter().filter(|(seed, digest)| other.get(seed) != Some(digest)).collect();
     let digest = one.values().fold(0_u64, |all, digest| {
         let mut state = all ^ digest;

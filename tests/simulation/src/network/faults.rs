@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::{Kind, Line, Network, micros};
-use crate::server::lock;
+use crate::server::{Keeps, lock};
 
 impl Network {
     /// Changes one connection.
@@ -43,15 +43,9 @@ impl Network {
         }
     }
 
-    /// Starts a server anew. It refuses connections for a span, and loads its keys for another one.
-    pub async fn restart(
-        self: Arc<Self>,
-        address: String,
-        keeps_keys: bool,
-        away: Duration,
-        loads: Duration,
-    ) {
-        let how = format!("{address}, keeps {keeps_keys}, {away:?}, {loads:?}");
+    /// Starts a server anew, with some of its keys. It refuses connections for a span, and loads its keys for another one.
+    pub async fn restart(self: Arc<Self>, address: String, keeps: Keeps, away: Duration, loads: Duration) {
+        let how = format!("{address}, keeps {keeps:?}, {away:?}, {loads:?}");
         self.trace.note("restart", how.as_bytes());
         let line = if self.happens(500) { Line::Closed } else { Line::Cut };
         self.end(line, |other, _| other == address);
@@ -61,7 +55,7 @@ impl Network {
             host.stops_until = host.stops_until.min(now);
             if let Kind::Server(server) = &mut host.kind {
                 server.set_time(micros());
-                server.restart(keeps_keys);
+                server.restart(keeps);
                 server.condition.is_loading = true;
             }
         }
@@ -97,6 +91,23 @@ impl Network {
     pub fn set_clock(&self, address: &str, by: i64) {
         self.trace.note("clock", format!("{address} {by}").as_bytes());
         self.with_server(address, |server| server.condition.clock += by);
+    }
+
+    /// Saves the keys of a server, for [`Keeps::Saved`].
+    pub fn save(&self, address: &str) {
+        self.with_server(address, |server| server.save());
+    }
+
+    /// A server that is short of memory drops a key.
+    pub fn evict_one(&self, address: &str) {
+        let keys = self.with_server(address, |server| {
+            lock(&server.database).entries.keys().cloned().collect::<Vec<_>>()
+        });
+        let keys = keys.unwrap_or_default();
+        if let Some(key) = self.one(&keys) {
+            self.trace.note("evicts", key);
+            self.with_server(address, |server| server.evict(key));
+        }
     }
 
     /// Lets a server forget its scripts.

@@ -7,10 +7,10 @@ use tokio::time::sleep;
 
 use super::{Kind, Network, State};
 use crate::server::cluster::{Topology, slot};
-use crate::server::lock;
 use crate::server::replication::{Change, apply};
 use crate::server::reply::{Bytes, Reply};
 use crate::server::sentinel::SWITCHED;
+use crate::server::{Keeps, lock};
 
 impl Network {
     /// Lets a server follow another one.

@@ -13,10 +13,10 @@ pub mod sentinel;
 pub mod sorted_set;
 mod structs;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use self::database::{Database, command};
+use self::database::{Database, Entry, command};
 use self::lua::{Limits, Node, Scripts};
 use self::replication::Log;
 use self::reply::{Bytes, Reply};
@@ -49,8 +49,17 @@ pub struct Server {
     pub master: Option<String>,
     /// Which node of a Cluster this is.
     pub cluster: Option<Node>,
-    /// Requests that were run.
-    pub requests: u64,
+    /// What it had at some time.
+    saved: BTreeMap<Bytes, Entry>,
+}
+
+/// What a server has after a start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    All,
+    /// What it had saved before.
+    Saved,
+    Nothing,
 }
 
 /// What a connection has set at its server.
@@ -106,7 +115,7 @@ impl Server {
             log: Log::default(),
             master: None,
             cluster: None,
-            requests: 0,
+            saved: BTreeMap::new(),
         })
     }
 
@@ -126,16 +135,30 @@ impl Server {
         self.scripts.flush();
     }
 
-    /// Starts anew, with or without its keys.
-    pub fn restart(&mut self, keeps_keys: bool) {
+    /// Starts anew, with some of its keys.
+    pub fn restart(&mut self, keeps: Keeps) {
         self.scripts.flush();
         self.condition.is_loading = false;
         let mut database = lock(&self.database);
         database.published.clear();
-        if !keeps_keys {
-            let keys = std::mem::take(&mut database.entries).into_keys().collect();
-            self.log.note(&database, keys);
+        if keeps != Keeps::All {
+            let mut changed: BTreeSet<_> = database.entries.keys().cloned().collect();
+            database.entries = if keeps == Keeps::Saved { self.saved.clone() } else { BTreeMap::new() };
+            changed.extend(database.entries.keys().cloned());
+            self.log.note(&database, changed);
         }
+    }
+
+    /// Saves the keys as they are now.
+    pub fn save(&mut self) {
+        self.saved = lock(&self.database).entries.clone();
+    }
+
+    /// Drops a key.
+    pub fn evict(&mut self, key: &Bytes) {
+        let mut database = lock(&self.database);
+        database.entries.remove(key);
+        self.log.note(&database, BTreeSet::from([key.clone()]));
     }
 
     /// A connection has ended.
@@ -151,7 +174,6 @@ impl Server {
 
     /// Runs a command of a connection. Some have several replies.
     pub fn run(&mut self, session: &mut Session, arguments: &[Bytes]) -> Vec<Reply> {
-        self.requests += 1;
         let name = String::from_utf8_lossy(&arguments[0]).to_ascii_uppercase();
         let asking = std::mem::take(&mut session.asking);
         if let Some(refusal) = self.refusal(&name, arguments, asking) {

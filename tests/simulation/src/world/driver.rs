@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::shape::{Fault, Servers};
 use super::{Process, World};
+use crate::server::Keeps;
 
 /// A process, and the tasks of its callers.
 struct Running {
@@ -84,16 +85,27 @@ impl World {
         let network = Arc::clone(&self.network);
         let Some(address) = network.one(&self.servers).cloned() else { return };
         let span = |most: u64| Duration::from_millis(network.draw(most));
+        if network.happens(500) {
+            network.save(&address);
+        }
         match fault {
             Fault::Cut => network.cut_one(),
             Fault::Stall => network.stall_one(span(3000)),
-            Fault::Restart | Fault::RestartEmpty => {
-                let keeps_keys = fault == Fault::Restart;
-                if !keeps_keys {
+            Fault::Restart | Fault::RestartEmpty | Fault::RestartOld => {
+                let keeps = match fault {
+                    Fault::Restart => Keeps::All,
+                    Fault::RestartOld => Keeps::Saved,
+                    _ => Keeps::Nothing,
+                };
+                if keeps != Keeps::All {
                     self.judges.forget();
                 }
                 let (away, loads) = (span(1500), span(500));
-                tokio::spawn(Arc::clone(&network).restart(address, keeps_keys, away, loads));
+                tokio::spawn(Arc::clone(&network).restart(address, keeps, away, loads));
+            }
+            Fault::Evict => {
+                self.judges.forget();
+                network.evict_one(&address);
             }
             Fault::Stop => network.stop(&address, span(2500)),
             Fault::Flush => network.flush_scripts(&address),

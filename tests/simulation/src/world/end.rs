@@ -7,9 +7,12 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::judges::names;
-use super::shape::Servers;
+use super::shape::{Fault, Servers};
 use super::{Process, World};
+use crate::network::micros;
+use crate::server::database::{Entry, Item};
 use crate::server::lock;
+use crate::server::sorted_set::Bound;
 
 /// After this, all faults have ended, and everybody has heard of it.
 const RECOVERED: Duration = Duration::from_secs(15);
@@ -17,6 +20,8 @@ const RECOVERED: Duration = Duration::from_secs(15);
 const IDLE: Duration = Duration::from_secs(20);
 /// Keys with these parts last until they are changed: settings of the fleet, and filters that never forget.
 const LASTING: [&[u8]; 3] = [b":setting:", b":bits", b":config"];
+/// Scores above it are no times.
+const LIFT: f64 = 4_503_599_627_370_496.0;
 /// What each process asks the Sentinels.
 const OF_SENTINELS: f64 = 2.2;
 /// What a process may send in a second while nobody calls and nothing is held.
@@ -27,6 +32,7 @@ impl World {
     pub(super) async fn end(self: &Arc<Self>, processes: Vec<Arc<Process>>) {
         self.nobody_hammers();
         sleep(RECOVERED).await;
+        self.no_lease_is_left();
         let before: Vec<_> = processes.iter().map(|process| self.network.requests(process.number)).collect();
         sleep(IDLE).await;
         for (process, before) in processes.iter().zip(before) {
@@ -51,6 +57,36 @@ impl World {
         }
         sleep(Duration::from_secs(5)).await;
         self.nothing_is_left();
+    }
+
+    /// What was released, or given up, is free before its time: no release is lost while its process lives.
+    fn no_lease_is_left(&self) {
+        let forgets = [Fault::Kill, Fault::RestartOld, Fault::Clock, Fault::Evict, Fault::Move];
+        if forgets.iter().any(|fault| self.shape.faults.contains(fault)) {
+            return;
+        }
+        let now = micros() as f64;
+        for address in &self.servers {
+            let held = self.network.with_server(address, |server| {
+                let mut database = lock(&server.database);
+                database.sweep();
+                let is_held = |key: &[u8], entry: &Entry| match &entry.item {
+                    Item::Text(_) => key.ends_with(b":lock"),
+                    Item::SortedSet(set) if key.ends_with(b":holders") => {
+                        let (from, to) =
+                            (Bound { score: now, is_open: true }, Bound { score: LIFT, is_open: true });
+                        set.between(from, to).next().is_some()
+                    }
+                    _ => false,
+                };
+                let held = database.entries.iter().filter(|(key, entry)| is_held(key, entry));
+                held.map(|(key, _)| key.escape_ascii().to_string()).collect::<BTreeSet<_>>()
+            });
+            let held = held.unwrap_or_default();
+            if !held.is_empty() {
+                self.judges.condemn(format!("held, {RECOVERED:?} after the last call: {}", names(&held)));
+            }
+        }
     }
 
     /// Who waits asks seldom.

@@ -13,6 +13,9 @@ use crate::server::lock;
 /// The clocks of processes with runtimes of their own differ by a turn.
 const SKEW: Duration = Duration::from_millis(2);
 
+/// A message that is not late has arrived by then.
+const LATEST: Duration = Duration::from_millis(700);
+
 /// One that holds something.
 struct Holder {
     handle: LeaseHandle,
@@ -37,7 +40,9 @@ struct Budget {
 struct State {
     broken: Vec<String>,
     holders: BTreeMap<String, Vec<Holder>>,
-    fences: BTreeMap<String, (u64, u64)>,
+    fences: BTreeMap<String, u64>,
+    /// Who waits for a lock in strict order, since when.
+    waiting: BTreeMap<String, BTreeMap<u64, Instant>>,
     budgets: BTreeMap<String, Budget>,
     handled: BTreeMap<String, u64>,
     running: BTreeMap<String, u32>,
@@ -46,10 +51,20 @@ struct State {
     /// What all processes have to agree on.
     agreed: BTreeMap<&'static str, u64>,
     losses: u64,
+    /// How often the clock was set, or another server may have begun to serve.
+    turns: u64,
     uncertain: u32,
     clock: i64,
     next: u64,
     counts: BTreeMap<&'static str, u64>,
+}
+
+impl State {
+    /// From now on fences may begin anew.
+    fn turn(&mut self) {
+        self.turns += 1;
+        self.fences.clear();
+    }
 }
 
 #[derive(Default)]
@@ -89,7 +104,9 @@ impl Judges {
     /// The clocks of the servers are set, in µs, which ends leases before their time.
     pub fn clock_is_set(&self, by: i64) {
         self.forget();
-        lock(&self.0).clock += by;
+        let mut state = lock(&self.0);
+        state.clock += by;
+        state.turn();
     }
 
     /// What the clocks of the servers are ahead, in µs.
@@ -114,12 +131,16 @@ impl Judges {
     /// From now on, and until [`is_certain`](Self::is_certain), two servers may serve.
     pub fn is_uncertain(&self) {
         self.forget();
-        lock(&self.0).uncertain += 1;
+        let mut state = lock(&self.0);
+        state.uncertain += 1;
+        state.turn();
     }
 
     pub fn is_certain(&self) {
         self.forget();
-        lock(&self.0).uncertain -= 1;
+        let mut state = lock(&self.0);
+        state.uncertain -= 1;
+        state.turn();
     }
 
     /// How often the servers have forgotten something. Nothing is certain between two calls while two servers serve.
@@ -172,19 +193,50 @@ impl Judges {
         }
     }
 
-    /// Fences rise, as long as nothing was forgotten.
-    pub fn fence(&self, key: &str, fence: u64, is_held: bool) {
+    /// Fences rise, also where the servers have lost their keys: a fence is at least the time. `since`: the turns before it was
+    /// asked for.
+    pub fn fence(&self, key: &str, fence: u64, is_held: bool, since: u64) {
         let mut state = lock(&self.0);
-        let losses = state.losses;
-        let last = state.fences.entry(key.into()).or_insert((0, losses));
-        if last.1 != losses {
-            *last = (0, losses);
+        if state.turns != since {
+            return;
         }
-        let before = last.0;
-        last.0 = last.0.max(fence);
+        let last = state.fences.entry(key.into()).or_default();
+        let before = *last;
+        *last = before.max(fence);
         if is_held && fence <= before {
             drop(state);
             self.condemn(format!("{key}: the fence {fence} comes after {before}"));
+        }
+    }
+
+    /// How often the clock was set, or another server may have begun to serve.
+    pub fn turns(&self) -> u64 {
+        let mut state = lock(&self.0);
+        if state.uncertain > 0 {
+            state.turn();
+        }
+        state.turns
+    }
+
+    /// One waits for a lock in strict order. Returns its number.
+    pub fn waits(&self, key: &str) -> u64 {
+        let mut state = lock(&self.0);
+        let number = state.next;
+        state.next += 1;
+        state.waiting.entry(key.into()).or_default().insert(number, Instant::now());
+        number
+    }
+
+    /// It waits no more. `got`: it has the lock, so nobody may still wait who came long before it.
+    pub fn waited(&self, key: &str, number: u64, got: bool) {
+        let mut state = lock(&self.0);
+        let Some(all) = state.waiting.get_mut(key) else { return };
+        let Some(began) = all.remove(&number) else { return };
+        let passed = all.values().filter(|other| **other + LATEST < began).min().copied();
+        drop(state);
+        if let (true, Some(passed)) = (got, passed) {
+            let earlier = began - passed;
+            self.condemn(format!("{key}: who came {earlier:?} later was served before"));
         }
     }
 

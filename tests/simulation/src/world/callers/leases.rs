@@ -41,22 +41,27 @@ impl World {
     }
 
     pub(super) async fn lock(&self, process: &Process, key: &str) {
-        let (mutex, since) = (&process.primitives.mutex, self.judges.losses());
+        let (mutex, since, turns) = (&process.primitives.mutex, self.judges.losses(), self.judges.turns());
+        let name = format!("m:{key}");
         let locked = match self.network.happens(100) {
             true => self.call("try_lock", Duration::ZERO, mutex.try_lock(key)).await,
-            false => self.call("lock", self.shape.max_wait, mutex.lock(key)).await,
+            false => {
+                let in_order = process.primitives.is_strict && self.runs_alone();
+                let number = in_order.then(|| self.judges.waits(&name));
+                let locked = self.call("lock", self.shape.max_wait, mutex.lock(key)).await;
+                let got = matches!(locked, Some(Ok(_)));
+                number.iter().for_each(|number| self.judges.waited(&name, *number, got));
+                locked
+            }
         };
         let Some(Ok(guard)) = locked else { return };
-        let name = format!("m:{key}");
-        if self.judges.losses() == since {
-            self.judges.fence(&name, guard.fence(), guard.is_held());
-        }
+        self.judges.fence(&name, guard.fence(), guard.is_held(), turns);
         self.hold_as(&name, (guard.handle(), 1, true), 1, since).await;
         self.end_of("unlock", guard, async |guard| guard.unlock().await).await;
     }
 
     pub(super) async fn lock_all(&self, process: &Process) {
-        let since = self.judges.losses();
+        let (since, turns) = (self.judges.losses(), self.judges.turns());
         let mut keys: Vec<_> = (0..self.shape.keys).map(|key| format!("k{key}")).collect();
         // Two callers name the same keys in another order.
         let turned = self.network.draw(self.shape.keys) as usize;
@@ -69,9 +74,7 @@ impl World {
         };
         let held: Vec<_> = keys.iter().map(|key| format!("m:{key}")).zip(guards.iter()).collect();
         let acquired = held.iter().map(|(name, guard)| {
-            if self.judges.losses() == since {
-                self.judges.fence(name, guard.fence(), guard.is_held());
-            }
+            self.judges.fence(name, guard.fence(), guard.is_held(), turns);
             let who = self.judges.acquired(name, (guard.handle(), 1, true), 1, since);
             (name.clone(), who)
         });
@@ -106,7 +109,7 @@ impl World {
     }
 
     pub(super) async fn read_or_write(&self, process: &Process, key: &str) {
-        let (lock, since) = (&process.primitives.lock, self.judges.losses());
+        let (lock, since, turns) = (&process.primitives.lock, self.judges.losses(), self.judges.turns());
         let name = format!("rw:{key}");
         if self.network.happens(600) {
             let Some(Ok(guard)) = self.call("read", self.shape.max_wait, lock.read(key)).await else {
@@ -116,9 +119,7 @@ impl World {
             return self.end_of("release a reader", guard, async |guard| guard.release().await).await;
         }
         let Some(Ok(guard)) = self.call("write", self.shape.max_wait, lock.write(key)).await else { return };
-        if self.judges.losses() == since {
-            self.judges.fence(&name, guard.fence(), guard.is_held());
-        }
+        self.judges.fence(&name, guard.fence(), guard.is_held(), turns);
         self.hold_as(&name, (guard.handle(), 1, true), ALL, since).await;
         self.end_of("release a writer", guard, async |guard| guard.release().await).await;
     }

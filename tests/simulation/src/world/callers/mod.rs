@@ -45,6 +45,8 @@ pub struct Primitives {
     buckets: TokenBuckets<2>,
     held: TokenBucket,
     mutex: Mutex,
+    /// Whether the mutex is given in strict order.
+    is_strict: bool,
     permits: WaitGroup,
     has_classes: bool,
     is_fair: bool,
@@ -72,7 +74,8 @@ impl Primitives {
             two.map(|(name, per_second)| TokenBucket::new(store, name, quota(name, per_second)));
         let held = TokenBucket::new(store, "h", quota("h", rate.per_second))?.with_hold_ttl(ttl)?;
         let mut mutex = Mutex::builder().ttl(ttl).max_wait(max_wait);
-        if shape.setting(3, 2) == 0 {
+        let is_strict = shape.setting(3, 2) == 0;
+        if is_strict {
             mutex = mutex.strict_fifo();
         }
         let (has_classes, is_fair) = (shape.setting(4, 3) == 0, shape.setting(5, 3) == 0);
@@ -111,6 +114,7 @@ impl Primitives {
             buckets: TokenBuckets::new([first?, second?])?,
             held,
             mutex: mutex.build(store, "m")?,
+            is_strict,
             permits: permits.build(store, "g")?,
             has_classes,
             is_fair,
@@ -208,6 +212,12 @@ impl World {
         outcome
     }
 
+    /// Whether each renewal arrives in time, also where the memory is full.
+    fn loses_nothing(&self) -> bool {
+        let harmless = |fault: &Fault| matches!(fault, Fault::Full | Fault::Flush);
+        self.shape.faults.iter().all(harmless) && self.shape.weather.often_late == 0
+    }
+
     /// Holds something for a while, unless it is lost before.
     async fn hold(&self, lost: impl Future<Output = ()>) {
         let held = match self.network.happens(20) {
@@ -217,7 +227,12 @@ impl World {
         let held = Duration::from_millis(self.network.draw(held.min(6000) + 1));
         tokio::select! {
             biased;
-            () = lost => self.judges.count("lost"),
+            () = lost => {
+                self.judges.count("lost");
+                if self.loses_nothing() {
+                    self.judges.condemn("a lease was lost, although nothing is wrong");
+                }
+            }
             () = sleep(held) => {}
         }
     }
