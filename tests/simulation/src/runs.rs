@@ -27,7 +27,7 @@ The real client on simulated servers, in virtual time. A world is made from a se
 ";
 
 /// A world that takes longer than this of the wall clock is stuck.
-const STUCK: Duration = Duration::from_secs(60);
+const STUCK: Duration = Duration::from_secs(300);
 
 /// The options, by name.
 struct Options(BTreeMap<String, String>);

@@ -67,7 +67,7 @@ impl Network {
         match self.draw(3) {
             0 => drop(tokio::spawn(Arc::clone(&self).restart(
                 master.clone(),
-                true,
+                Keeps::All,
                 noticed + back,
                 Duration::ZERO,
             ))),

@@ -24,6 +24,8 @@ const LASTING: [&[u8]; 3] = [b":setting:", b":bits", b":config"];
 const LIFT: f64 = 4_503_599_627_370_496.0;
 /// What each process asks the Sentinels.
 const OF_SENTINELS: f64 = 2.2;
+/// What it asks the nodes of a Cluster, one by one, and to look for the masters where a message was late.
+const OF_CLUSTER: f64 = 1.5;
 /// What a process may send in a second while nobody calls and nothing is held.
 const MOST_A_SECOND: f64 = 1.0;
 const SHUTDOWN: Duration = Duration::from_secs(5);
@@ -37,8 +39,12 @@ impl World {
         sleep(IDLE).await;
         for (process, before) in processes.iter().zip(before) {
             let sent = self.network.requests(process.number) - before;
-            let of_sentinels = if self.shape.servers == Servers::Sentinel { OF_SENTINELS } else { 0.0 };
-            if sent as f64 > (MOST_A_SECOND + of_sentinels) * IDLE.as_secs_f64() {
+            let besides = match self.shape.servers {
+                Servers::One => 0.0,
+                Servers::Sentinel => OF_SENTINELS,
+                Servers::Cluster => OF_CLUSTER,
+            };
+            if sent as f64 > (MOST_A_SECOND + besides) * IDLE.as_secs_f64() {
                 let number = process.number;
                 self.judges.condemn(format!("process {number} sent {sent} requests in {IDLE:?} of idleness"));
             }
@@ -61,7 +67,8 @@ impl World {
 
     /// What was released, or given up, is free before its time: no release is lost while its process lives.
     fn no_lease_is_left(&self) {
-        let forgets = [Fault::Kill, Fault::RestartOld, Fault::Clock, Fault::Evict, Fault::Move];
+        // A release that the server denies is not sent again.
+        let forgets = [Fault::Deny, Fault::Kill, Fault::RestartOld, Fault::Clock, Fault::Evict, Fault::Move];
         if forgets.iter().any(|fault| self.shape.faults.contains(fault)) {
             return;
         }

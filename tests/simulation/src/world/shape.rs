@@ -181,7 +181,9 @@ impl Shape {
     /// The most requests that a process sends in a second: some for each call, and some for what goes on beside them.
     pub fn busiest(&self) -> u64 {
         let calls = self.callers as u64 * (2000 / (self.idle + 1)).max(1);
-        150 + 8 * calls
+        // At each master of a Cluster it subscribes to the channels of each group of slots.
+        let channels = if self.servers == Servers::Cluster { 600 } else { 0 };
+        150 + channels + 8 * calls
     }
 
     /// Whether calls wait until the replica has what they have written.
