@@ -104,7 +104,7 @@ impl World {
                 tokio::spawn(Arc::clone(&network).restart(address, keeps, away, loads));
             }
             Fault::Evict => {
-                self.judges.forget();
+                self.judges.evicted();
                 network.evict_one(&address);
             }
             Fault::Stop => network.stop(&address, span(2500)),

@@ -54,6 +54,8 @@ struct State {
     /// How often the clock was set, or another server may have begun to serve.
     turns: u64,
     uncertain: u32,
+    /// Whether a key was evicted. If that is the one with the fence, its holder is told none.
+    has_evicted: bool,
     clock: i64,
     next: u64,
     counts: BTreeMap<&'static str, u64>,
@@ -103,6 +105,12 @@ impl Judges {
         state.budgets.values_mut().for_each(Budget::forget);
         state.handled.clear();
         state.spent.clear();
+    }
+
+    /// A key was evicted.
+    pub fn evicted(&self) {
+        self.forget();
+        lock(&self.0).has_evicted = true;
     }
 
     /// The clocks of the servers are set, in µs, which ends leases before their time.
@@ -201,7 +209,7 @@ impl Judges {
     /// asked for.
     pub fn fence(&self, key: &str, fence: u64, is_held: bool, since: u64) {
         let mut state = lock(&self.0);
-        if state.turns != since {
+        if state.turns != since || state.has_evicted {
             return;
         }
         let last = state.fences.entry(key.into()).or_default();
