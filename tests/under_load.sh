@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests that judge spans of time in rounds, beside loops that take all of the processor, and prints each failure.
 # Usage: ROUNDS=50 BUSY=4 tests/under_load.sh
-# Nothing else should run on the machine: another session of processes takes as much of it as all of these together.
+# Nothing else should run on the machine: the scheduler may give another group of processes as much of it as all of these together.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
