@@ -9,10 +9,14 @@ use super::{Kind, Line, Network, micros};
 use crate::server::{Keeps, lock};
 
 impl Network {
+    fn any_connection(&self) -> Option<u64> {
+        let ids: Vec<_> = lock(&self.state).connections.keys().copied().collect();
+        self.one(&ids).copied()
+    }
+
     /// Changes one connection.
     pub fn cut_one(&self) {
-        let ids: Vec<_> = lock(&self.state).connections.keys().copied().collect();
-        let Some(id) = self.one(&ids) else { return };
+        let Some(id) = self.any_connection() else { return };
         let line = match self.draw(10) {
             0..=3 => Line::Closed,
             4..=7 => Line::Cut,
@@ -20,17 +24,16 @@ impl Network {
             _ => Line::Mute,
         };
         self.trace.note(&format!("c{id} becomes"), format!("{line:?}").as_bytes());
-        if let Some(open) = lock(&self.state).connections.get(id) {
+        if let Some(open) = lock(&self.state).connections.get(&id) {
             open.line.send_replace(line);
         }
     }
 
     /// Stalls one connection, both ways.
     pub fn stall_one(&self, span: Duration) {
-        let ids: Vec<_> = lock(&self.state).connections.keys().copied().collect();
-        let Some(id) = self.one(&ids) else { return };
+        let Some(id) = self.any_connection() else { return };
         self.trace.note(&format!("c{id} stalls"), format!("{span:?}").as_bytes());
-        if let Some(open) = lock(&self.state).connections.get_mut(id) {
+        if let Some(open) = lock(&self.state).connections.get_mut(&id) {
             open.stalled_until = Instant::now() + span;
         }
     }
@@ -100,10 +103,7 @@ impl Network {
 
     /// A server that is short of memory drops a key.
     pub fn evict_one(&self, address: &str) {
-        let keys = self.with_server(address, |server| {
-            lock(&server.database).entries.keys().cloned().collect::<Vec<_>>()
-        });
-        let keys = keys.unwrap_or_default();
+        let keys = self.keys(address);
         if let Some(key) = self.one(&keys) {
             self.trace.note("evicts", key);
             self.with_server(address, |server| server.evict(key));

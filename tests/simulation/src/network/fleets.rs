@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::{Kind, Network, State};
 use crate::server::cluster::{Topology, slot};
-use crate::server::replication::{Change, apply};
+use crate::server::replication::apply;
 use crate::server::reply::{Bytes, Reply};
 use crate::server::sentinel::SWITCHED;
 use crate::server::{Keeps, lock};
@@ -19,20 +19,19 @@ impl Network {
         self.with_server(replica, |server| server.master = Some(master.into()));
     }
 
-    /// Carries changes from masters to their replicas, later and later ones first to `lag` ms.
+    /// Carries changes from masters to their replicas, after up to so many ms each time.
     pub async fn carry(self: Arc<Self>, servers: Vec<String>, lag: u64) {
         loop {
             sleep(Duration::from_millis(1 + self.draw(lag))).await;
             for replica in &servers {
                 let master = self.with_server(replica, |server| server.master.clone()).flatten();
                 let Some(master) = master else { continue };
-                let most = usize::MAX;
                 // A server that stands still, or is gone, passes nothing on.
                 if self.is_away(&master) || self.is_away(replica) {
                     continue;
                 }
-                let changes = self.with_server(&master, |server| server.log.take(most));
-                self.take_over(replica, changes.unwrap_or_default());
+                let changes = self.with_server(&master, |server| server.log.take()).unwrap_or_default();
+                self.with_server(replica, |server| apply(&mut lock(&server.database), changes));
             }
         }
     }
@@ -43,10 +42,6 @@ impl Network {
             .hosts
             .get(address)
             .is_none_or(|host| host.refuses_until > now || host.stops_until > now)
-    }
-
-    fn take_over(&self, replica: &str, changes: Vec<Change>) {
-        self.with_server(replica, |server| apply(&mut lock(&server.database), changes));
     }
 
     /// A replica takes the place of its master, which dies, or stands still and is its replica afterwards. The Sentinels name
@@ -79,14 +74,14 @@ impl Network {
         self.with_server(&master, |server| server.log.is_kept = false);
         self.with_server(&replica, |server| {
             server.master = None;
-            server.log.skip();
+            server.log.take();
         });
         self.name(&replica);
         sleep(back).await;
         // What it has granted meanwhile is lost.
         let entries = self.with_server(&replica, |server| {
             server.log.is_kept = true;
-            server.log.skip();
+            server.log.take();
             lock(&server.database).entries.clone()
         });
         self.with_server(&master, |server| {
@@ -123,13 +118,7 @@ impl Network {
     pub async fn move_slot(self: Arc<Self>, topology: Arc<Mutex<Topology>>) {
         let nodes = lock(&topology).masters.clone();
         let [from, to] = [(); 2].map(|()| self.draw(nodes.len() as u64) as usize);
-        let keys = |address: &str| {
-            let keys = self.with_server(address, |server| {
-                lock(&server.database).entries.keys().cloned().collect::<Vec<_>>()
-            });
-            keys.unwrap_or_default()
-        };
-        let all = keys(&nodes[from]);
+        let all = self.keys(&nodes[from]);
         let Some(slot) = self.one(&all).map(|key| slot(key)) else { return };
         if !lock(&topology).migrate(slot, from, to) {
             return;
@@ -138,7 +127,7 @@ impl Network {
         self.trace.note("moves", format!("slot {slot} from {from} to {to}").as_bytes());
         loop {
             sleep(Duration::from_millis(self.draw(60))).await;
-            let left: Vec<_> = keys(from).into_iter().filter(|key| self::slot(key) == slot).collect();
+            let left: Vec<_> = self.keys(from).into_iter().filter(|key| self::slot(key) == slot).collect();
             let Some(key) = self.one(&left) else { break };
             let entry = self.with_server(from, |server| lock(&server.database).entries.remove(key)).flatten();
             if let Some(entry) = entry {

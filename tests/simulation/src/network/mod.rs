@@ -157,6 +157,13 @@ impl Network {
         }
     }
 
+    /// The keys of a server.
+    fn keys(&self, address: &str) -> Vec<Bytes> {
+        let keys =
+            self.with_server(address, |server| lock(&server.database).entries.keys().cloned().collect());
+        keys.unwrap_or_default()
+    }
+
     /// The requests that servers have run for a process.
     pub fn requests(&self, process: usize) -> u64 {
         lock(&self.state).requests.get(&process).copied().unwrap_or(0)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::host_and_port;
 use super::reply::{Bytes, Reply};
 
 const SLOTS: u16 = 16384;
@@ -87,7 +88,7 @@ impl Topology {
                 continue;
             }
             let address = &self.masters[self.owners[first]];
-            let (host, port) = address.rsplit_once(':').unwrap_or((address, "0"));
+            let [host, port] = host_and_port(address);
             let port = port.parse().unwrap_or(0);
             let master = vec![Reply::bulk(host), Reply::Int(port), Reply::bulk(address.as_str())];
             ranges.push(Reply::Array(vec![

@@ -51,8 +51,8 @@ struct File {
     functions: BTreeSet<usize>,
 }
 
-/// Prints what was run, and what was not. Returns the shares of the functions and of the lines.
-pub fn report() -> std::io::Result<(f64, f64)> {
+/// Prints what was run, and which functions were not.
+pub fn report() -> std::io::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lua");
     let mut files = Vec::new();
     read(&root, &mut files)?;
@@ -86,7 +86,7 @@ pub fn report() -> std::io::Result<(f64, f64)> {
         share(functions)
     );
     println!("lines of the scripts that were run: {} of {}, {:.3}", lines.0, lines.1, share(lines));
-    Ok((share(functions), share(lines)))
+    Ok(())
 }
 
 fn read(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {

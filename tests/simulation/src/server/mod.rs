@@ -234,18 +234,13 @@ impl Server {
         match name {
             "EVAL" => self.scripts.eval(arguments, limits),
             "EVALSHA" => self.scripts.eval_by_digest(arguments, limits),
-            "PING" if session.protocol == 2 && session.subscriptions() > 0 => {
-                Reply::Array(vec![Reply::bulk("pong"), Reply::bulk("")])
-            }
-            "PING" => Reply::Status("PONG".into()),
-            "CLIENT" | "SELECT" | "AUTH" | "ASKING" => Reply::ok(),
             "HELLO" => {
                 let version = arguments.get(1).and_then(|version| version.first());
                 session.protocol = if version == Some(&b'3') { 3 } else { 2 };
                 let pairs = [("server", "redis"), ("version", "7.0.15"), ("mode", "standalone")];
                 Reply::Map(pairs.map(|(key, value)| (Reply::bulk(key), Reply::bulk(value))).into())
             }
-            "INFO" => Reply::bulk("# Server\r\nredis_version:7.0.15\r\n"),
+            "ASKING" => Reply::ok(),
             "ROLE" => self.role(),
             "CLUSTER" => match &self.cluster {
                 Some((topology, _)) => lock(topology).told(),
@@ -253,7 +248,7 @@ impl Server {
             },
             _ => match command(name) {
                 Some(command) => command.run(&mut lock(&self.database), arguments),
-                None => Reply::error(format!("ERR unknown command '{name}', with args beginning with: ")),
+                None => usual(name, session),
             },
         }
     }
@@ -262,14 +257,32 @@ impl Server {
         match &self.master {
             None => Reply::Array(vec![Reply::bulk("master"), Reply::Int(0), Reply::Array(vec![])]),
             Some(master) => {
-                let (host, port) = master.rsplit_once(':').unwrap_or((master, "0"));
-                let port = port.parse().unwrap_or(0);
-                let state =
-                    [Reply::bulk("slave"), Reply::bulk(host), Reply::Int(port), Reply::bulk("connected")];
+                let [host, port] = host_and_port(master);
+                let port = Reply::Int(port.parse().unwrap_or(0));
+                let state = [Reply::bulk("slave"), Reply::bulk(host), port, Reply::bulk("connected")];
                 Reply::Array([&state[..], &[Reply::Int(0)]].concat())
             }
         }
     }
+}
+
+/// What servers and Sentinels answer alike.
+pub fn usual(name: &str, session: &Session) -> Reply {
+    match name {
+        "PING" if session.protocol == 2 && session.subscriptions() > 0 => {
+            Reply::Array(vec![Reply::bulk("pong"), Reply::bulk("")])
+        }
+        "PING" => Reply::Status("PONG".into()),
+        "CLIENT" | "SELECT" | "AUTH" => Reply::ok(),
+        "INFO" => Reply::bulk("# Server\r\nredis_version:7.0.15\r\n"),
+        _ => Reply::error(format!("ERR unknown command '{name}', with args beginning with: ")),
+    }
+}
+
+/// The parts of an address.
+pub fn host_and_port(address: &str) -> [&str; 2] {
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, "0"));
+    [host, port]
 }
 
 /// Subscribes to channels: each has its own reply.

@@ -40,22 +40,15 @@ impl Log {
         self.changes.push_back(changed.into_iter().map(after).collect());
     }
 
-    /// The next changes for the replica.
-    pub fn take(&mut self, most: usize) -> Vec<Change> {
-        let count = most.min(self.changes.len());
-        self.taken += count as u64;
-        self.changes.drain(..count).collect()
-    }
-
-    /// The replica gets all keys at once.
-    pub fn skip(&mut self) {
-        self.taken += self.changes.len() as u64;
-        self.changes.clear();
+    /// What the replica does not have yet.
+    pub fn take(&mut self) -> VecDeque<Change> {
+        self.taken = self.end();
+        std::mem::take(&mut self.changes)
     }
 }
 
 /// Takes over changes of another server.
-pub fn apply(database: &mut Database, changes: Vec<Change>) {
+pub fn apply(database: &mut Database, changes: impl IntoIterator<Item = Change>) {
     for (key, entry) in changes.into_iter().flatten() {
         match entry {
             Some(entry) => drop(database.entries.insert(key, entry)),

@@ -1,7 +1,7 @@
 //! What a Sentinel answers: it names the master.
 
 use super::reply::{Bytes, Reply};
-use super::{Session, subscribe};
+use super::{Session, host_and_port, subscribe, usual};
 
 #[derive(Clone, Debug)]
 pub struct Sentinel {
@@ -18,7 +18,7 @@ impl Sentinel {
     pub fn run(&self, session: &mut Session, arguments: &[Bytes]) -> Vec<Reply> {
         let word =
             |at: usize| arguments.get(at).map(|word| String::from_utf8_lossy(word).to_ascii_uppercase());
-        let (host, port) = self.master.rsplit_once(':').unwrap_or((&self.master, "0"));
+        let [host, port] = host_and_port(&self.master);
         match (word(0).as_deref(), word(1).as_deref()) {
             (Some(name @ "SUBSCRIBE"), _) => return subscribe(session, name, &arguments[1..]),
             (Some("SENTINEL"), Some("MASTER")) => {
@@ -31,11 +31,7 @@ impl Sentinel {
             (Some("SENTINEL"), Some("GET-MASTER-ADDR-BY-NAME")) => {
                 vec![Reply::Array(vec![Reply::bulk(host), Reply::bulk(port)])]
             }
-            (Some("PING"), _) if session.channels.is_empty() => vec![Reply::Status("PONG".into())],
-            (Some("PING"), _) => vec![Reply::Array(vec![Reply::bulk("pong"), Reply::bulk("")])],
-            (Some("CLIENT" | "SELECT" | "AUTH"), _) => vec![Reply::ok()],
-            (Some("INFO"), _) => vec![Reply::bulk("# Server\r\nredis_version:7.0.15\r\n")],
-            (name, _) => vec![Reply::error(format!("ERR unknown command '{}'", name.unwrap_or_default()))],
+            (name, _) => vec![usual(name.unwrap_or_default(), session)],
         }
     }
 }

@@ -1,12 +1,10 @@
 //! The end of a world: it is quiet while nobody calls, all works once nothing is wrong, and nothing is left.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::judges::names;
 use super::shape::{Fault, Servers};
 use super::{Process, World};
 use crate::network::micros;
@@ -73,25 +71,27 @@ impl World {
             return;
         }
         let now = micros() as f64;
+        let (from, to) = (Bound { score: now, is_open: true }, Bound { score: LIFT, is_open: true });
+        let is_held = |key: &[u8], entry: &Entry| match &entry.item {
+            Item::Text(_) => key.ends_with(b":lock"),
+            Item::SortedSet(set) => key.ends_with(b":holders") && set.between(from, to).next().is_some(),
+            _ => false,
+        };
+        self.has_no_key(&format!("held, {RECOVERED:?} after the last call"), is_held);
+    }
+
+    /// No server has a key of this kind.
+    fn has_no_key(&self, what: &str, is_one: impl Fn(&[u8], &Entry) -> bool) {
         for address in &self.servers {
-            let held = self.network.with_server(address, |server| {
+            let found = self.network.with_server(address, |server| {
                 let mut database = lock(&server.database);
                 database.sweep();
-                let is_held = |key: &[u8], entry: &Entry| match &entry.item {
-                    Item::Text(_) => key.ends_with(b":lock"),
-                    Item::SortedSet(set) if key.ends_with(b":holders") => {
-                        let (from, to) =
-                            (Bound { score: now, is_open: true }, Bound { score: LIFT, is_open: true });
-                        set.between(from, to).next().is_some()
-                    }
-                    _ => false,
-                };
-                let held = database.entries.iter().filter(|(key, entry)| is_held(key, entry));
-                held.map(|(key, _)| key.escape_ascii().to_string()).collect::<BTreeSet<_>>()
+                let found = database.entries.iter().filter(|(key, entry)| is_one(key, entry)).take(5);
+                found.map(|(key, _)| key.escape_ascii().to_string()).collect::<Vec<_>>().join(", ")
             });
-            let held = held.unwrap_or_default();
-            if !held.is_empty() {
-                self.judges.condemn(format!("held, {RECOVERED:?} after the last call: {}", names(&held)));
+            let found = found.unwrap_or_default();
+            if !found.is_empty() {
+                self.judges.condemn(format!("{what}: {found}"));
             }
         }
     }
@@ -111,18 +111,7 @@ impl World {
         if connections > 0 && !is_killed {
             self.judges.condemn(format!("{connections} connections are open after the shutdown"));
         }
-        for address in &self.servers {
-            let stays = self.network.with_server(address, |server| {
-                let database = lock(&server.database);
-                let ends =
-                    |key: &[u8]| !LASTING.iter().any(|part| key.windows(part.len()).any(|own| own == *part));
-                let stays = database.entries.iter().filter(|(key, entry)| entry.until.is_none() && ends(key));
-                stays.map(|(key, _)| key.escape_ascii().to_string()).collect::<BTreeSet<_>>()
-            });
-            let stays = stays.unwrap_or_default();
-            if !stays.is_empty() {
-                self.judges.condemn(format!("keys without an end: {}", names(&stays)));
-            }
-        }
+        let lasts = |key: &[u8]| LASTING.iter().any(|part| key.windows(part.len()).any(|own| own == *part));
+        self.has_no_key("keys without an end", |key, entry| entry.until.is_none() && !lasts(key));
     }
 }

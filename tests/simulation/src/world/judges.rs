@@ -44,7 +44,7 @@ struct State {
     /// Who waits for a lock in strict order, since when.
     waiting: BTreeMap<String, BTreeMap<u64, Instant>>,
     budgets: BTreeMap<String, Budget>,
-    handled: BTreeMap<String, u64>,
+    handled: BTreeSet<String>,
     running: BTreeMap<String, u32>,
     /// What was taken in a window of a calendar.
     spent: BTreeMap<(String, i64), u32>,
@@ -62,6 +62,11 @@ struct State {
 }
 
 impl State {
+    fn forget_charges(&mut self) {
+        self.budgets.values_mut().for_each(Budget::forget);
+        self.spent.clear();
+    }
+
     /// From now on fences may begin anew.
     fn turn(&mut self) {
         self.turns += 1;
@@ -102,9 +107,8 @@ impl Judges {
         if state.clock != 0 {
             state.turn();
         }
-        state.budgets.values_mut().for_each(Budget::forget);
+        state.forget_charges();
         state.handled.clear();
-        state.spent.clear();
     }
 
     /// A key was evicted.
@@ -128,9 +132,7 @@ impl Judges {
 
     /// The servers have forgotten what no replica had: charges, but no lease that a replica has confirmed.
     pub fn forget_charges(&self) {
-        let mut state = lock(&self.0);
-        state.budgets.values_mut().for_each(Budget::forget);
-        state.spent.clear();
+        lock(&self.0).forget_charges();
     }
 
     /// The terms of some limits change, so that what was charged before says nothing about what comes after.
@@ -312,13 +314,13 @@ impl Judges {
     pub fn handled(&self, key: &str, since: u64) {
         let mut state = lock(&self.0);
         if state.losses == since {
-            state.handled.insert(key.into(), since);
+            state.handled.insert(key.into());
         }
     }
 
     /// An item is to be handled, by a call that began after `handled` was read.
     pub fn is_handled(&self, key: &str) -> bool {
-        lock(&self.0).handled.contains_key(key)
+        lock(&self.0).handled.contains(key)
     }
 
     /// The work of a flight begins; returns how many run.
@@ -368,9 +370,4 @@ impl Budget {
             (sum > most + 0.001).then(|| format!("{sum} charged since {began:?}, at most {most}"))
         })
     }
-}
-
-/// The names of what is left where nothing should be.
-pub fn names(all: &BTreeSet<String>) -> String {
-    all.iter().take(5).cloned().collect::<Vec<_>>().join(", ")
 }
