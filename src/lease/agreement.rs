@@ -17,6 +17,7 @@ mod evicted_flows;
 mod ids;
 mod kept;
 mod quick;
+mod told;
 mod virtual_time;
 
 use std::collections::HashMap;

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
+use futures::future::join;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
@@ -71,6 +72,15 @@ impl<K: Tried> Pair<K> {
         assert_eq!(lua, self.rust.take(key, step, 0).await);
         self.time.check_kept(K::slices());
         self.rust.states.iter().for_each(|states| self.time.check_fences::<K>(states));
+        lua
+    }
+
+    /// The first call of several leaves alone: here it is one on another key.
+    pub(super) async fn take_in_one_call(&mut self, first: Step<K>, step: Step<K>) -> String {
+        let (other, key) = (K::key(1), K::key(0));
+        let (_, lua) =
+            join(self.lua.take(other, first, 0), self.lua.take(key.clone(), step.clone(), 0)).await;
+        assert_eq!(lua, self.rust.take(key, step, 0).await);
         lua
     }
 
