@@ -54,7 +54,9 @@ local function acquire(token, bypass, at)
   end
   local is_full = before and length >= max_waiters
   local is_closed = kind.is_closed and kind.is_closed(token, rank)
-  if before and before > 0 and not (is_full or is_closed) and done == nil and waiters.enter(token) then
+  -- The first waiter of a queue is judged by what it told itself before the next one lines up.
+  local is_next = before and before > 0 and (settled or not kind.tell)
+  if is_next and not (is_full or is_closed) and done == nil and waiters.enter(token) then
     return queued(token, told, true)
   end
   if not waiting then
