@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::shape::{Fault, Servers};
+use super::shape::Fault;
 use super::{Process, World};
 use crate::network::micros;
 use crate::server::database::{Entry, Item};
@@ -14,18 +14,10 @@ use crate::server::sorted_set::Bound;
 
 /// After this, all faults have ended, and everybody has heard of it.
 const RECOVERED: Duration = Duration::from_secs(15);
-/// For how long requests are counted while nobody calls.
-const IDLE: Duration = Duration::from_secs(20);
 /// Keys with these parts last until they are changed: settings of the fleet, and filters that never forget.
 const LASTING: [&[u8]; 3] = [b":setting:", b":bits", b":config"];
 /// Scores above it are no times.
 const LIFT: f64 = 4_503_599_627_370_496.0;
-/// What each process asks the Sentinels.
-const OF_SENTINELS: f64 = 2.2;
-/// What it asks the nodes of a Cluster, one by one, and to look for the masters where a message was late.
-const OF_CLUSTER: f64 = 1.5;
-/// What a process may send in a second while nobody calls and nothing is held.
-const MOST_A_SECOND: f64 = 1.0;
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
 impl World {
@@ -33,20 +25,8 @@ impl World {
         self.nobody_hammers();
         sleep(RECOVERED).await;
         self.no_lease_is_left();
-        let before: Vec<_> = processes.iter().map(|process| self.network.requests(process.number)).collect();
-        sleep(IDLE).await;
-        for (process, before) in processes.iter().zip(before) {
-            let sent = self.network.requests(process.number) - before;
-            let besides = match self.shape.servers {
-                Servers::One => 0.0,
-                Servers::Sentinel => OF_SENTINELS,
-                Servers::Cluster => OF_CLUSTER,
-            };
-            if sent as f64 > (MOST_A_SECOND + besides) * IDLE.as_secs_f64() {
-                let number = process.number;
-                self.judges.condemn(format!("process {number} sent {sent} requests in {IDLE:?} of idleness"));
-            }
-        }
+        self.who_waits_is_quiet(&processes).await;
+        self.who_is_idle_is_quiet(&processes).await;
         for process in processes {
             let (world, runtime) = (Arc::clone(self), process.runtime.clone());
             let ended = runtime.spawn(async move {
@@ -93,14 +73,6 @@ impl World {
             if !found.is_empty() {
                 self.judges.condemn(format!("{what}: {found}"));
             }
-        }
-    }
-
-    /// Who waits asks seldom.
-    fn nobody_hammers(&self) {
-        let (busiest, most) = (self.network.busiest(), self.shape.busiest());
-        if busiest > most {
-            self.judges.condemn(format!("a process sent {busiest} requests in a second, at most {most}"));
         }
     }
 

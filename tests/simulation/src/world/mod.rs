@@ -4,6 +4,7 @@ mod callers;
 mod driver;
 mod end;
 pub mod judges;
+mod quiet;
 mod runtimes;
 pub mod shape;
 

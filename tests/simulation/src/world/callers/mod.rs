@@ -44,16 +44,16 @@ pub struct Primitives {
     /// Two limits that are charged together; the second has the burst of `rate` and half of its speed.
     buckets: TokenBuckets<2>,
     held: TokenBucket,
-    mutex: Mutex,
+    pub mutex: Mutex,
     /// Whether the mutex is given in strict order.
     is_strict: bool,
-    permits: WaitGroup,
+    pub permits: WaitGroup,
     has_classes: bool,
     is_fair: bool,
-    lock: RwLock,
-    flight: SingleFlight<String>,
-    claims: Dedupe,
-    filter_claims: Dedupe,
+    pub lock: RwLock,
+    pub flight: SingleFlight<String>,
+    pub claims: Dedupe,
+    pub filter_claims: Dedupe,
     /// In worlds that use them: they are not idle where nobody calls.
     layers: Option<Layers>,
     settings: Option<Settings>,

@@ -1,0 +1,115 @@
+//! Nobody polls: few requests are sent while nobody calls, and while callers wait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tower_distributed::Error;
+
+use super::callers::Primitives;
+use super::shape::{Kind, Servers};
+use super::{Process, World};
+
+/// For how long requests are counted while nobody calls.
+const IDLE: Duration = Duration::from_secs(20);
+/// For how long they are counted while a caller waits.
+const WAIT: Duration = Duration::from_secs(2);
+/// What each process asks the Sentinels in a second.
+const OF_SENTINELS: f64 = 2.2;
+/// What it asks the nodes of a Cluster, one by one, and to look for the masters where a message was late.
+const OF_CLUSTER: f64 = 1.5;
+/// What a process may send in a second while nobody calls and nothing is held.
+const MOST_A_SECOND: f64 = 1.0;
+/// What it may send besides while one of its callers waits for 2 s and it renews what another one holds: that begins with some
+/// requests, and goes on with a heartbeat each second or two, and three renewals in each ttl.
+const MOST_OF_A_WAIT: f64 = 25.0;
+
+impl World {
+    /// Who waits asks seldom.
+    pub(super) fn nobody_hammers(&self) {
+        let (busiest, most) = (self.network.busiest(), self.shape.busiest());
+        if busiest > most {
+            self.judges.condemn(format!("a process sent {busiest} requests in a second, at most {most}"));
+        }
+    }
+
+    /// What a process may send in this time while nobody calls.
+    fn besides(&self, span: Duration) -> f64 {
+        let of_servers = match self.shape.servers {
+            Servers::One => 0.0,
+            Servers::Sentinel => OF_SENTINELS,
+            Servers::Cluster => OF_CLUSTER,
+        };
+        (MOST_A_SECOND + of_servers) * span.as_secs_f64()
+    }
+
+    pub(super) async fn who_is_idle_is_quiet(&self, processes: &[Arc<Process>]) {
+        let before: Vec<_> = processes.iter().map(|process| self.network.requests(process.number)).collect();
+        sleep(IDLE).await;
+        for (process, before) in processes.iter().zip(before) {
+            let sent = self.network.requests(process.number) - before;
+            if sent as f64 > self.besides(IDLE) {
+                let number = process.number;
+                self.judges.condemn(format!("process {number} sent {sent} requests in {IDLE:?} of idleness"));
+            }
+        }
+    }
+
+    /// One holds, and one waits, mostly in another process.
+    pub(super) async fn who_waits_is_quiet(&self, processes: &[Arc<Process>]) {
+        let (Some(holder), Some(waiter)) = (processes.first(), processes.last()) else { return };
+        // On runtimes of their own, the calls would have to be made there.
+        if self.shape.max_wait < WAIT || self.shape.has_runtimes {
+            return;
+        }
+        for kind in &self.shape.kinds {
+            let before = self.network.requests(waiter.number);
+            tokio::select! {
+                _ = self.waits(*kind, &holder.primitives, &waiter.primitives) => {}
+                () = sleep(WAIT) => {}
+            }
+            let sent = self.network.requests(waiter.number) - before;
+            if sent as f64 > self.besides(WAIT) + MOST_OF_A_WAIT {
+                let number = waiter.number;
+                let what = format!("process {number} sent {sent} requests while it waited, {kind:?}");
+                self.judges.condemn(what);
+            }
+        }
+    }
+
+    /// Holds something, and waits for the same.
+    async fn waits(&self, kind: Kind, holder: &Primitives, waiter: &Primitives) -> Result<(), Error> {
+        const KEY: &str = "quiet";
+        let longest = self.shape.max_wait;
+        match kind {
+            Kind::Mutex | Kind::Mutexes => {
+                let _held = holder.mutex.lock(KEY).await?;
+                waiter.mutex.lock(KEY).await.map(drop)
+            }
+            Kind::Permit => {
+                let _held = holder.permits.add_n(KEY, holder.permits.limit()).await?;
+                waiter.permits.add(KEY).await.map(drop)
+            }
+            Kind::RwLock => {
+                let _held = holder.lock.write(KEY).await?;
+                waiter.lock.read(KEY).await.map(drop)
+            }
+            Kind::Claim => {
+                let _held = holder.claims.try_claim(KEY).await?;
+                waiter.claims.claim(KEY, longest).await.map(drop)
+            }
+            Kind::FilterClaim => {
+                let _held = holder.filter_claims.try_claim(KEY).await?;
+                waiter.filter_claims.claim(KEY, longest).await.map(drop)
+            }
+            Kind::Flight => {
+                let run = move || async move {
+                    sleep(longest).await;
+                    String::new()
+                };
+                tokio::try_join!(holder.flight.run(KEY, run), waiter.flight.run(KEY, run)).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+}
