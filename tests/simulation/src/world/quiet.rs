@@ -12,17 +12,19 @@ use super::{Process, World};
 
 /// For how long requests are counted while nobody calls.
 const IDLE: Duration = Duration::from_secs(20);
-/// For how long they are counted while a caller waits.
-const WAIT: Duration = Duration::from_secs(2);
+/// A process that never waited before subscribes first, in a Cluster to many channels.
+const SUBSCRIBED: Duration = Duration::from_secs(1);
+/// For how long requests are counted while a caller waits.
+const WAIT: Duration = Duration::from_millis(1500);
 /// What each process asks the Sentinels in a second.
 const OF_SENTINELS: f64 = 2.2;
 /// What it asks the nodes of a Cluster, one by one, and to look for the masters where a message was late.
 const OF_CLUSTER: f64 = 1.5;
 /// What a process may send in a second while nobody calls and nothing is held.
 const MOST_A_SECOND: f64 = 1.0;
-/// What it may send besides while one of its callers waits for 2 s and it renews what another one holds: that begins with some
-/// requests, and goes on with a heartbeat each second or two, and three renewals in each ttl.
-const MOST_OF_A_WAIT: f64 = 25.0;
+/// What it may send besides while one of its callers waits, and it renews what another one holds: a heartbeat each second or two,
+/// and three renewals in each ttl, some of them twice.
+const MOST_OF_A_WAIT: f64 = 20.0;
 
 impl World {
     /// Who waits asks seldom.
@@ -59,19 +61,23 @@ impl World {
     pub(super) async fn who_waits_is_quiet(&self, processes: &[Arc<Process>]) {
         let (Some(holder), Some(waiter)) = (processes.first(), processes.last()) else { return };
         // On runtimes of their own, the calls would have to be made there.
-        if self.shape.max_wait < WAIT || self.shape.has_runtimes {
+        if self.shape.max_wait < SUBSCRIBED + WAIT || self.shape.has_runtimes {
             return;
         }
         for kind in &self.shape.kinds {
-            let before = self.network.requests(waiter.number);
-            tokio::select! {
-                _ = self.waits(*kind, &holder.primitives, &waiter.primitives) => {}
-                () = sleep(WAIT) => {}
-            }
-            let sent = self.network.requests(waiter.number) - before;
+            let counted = async {
+                sleep(SUBSCRIBED).await;
+                let before = self.network.requests(waiter.number);
+                sleep(WAIT).await;
+                self.network.requests(waiter.number) - before
+            };
+            let sent = tokio::select! {
+                _ = self.waits(*kind, &holder.primitives, &waiter.primitives) => continue,
+                sent = counted => sent,
+            };
             if sent as f64 > self.besides(WAIT) + MOST_OF_A_WAIT {
                 let number = waiter.number;
-                let what = format!("process {number} sent {sent} requests while it waited, {kind:?}");
+                let what = format!("process {number} sent {sent} requests in {WAIT:?} of waiting, {kind:?}");
                 self.judges.condemn(what);
             }
         }
