@@ -22,7 +22,7 @@ const OF_SENTINELS: f64 = 2.2;
 const OF_CLUSTER: f64 = 1.5;
 /// What a process may send in a second while nobody calls and nothing is held.
 const MOST_A_SECOND: f64 = 1.0;
-/// What it may send besides while one of its callers waits, and it renews what another one holds: a heartbeat each second or two,
+/// The calls that it may make besides while one of its callers waits, and it renews what another one holds: a heartbeat each second or two,
 /// and three renewals in each ttl, some of them twice.
 const MOST_OF_A_WAIT: f64 = 20.0;
 
@@ -75,7 +75,8 @@ impl World {
                 _ = self.waits(*kind, &holder.primitives, &waiter.primitives) => continue,
                 sent = counted => sent,
             };
-            if sent as f64 > self.besides(WAIT) + MOST_OF_A_WAIT {
+            let most = MOST_OF_A_WAIT * self.shape.requests_of_a_call() as f64;
+            if sent as f64 > self.besides(WAIT) + most {
                 let number = waiter.number;
                 let what = format!("process {number} sent {sent} requests in {WAIT:?} of waiting, {kind:?}");
                 self.judges.condemn(what);

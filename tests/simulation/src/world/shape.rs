@@ -183,7 +183,12 @@ impl Shape {
         let calls = self.callers as u64 * (2000 / (self.idle + 1)).max(1);
         // At each master of a Cluster it subscribes to the channels of each group of slots.
         let channels = if self.servers == Servers::Cluster { 600 } else { 0 };
-        150 + channels + 8 * calls
+        150 + channels + 8 * calls * self.requests_of_a_call()
+    }
+
+    /// Behind a call that waits for the replica, a mark is set and awaited.
+    pub fn requests_of_a_call(&self) -> u64 {
+        if self.waits_for_replica() { 3 } else { 1 }
     }
 
     /// Whether calls wait until the replica has what they have written.
