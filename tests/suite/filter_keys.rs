@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tower_distributed::{BloomFilter, Error, Store};
+use tower_distributed::dedupe::Claimed;
+use tower_distributed::{BloomFilter, Dedupe, Error, Store};
 
 use crate::stores;
 use support::keys::keys_without_ttl;
@@ -95,6 +96,37 @@ async fn filters_outlive_the_loss_of_their_configuration() {
         assert!(other.insert("a").await.unwrap_err().is_invalid());
         assert!(filter.insert("b").await.unwrap() && !filter.insert("a").await.unwrap());
         assert_eq!(server().query::<u8>(&["EXISTS", &config]), Ok(1));
+    }
+}
+
+/// Where the server evicted the bits, the next item sets up the whole array again: a shorter one, without its configuration, could
+/// be that of a smaller filter, which no process would use.
+#[tokio::test]
+async fn filters_outlive_the_loss_of_their_bits_and_then_of_their_configuration() {
+    let store = stores::redis().await;
+    let usual = BloomFilter::builder().bits(9_999).hashes(3);
+    let hour = usual.remember_for(Duration::from_secs(3600));
+    for (name, builder) in [("filters-bits", usual), ("filters-bits-hour", hour)] {
+        let filter = builder.build(&store, name).unwrap();
+        let claims = Dedupe::builder().remember_forever().build(&filter).unwrap();
+        let parts = ["config", "bits0", "bits1"].map(|part| format!("td:{{{name}:0}}:{part}"));
+        for by_claim in [false, true] {
+            filter.insert("a").await.unwrap();
+            server().cli(&["DEL", &parts[1], &parts[2]]);
+            if by_claim {
+                let Claimed::New(claim) = claims.try_claim("b").await.unwrap() else {
+                    panic!("it was handled")
+                };
+                assert!(claim.confirm().await.unwrap());
+            } else {
+                assert!(filter.insert("b").await.unwrap());
+            }
+            let lengths = parts[1..].iter().map(|key| server().query::<u64>(&["STRLEN", key]).unwrap());
+            assert_eq!(lengths.max(), Some(1_250), "{name}, by a claim: {by_claim}");
+            server().cli(&["DEL", &parts[0]]);
+            assert!(filter.insert("c").await.unwrap() && filter.contains("b").await.unwrap());
+            filter.clear().await.unwrap();
+        }
     }
 }
 
