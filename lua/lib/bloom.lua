@@ -61,7 +61,6 @@ do
 
   -- Prepares a filter for insertions and deletes the forgotten generations. Returns the problem.
   function bloom.enter(f)
-    if f.stored == f.current and not f.forget then return end
     local bits, other, last = f[f.current % 2], f[(f.current + 1) % 2], ARGV[f.at + 3]
     local lasts = f.forget and f.forget / 1000
     if f.stored ~= f.current then
@@ -78,7 +77,9 @@ do
       f.stored = f.current
     end
     if call('EXISTS', bits) == 0 then
-      local made = call('SETRANGE', bits, last, '\0') -- the whole array: growing it later takes more memory
+      -- The whole array, also if it was evicted: growing it later takes more memory, and a shorter one would be that of another
+      -- filter, should the configuration go as well.
+      local made = call('SETRANGE', bits, last, '\0')
       if type(made) == 'table' then return made end
       -- The configuration, which was written when the generation began, outlives it.
       if lasts then call('PEXPIRE', bits, format('%d', 4 * lasts + 3600000)) end

@@ -13,7 +13,7 @@ local function quick(verb, key, at, known)
     local want = forgets and ARGV[5] .. string.format('%d', generation) or ARGV[5]
     if pcall('GET', KEYS[key + 1]) ~= want then return end
   end
-  if other and not gets and call('EXISTS', bits) == 0 then return end
+  if not gets and call('EXISTS', bits) == 0 then return end
   known.filter = KEYS[key + 1]
   local width = gets and 3 or 4
   for hash = 1, hashes do
