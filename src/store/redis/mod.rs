@@ -42,7 +42,7 @@ mod version;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::time::Duration;
 
 pub(crate) use redis::Value;
@@ -73,6 +73,12 @@ use crate::telemetry::Server;
 /// The clock that is added before every script. It sets `now`, in µs.
 pub(crate) const CLOCK: &str = lua!("lib/clock");
 
+/// Scripts by where their texts lie and how long these are, because the same script may be joined with other pieces.
+type Scripts = Mutex<HashMap<(usize, usize), Arc<Loaded>>>;
+
+/// Those of all stores: to join a script and to compute its digest takes as long as many calls.
+static SCRIPTS: LazyLock<Arc<Scripts>> = LazyLock::new(Arc::default);
+
 pub(crate) struct RedisStore {
     pub(in crate::store) base: Base,
     /// The process that made the store.
@@ -83,8 +89,7 @@ pub(crate) struct RedisStore {
     hasher: RandomState,
     runtimes: Mutex<Vec<Arc<RuntimeLinks>>>,
     overloaded: OnceLock<Error>,
-    /// By their text, because the same script may be joined with other pieces.
-    scripts: Mutex<HashMap<&'static str, Arc<Loaded>>>,
+    scripts: Arc<Scripts>,
     pub(crate) background: Background,
     pub(crate) owed: Owed,
     /// Outcomes of flights that are on their way, though their callers have them.
@@ -121,7 +126,8 @@ impl RedisStore {
             source,
             hasher: RandomState::new(),
             runtimes: Mutex::default(),
-            scripts: Mutex::default(),
+            // The clocks of tests differ.
+            scripts: if cfg!(test) { Arc::default() } else { Arc::clone(&SCRIPTS) },
             owed: Owed::default(),
             publications: Arc::default(),
             refused: Refused::default(),
@@ -133,7 +139,8 @@ impl RedisStore {
 
     fn load(&self, script: Script) -> Arc<Loaded> {
         let load = || Arc::new(Loaded::new(self.clock, script));
-        Arc::clone(lock(&self.scripts).entry(script.body).or_insert_with(load))
+        let place = (script.body.as_ptr() as usize, script.body.len());
+        Arc::clone(lock(&self.scripts).entry(place).or_insert_with(load))
     }
 
     /// The prefix of the channels for wake-ups.

@@ -140,15 +140,19 @@ impl Network {
 
     /// A node tells that the channels of a slot are elsewhere.
     fn unsubscribe(&self, address: &str, gone: u16) {
+        let mut ended = Vec::new();
         let mut state = lock(&self.state);
         for open in state.connections.values_mut().filter(|open| open.address == address) {
             let channels: Vec<_> =
                 open.session.shard_channels.iter().filter(|channel| slot(channel) == gone).cloned().collect();
             for channel in channels {
                 open.session.shard_channels.remove(&channel);
+                ended.push(channel.clone());
                 let kind = Reply::bulk("sunsubscribe");
                 self.push(open, &Reply::Push(vec![kind, Reply::Bulk(channel), Reply::Int(0)]));
             }
         }
+        drop(state);
+        self.with_server(address, |server| server.has_left(ended.iter().map(|channel| (true, channel))));
     }
 }

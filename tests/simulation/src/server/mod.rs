@@ -163,9 +163,14 @@ impl Server {
 
     /// A connection has ended.
     pub fn leave(&mut self, session: &Session) {
-        let mut database = lock(&self.database);
         let own = session.channels.iter().map(|channel| (false, channel));
-        for (is_shard, channel) in own.chain(session.shard_channels.iter().map(|channel| (true, channel))) {
+        self.has_left(own.chain(session.shard_channels.iter().map(|channel| (true, channel))));
+    }
+
+    /// A connection is not subscribed to these channels any more.
+    pub fn has_left<'a>(&self, channels: impl Iterator<Item = (bool, &'a Bytes)>) {
+        let mut database = lock(&self.database);
+        for (is_shard, channel) in channels {
             if let Some(count) = database.subscribers.get_mut(&(is_shard, channel.clone())) {
                 *count -= 1;
             }
@@ -181,10 +186,13 @@ impl Server {
         }
         match name.as_str() {
             "SUBSCRIBE" | "SSUBSCRIBE" => {
+                let is_shard = name == "SSUBSCRIBE";
+                let known = if is_shard { &session.shard_channels } else { &session.channels };
                 let mut database = lock(&self.database);
-                for channel in &arguments[1..] {
-                    *database.subscribers.entry((name == "SSUBSCRIBE", channel.clone())).or_default() += 1;
+                for channel in arguments[1..].iter().filter(|channel| !known.contains(*channel)) {
+                    *database.subscribers.entry((is_shard, channel.clone())).or_default() += 1;
                 }
+                drop(database);
                 return subscribe(session, &name, &arguments[1..]);
             }
             "ASKING" => session.asking = true,

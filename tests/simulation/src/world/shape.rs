@@ -145,7 +145,7 @@ impl Shape {
         let most = [2, 6, 16][draw(3) as usize];
         let callers = 1 + draw(most) as usize;
         // Crowds that never pause take as long as a hundred other worlds, so they are rare.
-        let least = if draw(50) == 0 { 1 } else { 40 * (processes * callers) as u64 };
+        let least = if draw(50) == 0 { 1 } else { 100 * (processes * callers) as u64 };
         let idle = [5, 100, 1000, 4000][draw(4) as usize].max(least);
         let keys = [1, 2, 5][draw(3) as usize];
         Self {
