@@ -42,7 +42,8 @@ impl World {
             Servers::Sentinel => OF_SENTINELS,
             Servers::Cluster => OF_CLUSTER,
         };
-        (MOST_A_SECOND + of_servers) * span.as_secs_f64()
+        let of_calls = MOST_A_SECOND * self.shape.requests_of_a_call() as f64;
+        (of_calls + of_servers) * span.as_secs_f64()
     }
 
     pub(super) async fn who_is_idle_is_quiet(&self, processes: &[Arc<Process>]) {
