@@ -46,7 +46,7 @@ impl Reply {
     pub fn encode(&self, protocol: u8, to: &mut Bytes) {
         match self {
             Self::Status(text) => line(to, '+', text),
-            Self::Error(text) => line(to, '-', &text.replace(['\r', '\n'], " ")),
+            Self::Error(text) => line(to, '-', text.replace(['\r', '\n'], " ")),
             Self::Int(number) => line(to, ':', number),
             Self::Nil if protocol >= 3 => to.extend(b"_\r\n"),
             Self::Nil => to.extend(b"$-1\r\n"),

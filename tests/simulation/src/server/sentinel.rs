@@ -20,7 +20,7 @@ impl Sentinel {
             |at: usize| arguments.get(at).map(|word| String::from_utf8_lossy(word).to_ascii_uppercase());
         let [host, port] = host_and_port(&self.master);
         match (word(0).as_deref(), word(1).as_deref()) {
-            (Some(name @ "SUBSCRIBE"), _) => return subscribe(session, name, &arguments[1..]),
+            (Some(name @ "SUBSCRIBE"), _) => subscribe(session, name, &arguments[1..]),
             (Some("SENTINEL"), Some("MASTER")) => {
                 let epoch = self.epoch.to_string();
                 let pairs =

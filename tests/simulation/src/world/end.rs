@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-use super::shape::Fault;
+use super::shape::{Fault, Servers};
 use super::{Process, World};
 use crate::network::micros;
 use crate::server::database::{Entry, Item};
@@ -41,6 +42,7 @@ impl World {
         }
         sleep(Duration::from_secs(5)).await;
         self.nothing_is_left();
+        self.no_task_is_left();
     }
 
     /// What was released, or given up, is free before its time: no release is lost while its process lives.
@@ -73,6 +75,18 @@ impl World {
             if !found.is_empty() {
                 self.judges.condemn(format!("{what}: {found}"));
             }
+        }
+    }
+
+    /// No task of a process outlives it: those that are left are of the world.
+    fn no_task_is_left(&self) {
+        let own = match self.shape.servers {
+            Servers::Sentinel => 2, // carries what is written to the replica
+            Servers::One | Servers::Cluster => 1,
+        };
+        let tasks = Handle::current().metrics().num_alive_tasks();
+        if tasks > own && !self.judges.counts().contains_key("killed") {
+            self.judges.condemn(format!("{} tasks are left after the shutdown", tasks - own));
         }
     }
 

@@ -178,12 +178,13 @@ impl Shape {
         os::draw(&mut state) % end
     }
 
-    /// The most requests that a process sends in a second: some for each call, and some for what goes on beside them.
+    /// The most requests that a process sends in a second: some for each call, and some for what goes on beside them. That is wide:
+    /// who spins sends a thousand.
     pub fn busiest(&self) -> u64 {
         let calls = self.callers as u64 * (2000 / (self.idle + 1)).max(1);
         // At each master of a Cluster it subscribes to the channels of each group of slots.
         let channels = if self.servers == Servers::Cluster { 600 } else { 0 };
-        150 + channels + 8 * calls * self.requests_of_a_call()
+        200 + channels + 12 * calls * self.requests_of_a_call()
     }
 
     /// Behind a call that waits for the replica, a mark is set and awaited.
