@@ -45,11 +45,16 @@ impl World {
         self.no_task_is_left();
     }
 
+    /// Whether servers may forget something without a word, or a process.
+    pub(super) fn may_forget(&self) -> bool {
+        let forgets = [Fault::Kill, Fault::RestartOld, Fault::Clock, Fault::Evict, Fault::Move];
+        forgets.iter().any(|fault| self.shape.faults.contains(fault))
+    }
+
     /// What was released, or given up, is free before its time: no release is lost while its process lives.
     fn no_lease_is_left(&self) {
         // A release that the server denies is not sent again.
-        let forgets = [Fault::Deny, Fault::Kill, Fault::RestartOld, Fault::Clock, Fault::Evict, Fault::Move];
-        if forgets.iter().any(|fault| self.shape.faults.contains(fault)) {
+        if self.may_forget() || self.shape.faults.contains(&Fault::Deny) {
             return;
         }
         let now = micros() as f64;

@@ -23,9 +23,10 @@ pub enum Kind {
     FleetQuotas,
     FleetLimit,
     Calendar,
+    Looks,
 }
 
-pub const KINDS: [Kind; 15] = [
+pub const KINDS: [Kind; 16] = [
     Kind::Bucket,
     Kind::Buckets,
     Kind::Hold,
@@ -41,6 +42,7 @@ pub const KINDS: [Kind; 15] = [
     Kind::FleetQuotas,
     Kind::FleetLimit,
     Kind::Calendar,
+    Kind::Looks,
 ];
 
 /// The servers of a world.

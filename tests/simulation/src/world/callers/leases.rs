@@ -90,10 +90,12 @@ impl World {
         if all.has_classes {
             turn = turn.class(self.network.draw(3) as u8);
         }
-        if all.is_fair {
+        let has_flow = all.is_fair && self.network.happens(700);
+        if has_flow {
             turn = turn.flow(format!("flow{}", self.network.draw(3))).share(1 + self.network.draw(3) as u32);
         }
-        let group = match all.permits.with_turn(turn) {
+        let group = if has_flow || !all.is_fair { &all.permits } else { &all.plain };
+        let group = match group.with_turn(turn) {
             Ok(group) => group,
             Err(error) => return self.judges.condemn(format!("with_turn: {error}")),
         };

@@ -4,6 +4,7 @@ mod flights;
 pub mod layers;
 mod leases;
 mod limits;
+mod looks;
 mod settings;
 
 use std::pin::pin;
@@ -20,6 +21,7 @@ use tower_distributed::{
 };
 
 use self::layers::Layers;
+use self::looks::Looks;
 use self::settings::Settings;
 use super::shape::{Fault, Kind, Shape};
 use super::{Process, World};
@@ -48,6 +50,8 @@ pub struct Primitives {
     /// Whether the mutex is given in strict order.
     is_strict: bool,
     pub permits: WaitGroup,
+    /// The same without flows, as a part of a fleet may have it.
+    plain: WaitGroup,
     has_classes: bool,
     is_fair: bool,
     pub lock: RwLock,
@@ -57,6 +61,7 @@ pub struct Primitives {
     /// In worlds that use them: they are not idle where nobody calls.
     layers: Option<Layers>,
     settings: Option<Settings>,
+    looks: Option<Looks>,
 }
 
 impl Primitives {
@@ -83,8 +88,12 @@ impl Primitives {
         if has_classes {
             permits = permits.priorities(3);
         }
+        let plain = permits.clone();
         if is_fair {
             permits = permits.fair();
+        }
+        if shape.setting(12, 3) == 0 {
+            permits = permits.max_waiters(3);
         }
         if !is_fair && shape.setting(7, 3) == 0 {
             permits = permits.newest_first_after(Duration::from_millis(200));
@@ -116,6 +125,7 @@ impl Primitives {
             mutex: mutex.build(store, "m")?,
             is_strict,
             permits: permits.build(store, "g")?,
+            plain: plain.build(store, "g")?,
             has_classes,
             is_fair,
             lock: lock.build(store, "rw")?,
@@ -130,6 +140,7 @@ impl Primitives {
                 .has(&[Kind::FleetQuotas, Kind::FleetLimit, Kind::Calendar])
                 .then(|| Settings::new(shape, store))
                 .transpose()?,
+            looks: shape.has(&[Kind::Looks]).then(|| Looks::new(shape, store)).transpose()?,
         })
     }
 }
@@ -176,6 +187,10 @@ impl World {
             (Kind::FleetQuotas, _, Some(settings)) => self.fleet_quotas(settings, key).await,
             (Kind::FleetLimit, _, Some(settings)) => self.fleet_limit(settings, key).await,
             (Kind::Calendar, _, Some(settings)) => self.calendar(settings, key).await,
+            (Kind::Looks, ..) => match &all.looks {
+                Some(looks) => self.look(process, looks, key).await,
+                None => self.judges.condemn("looks were not built"),
+            },
             _ => self.judges.condemn(format!("{kind:?} was not built")),
         }
     }
@@ -273,7 +288,7 @@ impl World {
                 all.settings.iter().for_each(|settings| self.settings_agree(settings));
                 Ok(())
             }
-            Kind::Adaptive | Kind::Learned | Kind::Calendar => Ok(()),
+            Kind::Adaptive | Kind::Learned | Kind::Calendar | Kind::Looks => Ok(()),
         }
     }
 }
