@@ -54,7 +54,7 @@ local function acquire(token, bypass, at)
   end
   local is_full = before and length >= max_waiters
   local is_closed = kind.is_closed and kind.is_closed(token, rank)
-  -- The first waiter of a queue is judged by what it told itself before the next one lines up.
+  -- Where callers tell settings, those of the first waiter of a queue may close it: it is judged before the next one lines up.
   local is_next = before and before > 0 and (settled or not kind.tell)
   if is_next and not (is_full or is_closed) and done == nil and waiters.enter(token) then
     return queued(token, told, true)

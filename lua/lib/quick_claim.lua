@@ -1,5 +1,6 @@
 -- quick_claim: see lib/quick_outcome. The usual form is a new item of a filter, or one whose holder confirms or releases.
--- Handled items, and the first item of a generation, are left to the script.
+-- Handled items, and the first item of a generation or
+-- after an eviction, are left to the script.
 local arg, quick_keys, quick_from, quick_tried = 9, 6, 4, false
 local quick_known = {hashes = tonumber(ARGV[6]), generation = 0}
 if ARGV[7] ~= '0' then quick_known.generation = math.floor(now / ARGV[7]) end

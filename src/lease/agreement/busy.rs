@@ -39,7 +39,7 @@ pub(super) struct Pair<K: Tried> {
     tokens: u64,
     /// How long leases last.
     ttl: i64,
-    _server: RedisServer,
+    server: RedisServer,
 }
 
 impl<K: Tried> Pair<K> {
@@ -57,7 +57,7 @@ impl<K: Tried> Pair<K> {
             stores: [on_redis, in_memory],
             tokens: 0,
             ttl,
-            _server: server,
+            server,
         }
     }
 
@@ -75,11 +75,13 @@ impl<K: Tried> Pair<K> {
         lua
     }
 
-    /// The first call of several leaves alone: here it is one on another key.
+    /// The first call of several is sent at once. That is one on another key, so that those of `step` leave together.
     pub(super) async fn take_in_one_call(&mut self, first: Step<K>, step: Step<K>) -> String {
         let (other, key) = (K::key(1), K::key(0));
-        let (_, lua) =
-            join(self.lua.take(other, first, 0), self.lua.take(key.clone(), step.clone(), 0)).await;
+        self.server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
+        let both = join(self.lua.take(other, first, 0), self.lua.take(key.clone(), step.clone(), 0));
+        let (_, lua) = tokio::task::unconstrained(both).await;
+        assert_eq!(self.server.calls_of("evalsha"), 2, "they did not leave together");
         assert_eq!(lua, self.rust.take(key, step, 0).await);
         lua
     }

@@ -42,7 +42,7 @@ mod version;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 pub(crate) use redis::Value;
@@ -73,12 +73,6 @@ use crate::telemetry::Server;
 /// The clock that is added before every script. It sets `now`, in µs.
 pub(crate) const CLOCK: &str = lua!("lib/clock");
 
-/// Scripts by where their texts lie and how long these are, because the same script may be joined with other pieces.
-type Scripts = Mutex<HashMap<(usize, usize), Arc<Loaded>>>;
-
-/// Those of all stores: to join a script and to compute its digest takes as long as many calls.
-static SCRIPTS: LazyLock<Arc<Scripts>> = LazyLock::new(Arc::default);
-
 pub(crate) struct RedisStore {
     pub(in crate::store) base: Base,
     /// The process that made the store.
@@ -89,7 +83,8 @@ pub(crate) struct RedisStore {
     hasher: RandomState,
     runtimes: Mutex<Vec<Arc<RuntimeLinks>>>,
     overloaded: OnceLock<Error>,
-    scripts: Arc<Scripts>,
+    /// By where their texts lie, and how long these are: they are static, and to hash all of a text takes longer than most calls.
+    scripts: Mutex<HashMap<(usize, usize), Arc<Loaded>>>,
     pub(crate) background: Background,
     pub(crate) owed: Owed,
     /// Outcomes of flights that are on their way, though their callers have them.
@@ -126,8 +121,7 @@ impl RedisStore {
             source,
             hasher: RandomState::new(),
             runtimes: Mutex::default(),
-            // The clocks of tests differ.
-            scripts: if cfg!(test) { Arc::default() } else { Arc::clone(&SCRIPTS) },
+            scripts: Mutex::default(),
             owed: Owed::default(),
             publications: Arc::default(),
             refused: Refused::default(),

@@ -164,7 +164,7 @@ impl Network {
         keys.unwrap_or_default()
     }
 
-    /// The requests that servers have run for a process.
+    /// The requests that servers have run for a process, without its subscriptions.
     pub fn requests(&self, process: usize) -> u64 {
         lock(&self.state).requests.get(&process).copied().unwrap_or(0)
     }

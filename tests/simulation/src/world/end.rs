@@ -27,6 +27,8 @@ impl World {
         sleep(RECOVERED).await;
         self.no_lease_is_left();
         self.who_waits_is_quiet(&processes).await;
+        // What was held for that is given back.
+        sleep(Duration::from_secs(3)).await;
         self.who_is_idle_is_quiet(&processes).await;
         for process in processes {
             let (world, runtime) = (Arc::clone(self), process.runtime.clone());
@@ -43,9 +45,10 @@ impl World {
         sleep(Duration::from_secs(5)).await;
         self.nothing_is_left();
         self.no_task_is_left();
+        self.nobody_hammers();
     }
 
-    /// Whether servers may forget something without a word, or a process.
+    /// Whether a server may forget what it has answered, or a process what it holds.
     pub(super) fn may_forget(&self) -> bool {
         let forgets = [Fault::Kill, Fault::RestartOld, Fault::Clock, Fault::Evict, Fault::Move];
         forgets.iter().any(|fault| self.shape.faults.contains(fault))
@@ -89,6 +92,10 @@ impl World {
             Servers::Sentinel => 2, // carries what is written to the replica
             Servers::One | Servers::Cluster => 1,
         };
+        // Where each process has a runtime of its own, its tasks are there.
+        if self.shape.has_runtimes {
+            return;
+        }
         let tasks = Handle::current().metrics().num_alive_tasks();
         if tasks > own && !self.judges.counts().contains_key("killed") {
             self.judges.condemn(format!("{} tasks are left after the shutdown", tasks - own));

@@ -22,9 +22,10 @@ const OF_SENTINELS: f64 = 2.2;
 const OF_CLUSTER: f64 = 1.5;
 /// What a process may send in a second while nobody calls and nothing is held.
 const MOST_A_SECOND: f64 = 1.0;
-/// The calls that it may make besides while one of its callers waits, and it renews what another one holds: a heartbeat each second or two,
-/// and three renewals in each ttl, some of them twice.
-const MOST_OF_A_WAIT: f64 = 20.0;
+/// The calls that it may make besides in `WAIT` while one of its callers waits: heartbeats, and what a late message costs.
+const MOST_OF_A_WAIT: f64 = 6.0;
+/// The renewals of what another caller holds in a ttl: three, some of them twice.
+const RENEWALS: f64 = 6.0;
 
 impl World {
     /// Who waits asks seldom.
@@ -35,7 +36,7 @@ impl World {
         }
     }
 
-    /// What a process may send in this time while nobody calls.
+    /// What a process sends in this time whether it is called or not: it follows settings, by calls, and looks for its servers.
     fn besides(&self, span: Duration) -> f64 {
         let of_servers = match self.shape.servers {
             Servers::One => 0.0,
@@ -76,7 +77,9 @@ impl World {
                 _ = self.waits(*kind, &holder.primitives, &waiter.primitives) => continue,
                 sent = counted => sent,
             };
-            let most = MOST_OF_A_WAIT * self.shape.requests_of_a_call() as f64;
+            self.judges.count("waits");
+            let renewals = RENEWALS * WAIT.as_secs_f64() / self.shape.ttl.as_secs_f64();
+            let most = (MOST_OF_A_WAIT + renewals) * self.shape.requests_of_a_call() as f64;
             if sent as f64 > self.besides(WAIT) + most {
                 let number = waiter.number;
                 let what = format!("process {number} sent {sent} requests in {WAIT:?} of waiting, {kind:?}");

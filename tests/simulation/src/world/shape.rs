@@ -181,7 +181,7 @@ impl Shape {
     }
 
     /// The most requests that a process sends in a second: some for each call, and some for what goes on beside them. That is wide:
-    /// who spins sends a thousand.
+    /// who spins sends many times as much.
     pub fn busiest(&self) -> u64 {
         let calls = self.callers as u64 * (2000 / (self.idle + 1)).max(1);
         // At each master of a Cluster it subscribes to the channels of each group of slots.

@@ -10,7 +10,7 @@ use super::super::{Process, World};
 /// How long a process keeps tokens that it has charged in advance.
 const IN_ADVANCE: Duration = Duration::from_millis(10);
 
-/// Nobody else uses these names.
+/// No other callers use these names.
 pub struct Looks {
     filter: BloomFilter,
     cleared: BloomFilter,
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// A lease that is revoked is free.
+    /// Revokes what it and others hold.
     async fn revoke(&self, looks: &Looks, key: &str) {
         if self.network.happens(500) {
             let (mutex, wait) = (&looks.mutex, self.shape.max_wait);

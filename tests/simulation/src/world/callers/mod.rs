@@ -50,7 +50,7 @@ pub struct Primitives {
     /// Whether the mutex is given in strict order.
     is_strict: bool,
     pub permits: WaitGroup,
-    /// The same without flows, as a part of a fleet may have it.
+    /// The same name and limit without flows and without a bound for the queue, as a part of a fleet may have it.
     plain: WaitGroup,
     has_classes: bool,
     is_fair: bool,
@@ -231,8 +231,8 @@ impl World {
     fn loses_nothing(&self) -> bool {
         let harmless = |fault: &Fault| matches!(fault, Fault::Full | Fault::Flush);
         // Where calls wait for a replica that lags, they wait for each other, and a ttl of a second may be too short.
-        let is_quick = self.shape.weather.often_late == 0 && !self.shape.waits_for_replica();
-        is_quick && self.shape.faults.iter().all(harmless)
+        let is_quick = !self.shape.waits_for_replica() || self.shape.ttl >= Duration::from_secs(3);
+        is_quick && self.shape.weather.often_late == 0 && self.shape.faults.iter().all(harmless)
     }
 
     /// Holds something for a while, unless it is lost before.
