@@ -24,6 +24,8 @@ const OF_CLUSTER: f64 = 1.5;
 const MOST_A_SECOND: f64 = 1.0;
 /// The calls that it may make besides in `WAIT` while one of its callers waits: heartbeats, and what a late message costs.
 const MOST_OF_A_WAIT: f64 = 6.0;
+/// What it takes to connect again where messages are late.
+const CONNECTIONS: f64 = 10.0;
 /// The renewals of what another caller holds in a ttl: three, some of them twice.
 const RENEWALS: f64 = 6.0;
 
@@ -79,7 +81,9 @@ impl World {
             };
             self.judges.count("waits");
             let renewals = RENEWALS * WAIT.as_secs_f64() / self.shape.ttl.as_secs_f64();
-            let most = (MOST_OF_A_WAIT + renewals) * self.shape.requests_of_a_call() as f64;
+            let connections = if self.shape.weather.often_late > 0 { CONNECTIONS } else { 0.0 };
+            let calls = (MOST_OF_A_WAIT + renewals) * self.shape.requests_of_a_call() as f64;
+            let most = calls + connections;
             if sent as f64 > self.besides(WAIT) + most {
                 let number = waiter.number;
                 let what = format!("process {number} sent {sent} requests in {WAIT:?} of waiting, {kind:?}");
