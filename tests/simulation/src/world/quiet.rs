@@ -23,7 +23,7 @@ const OF_CLUSTER: f64 = 1.5;
 /// What a process may send in a second while nobody calls and nothing is held.
 const MOST_A_SECOND: f64 = 1.0;
 /// The calls that it may make besides in `WAIT` while one of its callers waits: heartbeats, and what a late message costs.
-const MOST_OF_A_WAIT: f64 = 6.0;
+const MOST_OF_A_WAIT: f64 = 9.0;
 /// What it takes to connect again where messages are late.
 const CONNECTIONS: f64 = 10.0;
 /// The renewals of what another caller holds in a ttl: three, some of them twice.
