@@ -56,10 +56,7 @@ pub(crate) use self::virtual_time::{CLOCK, EXPIRE};
 const LATE_IDS: u64 = (1 << 53) + 1;
 
 /// How many sequences of each kind, with suffixes of one kind.
-fn sequences() -> usize {
-    800 * support::size()
-}
-
+const SEQUENCES: usize = 800;
 const IN_STEP: usize = 100;
 const STEPS: usize = 24;
 
@@ -311,6 +308,7 @@ trait Tried: Kind + Clone {
 async fn agree<K: Tried>(suffixes: &[&str]) {
     let server = RedisServer::start().await;
     let in_process = Arc::new(AtomicI64::new(0));
+    let sequences = SEQUENCES * support::size();
     let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
     let on_redis = virtual_time::store(&server);
@@ -323,12 +321,12 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     let release = ("warm".into(), Verb::Release { withdraws: false });
     let release = Step::Calls(Terms::usual(TTLS[0]), vec![release]);
     for step in [release, Step::Look, Step::Revoke("warm".into())] {
-        lua.take(K::key(2 * sequences()), step, 0).await;
+        lua.take(K::key(2 * sequences), step, 0).await;
     }
 
     // Where there are few messages to waiters, up to twice as many.
-    for batch in 0..2 * sequences() / IN_STEP {
-        if batch >= sequences() / IN_STEP && grants > sequences() / 2 {
+    for batch in 0..2 * sequences / IN_STEP {
+        if batch >= sequences / IN_STEP && grants > sequences / 2 {
             break;
         }
         // As in a namespace, all leases have one ttl.
@@ -383,11 +381,8 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
         }
     }
     // With claims, most messages say that there is nothing left to do.
-    assert!(grants > sequences() / 2, "only {grants} messages to waiters: the test covers too little");
-    assert!(
-        cut > sequences() / 20 || !K::GOES_BACK,
-        "only {cut} leases were cut: the test covers too little"
-    );
+    assert!(grants > sequences / 2, "only {grants} messages to waiters: the test covers too little");
+    assert!(cut > sequences / 20 || !K::GOES_BACK, "only {cut} leases were cut: the test covers too little");
     println!("{grants} messages to waiters, {cut} leases cut");
 }
 

@@ -106,8 +106,11 @@ async fn filters_outlive_the_loss_of_their_bits_and_then_of_their_configuration(
     let store = stores::redis().await;
     let usual = BloomFilter::builder().bits(9_999).hashes(3);
     let hour = usual.remember_for(Duration::from_secs(3600));
-    let (for_ever, in_time) = (Dedupe::builder().remember_forever(), Dedupe::builder());
-    for (name, builder, claims) in [("filters-bits", usual, for_ever), ("filters-bits-hour", hour, in_time)] {
+    let cases = [
+        ("filters-bits", usual, Dedupe::builder().remember_forever()),
+        ("filters-bits-hour", hour, Dedupe::builder()),
+    ];
+    for (name, builder, claims) in cases {
         let filter = builder.build(&store, name).unwrap();
         let claims = claims.build(&filter).unwrap();
         let parts = ["config", "bits0", "bits1"].map(|part| format!("td:{{{name}:0}}:{part}"));

@@ -23,7 +23,6 @@ const SHUTDOWN: Duration = Duration::from_secs(5);
 
 impl World {
     pub(super) async fn end(self: &Arc<Self>, processes: Vec<Arc<Process>>) {
-        self.nobody_hammers();
         sleep(RECOVERED).await;
         self.no_lease_is_left();
         self.who_waits_is_quiet(&processes).await;
@@ -46,6 +45,11 @@ impl World {
         self.nothing_is_left();
         self.no_task_is_left();
         self.nobody_hammers();
+    }
+
+    /// Whether a process was killed, which leaves what it had.
+    fn has_killed(&self) -> bool {
+        self.judges.counts().contains_key("killed")
     }
 
     /// Whether a server may forget what it has answered, or a process what it holds.
@@ -88,25 +92,24 @@ impl World {
 
     /// No task of a process outlives it: those that are left are of the world.
     fn no_task_is_left(&self) {
+        // Where each process has a runtime of its own, its tasks are there.
+        if self.shape.has_runtimes || self.has_killed() {
+            return;
+        }
         let own = match self.shape.servers {
             Servers::Sentinel => 2, // carries what is written to the replica
             Servers::One | Servers::Cluster => 1,
         };
-        // Where each process has a runtime of its own, its tasks are there.
-        if self.shape.has_runtimes {
-            return;
-        }
         let tasks = Handle::current().metrics().num_alive_tasks();
-        if tasks > own && !self.judges.counts().contains_key("killed") {
+        if tasks > own {
             self.judges.condemn(format!("{} tasks are left after the shutdown", tasks - own));
         }
     }
 
     fn nothing_is_left(&self) {
-        // The connections of a process that was killed may be open as long as the machine knows nothing of it.
-        let is_killed = self.judges.counts().contains_key("killed");
         let connections = self.network.connections();
-        if connections > 0 && !is_killed {
+        // The connections of a process that was killed may be open as long as the machine knows nothing of it.
+        if connections > 0 && !self.has_killed() {
             self.judges.condemn(format!("{connections} connections are open after the shutdown"));
         }
         let lasts = |key: &[u8]| LASTING.iter().any(|part| key.windows(part.len()).any(|own| own == *part));

@@ -83,8 +83,7 @@ impl World {
             let renewals = RENEWALS * WAIT.as_secs_f64() / self.shape.ttl.as_secs_f64();
             let connections = if self.shape.weather.often_late > 0 { CONNECTIONS } else { 0.0 };
             let calls = (MOST_OF_A_WAIT + renewals) * self.shape.requests_of_a_call() as f64;
-            let most = calls + connections;
-            if sent as f64 > self.besides(WAIT) + most {
+            if sent as f64 > self.besides(WAIT) + calls + connections {
                 let number = waiter.number;
                 let what = format!("process {number} sent {sent} requests in {WAIT:?} of waiting, {kind:?}");
                 self.judges.condemn(what);

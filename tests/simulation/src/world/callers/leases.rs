@@ -94,7 +94,7 @@ impl World {
         if has_flow {
             turn = turn.flow(format!("flow{}", self.network.draw(3))).share(1 + self.network.draw(3) as u32);
         }
-        let group = if has_flow || !all.is_fair { &all.permits } else { &all.plain };
+        let group = if all.is_fair && !has_flow { &all.plain } else { &all.permits };
         let group = match group.with_turn(turn) {
             Ok(group) => group,
             Err(error) => return self.judges.condemn(format!("with_turn: {error}")),

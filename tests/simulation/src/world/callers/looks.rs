@@ -63,7 +63,8 @@ impl World {
 
     /// What was inserted is contained.
     async fn insert(&self, looks: &Looks, key: &str) {
-        let (filter, since) = (&looks.filter, self.judges.losses());
+        let filter = &looks.filter;
+        let since = self.judges.losses();
         let items = [key.to_owned(), format!("{key}-{}", self.network.draw(5))];
         let inserted = self.call("insert all", Duration::ZERO, filter.insert_all(&items)).await;
         let contained = self.call("contains all", Duration::ZERO, filter.contains_all(&items)).await;
@@ -84,10 +85,9 @@ impl World {
     /// Revokes what it and others hold.
     async fn revoke(&self, looks: &Looks, key: &str) {
         if self.network.happens(500) {
-            let (mutex, wait) = (&looks.mutex, self.shape.max_wait);
-            let Some(Ok(guard)) = self.call("lock to be revoked", wait, mutex.lock(key)).await else {
-                return;
-            };
+            let mutex = &looks.mutex;
+            let locked = self.call("lock to be revoked", self.shape.max_wait, mutex.lock(key)).await;
+            let Some(Ok(guard)) = locked else { return };
             let seen = self.call("look", Duration::ZERO, mutex.inspect(key)).await;
             for holder in seen.into_iter().flatten().flat_map(|seen| seen.holders) {
                 self.call("revoke", Duration::ZERO, mutex.revoke(key, &holder)).await;

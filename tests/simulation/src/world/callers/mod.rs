@@ -171,7 +171,7 @@ impl World {
 
     async fn call_one(self: &Arc<Self>, process: &Process, kind: Kind, key: &str) {
         let all = &process.primitives;
-        match (kind, &all.layers, &all.settings) {
+        match (kind, &all.layers, &all.settings, &all.looks) {
             (Kind::Bucket, ..) => self.charge(process, key).await,
             (Kind::Buckets, ..) => self.charge_two(process, key).await,
             (Kind::Hold, ..) => self.authorize(process, key).await,
@@ -182,15 +182,12 @@ impl World {
             (Kind::Flight, ..) => self.fly(process, key).await,
             (Kind::Claim, ..) => self.claim(&all.claims, key).await,
             (Kind::FilterClaim, ..) => self.claim(&all.filter_claims, key).await,
-            (Kind::Adaptive, Some(layers), _) => self.adapt(layers, key).await,
-            (Kind::Learned, Some(layers), _) => self.learn(layers, key).await,
-            (Kind::FleetQuotas, _, Some(settings)) => self.fleet_quotas(settings, key).await,
-            (Kind::FleetLimit, _, Some(settings)) => self.fleet_limit(settings, key).await,
-            (Kind::Calendar, _, Some(settings)) => self.calendar(settings, key).await,
-            (Kind::Looks, ..) => match &all.looks {
-                Some(looks) => self.look(process, looks, key).await,
-                None => self.judges.condemn("looks were not built"),
-            },
+            (Kind::Adaptive, Some(layers), ..) => self.adapt(layers, key).await,
+            (Kind::Learned, Some(layers), ..) => self.learn(layers, key).await,
+            (Kind::FleetQuotas, _, Some(settings), _) => self.fleet_quotas(settings, key).await,
+            (Kind::FleetLimit, _, Some(settings), _) => self.fleet_limit(settings, key).await,
+            (Kind::Calendar, _, Some(settings), _) => self.calendar(settings, key).await,
+            (Kind::Looks, .., Some(looks)) => self.look(process, looks, key).await,
             _ => self.judges.condemn(format!("{kind:?} was not built")),
         }
     }
