@@ -1,10 +1,10 @@
 -- quick_claim: see lib/quick_outcome. The usual form is a new item of a filter, or one whose holder confirms or releases.
--- Handled items, and the first item of a generation or
--- after an eviction, are left to the script.
+-- Handled items, and the first item of a generation or after an eviction, are left to the script.
 local arg, quick_keys, quick_from, quick_tried = 9, 6, 4, false
 local quick_known = {hashes = tonumber(ARGV[6]), generation = 0}
 if ARGV[7] ~= '0' then quick_known.generation = math.floor(now / ARGV[7]) end
--- `known`: also the words of a command, the filter whose configuration is known, and the bits set in the samples
+-- `known`: also the words of a command, the filter whose configuration is known, and the bits set in the samples of arrays, which
+-- exist
 local function quick(verb, key, at, known)
   local call, pcall, concat, hashes, generation = redis.call, redis.pcall, table.concat, known.hashes, known.generation
   local gets, forgets = verb == 'acquire', ARGV[7] ~= '0'
@@ -14,7 +14,7 @@ local function quick(verb, key, at, known)
     local want = forgets and ARGV[5] .. string.format('%d', generation) or ARGV[5]
     if pcall('GET', KEYS[key + 1]) ~= want then return end
   end
-  if not gets and call('EXISTS', bits) == 0 then return end
+  if not gets and not known[bits] and call('EXISTS', bits) == 0 then return end
   known.filter = KEYS[key + 1]
   local width = gets and 3 or 4
   for hash = 1, hashes do
