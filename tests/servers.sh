@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests of the state in Redis on several servers. Usage: tests/servers.sh [path of a server program]...
+# Runs the tests of the state in Redis on several servers, and holds the simulated one to them. Usage: tests/servers.sh [path of a server program]...
 # Without arguments: redis-server and valkey-server, if they are on the PATH, and the servers in packages of PyPI.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -59,7 +59,8 @@ for server in "${servers[@]}"; do
   name="$(version "$server")" || { results+=("cannot be run: $server"); failed=1; continue; }
   printf '\n== %s: %s\n' "$name" "$server"
   # The tests end their servers themselves, also if they fail or are killed.
-  if TOWER_DISTRIBUTED_REDIS_SERVER="$server" cargo test --all-features --no-fail-fast "${tests[@]}"; then
+  if TOWER_DISTRIBUTED_REDIS_SERVER="$server" cargo test --all-features --no-fail-fast "${tests[@]}" \
+    && cargo run -p tower-distributed-simulation -- --truth 50 --server "$server"; then
     results+=("$name: passed")
   else
     results+=("$name: failed")

@@ -46,7 +46,7 @@ impl Network {
         let (to_run, requests) = mpsc::unbounded_channel();
         self.runtime.spawn(Arc::clone(self).read(read, lines.clone(), to_run));
         self.runtime.spawn(Arc::clone(self).run_all(id, lines.clone(), requests));
-        self.runtime.spawn(Arc::clone(self).write(write, lines, due));
+        self.runtime.spawn(Arc::clone(self).write(id, write, lines, due));
         Ok(near)
     }
 
@@ -56,27 +56,30 @@ impl Network {
         mut line: watch::Receiver<Line>,
         to_run: mpsc::UnboundedSender<(Instant, Vec<Bytes>)>,
     ) {
-        let (mut arrived, mut chunk) = (Bytes::new(), vec![0; WINDOW]);
+        let mut arrived = Bytes::new();
         loop {
+            let before = arrived.len();
             let count = tokio::select! {
                 biased;
                 _ = line.wait_for(|line| *line >= Line::Closed) => return,
-                count = stream.read(&mut chunk) => count.unwrap_or(0),
+                count = stream.read_buf(&mut arrived) => count.unwrap_or(0),
             };
             if count == 0 {
                 return;
             }
             if matches!(*line.borrow(), Line::Deaf | Line::Gone) {
+                arrived.truncate(before);
                 continue;
             }
-            arrived.extend_from_slice(&chunk[..count]);
             let at = Instant::now() + self.delay();
-            while let Some((arguments, length)) = request(&arrived) {
-                arrived.drain(..length);
+            let mut read = 0;
+            while let Some((arguments, length)) = request(&arrived[read..]) {
+                read += length;
                 if to_run.send((at, arguments)).is_err() {
                     return;
                 }
             }
+            arrived.drain(..read);
         }
     }
 
@@ -115,14 +118,15 @@ impl Network {
         }
     }
 
-    /// Waits until what is due then has reached its server, and the server runs.
+    /// Waits until what is due then has reached the other side, and the server runs.
     async fn reaches(&self, id: u64, mut at: Instant) {
         loop {
             sleep_until(at).await;
             let state = lock(&self.state);
             let Some(open) = state.connections.get(&id) else { return };
             let stops_until = state.hosts.get(&open.address).map_or(at, |host| host.stops_until);
-            at = stops_until.max(open.stalled_until);
+            let parted_until = state.parted.get(&open.process).copied();
+            at = stops_until.max(open.stalled_until).max(parted_until.unwrap_or(at));
             if at <= Instant::now() {
                 return;
             }
@@ -131,6 +135,7 @@ impl Network {
 
     async fn write(
         self: Arc<Self>,
+        id: u64,
         mut stream: WriteHalf<DuplexStream>,
         mut line: watch::Receiver<Line>,
         mut due: mpsc::UnboundedReceiver<Due>,
@@ -145,7 +150,7 @@ impl Network {
             tokio::select! {
                 biased;
                 _ = line.wait_for(|line| *line >= Line::Closed) => return,
-                () = sleep_until(at) => {}
+                () = self.reaches(id, at) => {}
             }
             if matches!(*line.borrow(), Line::Mute | Line::Gone) {
                 continue;

@@ -1,5 +1,6 @@
 //! What goes wrong with connections, servers and processes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +37,16 @@ impl Network {
         if let Some(open) = lock(&self.state).connections.get_mut(&id) {
             open.stalled_until = Instant::now() + span;
         }
+    }
+
+    /// Cuts a process off for a span: nothing of it, or for it, arrives before.
+    pub fn part_one(&self, span: Duration) {
+        let processes: BTreeSet<_> =
+            lock(&self.state).connections.values().map(|open| open.process).collect();
+        let processes: Vec<_> = processes.into_iter().collect();
+        let Some(process) = self.one(&processes) else { return };
+        self.trace.note(&format!("p{process} is cut off"), format!("{span:?}").as_bytes());
+        lock(&self.state).parted.insert(*process, Instant::now() + span);
     }
 
     /// Ends all connections that fit.

@@ -22,6 +22,11 @@ impl Network {
     /// Carries changes from masters to their replicas, after up to so many ms each time.
     pub async fn carry(self: Arc<Self>, servers: Vec<String>, lag: u64) {
         loop {
+            let has_changes =
+                |address: &String| self.with_server(address, |server| server.log.has_changes()) == Some(true);
+            if !servers.iter().any(has_changes) {
+                self.changed.notified().await;
+            }
             sleep(Duration::from_millis(1 + self.draw(lag))).await;
             for replica in &servers {
                 let master = self.with_server(replica, |server| server.master.clone()).flatten();

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until};
 use tower_distributed::dial::{Dial, Stream};
 
 use crate::os;
@@ -87,6 +87,8 @@ struct State {
     connections: BTreeMap<u64, Open>,
     /// Processes that reach nothing any more.
     killed: Vec<usize>,
+    /// Processes that reach nothing before, and hear nothing.
+    parted: BTreeMap<usize, Instant>,
     opened: u64,
     is_failing_over: bool,
     /// Requests that were run for each process.
@@ -104,6 +106,8 @@ pub struct Network {
     is_recorded: bool,
     /// That of the world. Servers and connections depend on no process.
     runtime: Handle,
+    /// A request may have changed something that replicas have to take over.
+    changed: Notify,
     pub trace: Trace,
 }
 
@@ -112,7 +116,7 @@ impl Network {
         let trace = Trace::new(how.is_printed);
         let is_recorded = how.is_recorded;
         let (state, random, runtime) = (Mutex::default(), Mutex::new(seed), Handle::current());
-        Self { state, random, weather, is_recorded, runtime, trace }
+        Self { state, random, weather, is_recorded, runtime, changed: Notify::new(), trace }
     }
 
     pub fn add(&self, address: &str, kind: Kind) {
@@ -151,7 +155,11 @@ impl Network {
         match &mut lock(&self.state).hosts.get_mut(address)?.kind {
             Kind::Server(server) => {
                 server.set_time(micros());
-                Some(work(server))
+                let outcome = work(server);
+                if server.log.has_changes() {
+                    self.changed.notify_one();
+                }
+                Some(outcome)
             }
             Kind::Sentinel(_) => None,
         }
@@ -162,6 +170,12 @@ impl Network {
         let keys =
             self.with_server(address, |server| lock(&server.database).entries.keys().cloned().collect());
         keys.unwrap_or_default()
+    }
+
+    /// When a process that is cut off now reaches the servers again.
+    fn parted_until(&self, process: usize) -> Option<Instant> {
+        let parted = lock(&self.state).parted.get(&process).copied();
+        parted.filter(|ends| *ends > Instant::now())
     }
 
     /// The requests that servers have run for a process, without its subscriptions.
@@ -206,6 +220,9 @@ impl Network {
                     recorded.push(Request { micros, is_full, arguments: arguments.to_vec() });
                 }
                 let replies = server.run(&mut open.session, arguments);
+                if server.log.has_changes() {
+                    self.changed.notify_one();
+                }
                 let published = std::mem::take(&mut lock(&server.database).published);
                 (replies, published)
             }
@@ -270,6 +287,9 @@ impl Dial for Dialer {
         let (network, process) = (Arc::clone(&self.network), self.process);
         Box::pin(async move {
             sleep(network.delay()).await;
+            while let Some(ends) = network.parted_until(process) {
+                sleep_until(ends).await;
+            }
             if lock(&network.state).killed.contains(&process) {
                 std::future::pending::<()>().await;
             }

@@ -1,6 +1,6 @@
 //! The scripts, run by Lua 5.1 as a server runs them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use mlua::{Function, HookTriggers, Lua, MultiValue, Table, Value, VmState};
@@ -11,8 +11,8 @@ use super::database::{Database, command};
 use super::reply::{Bytes, Reply, number};
 use super::{coverage, faults, lock, structs};
 
-/// Compiled scripts, by digest: compiling takes longer than a call.
-static COMPILED: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
+/// Machines of servers that are gone, for those to come: making one and compiling its scripts takes longer than a small world.
+static SPARE: Mutex<Vec<Arc<Machine>>> = Mutex::new(Vec::new());
 
 /// The digests of scripts, by their texts.
 static DIGESTS: Mutex<BTreeMap<Vec<u8>, String>> = Mutex::new(BTreeMap::new());
@@ -40,11 +40,20 @@ struct Call {
     digest: String,
 }
 
-pub struct Scripts {
+/// A Lua that runs scripts on a database.
+struct Machine {
     lua: Lua,
-    known: BTreeMap<String, Function>,
+    database: Arc<Mutex<Database>>,
     call: Arc<Mutex<Call>>,
     protect: Function,
+    /// All that it has run, by digest.
+    compiled: Mutex<BTreeMap<String, Function>>,
+}
+
+/// The scripts that a server knows, and what runs them.
+pub struct Scripts {
+    machine: Arc<Machine>,
+    known: BTreeSet<String>,
 }
 
 const PRELUDE: &str = r#"
@@ -72,18 +81,18 @@ return function(script)
 end
 "#;
 
-impl Scripts {
-    pub fn new(database: Arc<Mutex<Database>>) -> mlua::Result<Self> {
+impl Machine {
+    fn new() -> mlua::Result<Self> {
         let lua = Lua::new();
-        let call = Arc::<Mutex<Call>>::default();
+        let (call, database) = (Arc::<Mutex<Call>>::default(), Arc::<Mutex<Database>>::default());
         let redis = lua.create_table()?;
         let digest = lua.create_function(|_, text: mlua::String| Ok(digest(&text.as_bytes())))?;
         redis.set("sha1hex", digest)?;
         lua.globals().set("redis", redis)?;
         structs::add(&lua)?;
-        let current = Arc::clone(&call);
+        let (current, own) = (Arc::clone(&call), Arc::clone(&database));
         let run = lua.create_function(move |lua, arguments: MultiValue| {
-            let reply = run(&mut lock(&database), &mut lock(&current), arguments);
+            let reply = run(&mut lock(&own), &mut lock(&current), arguments);
             to_lua(lua, reply)
         })?;
         let globals = lua.globals();
@@ -93,7 +102,59 @@ impl Scripts {
             watch(&lua, Arc::clone(&call))?;
         }
         let protect = lua.load(PRELUDE).set_name("=prelude").call((run, error?, kind?, metatable?))?;
-        Ok(Self { lua, known: BTreeMap::new(), call, protect })
+        Ok(Self { lua, database, call, protect, compiled: Mutex::default() })
+    }
+
+    fn compiled(&self, digest: &str, text: &[u8]) -> mlua::Result<()> {
+        let mut compiled = lock(&self.compiled);
+        if !compiled.contains_key(digest) {
+            coverage::knows(digest, text);
+            let text = faults::put_back(text);
+            let script = self.lua.load(&*text).set_name("=user_script").into_function()?;
+            compiled.insert(digest.to_owned(), script);
+        }
+        Ok(())
+    }
+
+    fn run(&self, digest: &str, (keys, values): (&[Bytes], &[Bytes]), limits: Limits) -> mlua::Result<Value> {
+        let script = lock(&self.compiled).get(digest).cloned();
+        {
+            let mut call = lock(&self.call);
+            (call.limits, call.has_written) = (limits, false);
+            if coverage::is_on() {
+                call.digest = digest.into();
+            }
+        }
+        let globals = self.lua.globals();
+        globals.raw_set("KEYS", self.table(keys)?)?;
+        globals.raw_set("ARGV", self.table(values)?)?;
+        self.protect.call(script)
+    }
+
+    fn table(&self, texts: &[Bytes]) -> mlua::Result<Table> {
+        let table = self.lua.create_table_with_capacity(texts.len(), 0)?;
+        for (at, text) in texts.iter().enumerate() {
+            table.raw_set(at + 1, self.lua.create_string(text)?)?;
+        }
+        Ok(table)
+    }
+}
+
+impl Scripts {
+    pub fn new() -> mlua::Result<Self> {
+        let spare = lock(&SPARE).pop();
+        let machine = match spare {
+            Some(machine) => machine,
+            None => Arc::new(Machine::new()?),
+        };
+        *lock(&machine.call) = Call::default();
+        *lock(&machine.database) = Database::default();
+        Ok(Self { machine, known: BTreeSet::new() })
+    }
+
+    /// What the scripts work on.
+    pub fn database(&self) -> Arc<Mutex<Database>> {
+        Arc::clone(&self.machine.database)
     }
 
     /// Forgets all scripts, as `SCRIPT FLUSH` and a restart do.
@@ -103,74 +164,45 @@ impl Scripts {
 
     /// From now on this is a node of a Cluster.
     pub fn join(&mut self, node: Node) {
-        lock(&self.call).cluster = Some(node);
+        lock(&self.machine.call).cluster = Some(node);
     }
 
     /// `EVAL`: the arguments begin with that name.
     pub fn eval(&mut self, arguments: &[Bytes], limits: Limits) -> Reply {
         let digest = digest_of_script(&arguments[1]);
-        if !self.known.contains_key(&digest) {
-            match self.compile(&digest, &arguments[1]) {
-                Ok(script) => drop(self.known.insert(digest.clone(), script)),
-                Err(error) => {
-                    return Reply::error(format!("ERR Error compiling script (new function): {error}"));
-                }
-            }
+        if let Err(error) = self.machine.compiled(&digest, &arguments[1]) {
+            return Reply::error(format!("ERR Error compiling script (new function): {error}"));
         }
-        self.run(&digest, arguments, limits)
+        let reply = self.run(&digest, arguments, limits);
+        self.known.insert(digest);
+        reply
     }
 
     /// `EVALSHA`.
     pub fn eval_by_digest(&mut self, arguments: &[Bytes], limits: Limits) -> Reply {
         let digest = String::from_utf8_lossy(&arguments[1]).to_ascii_lowercase();
-        match self.known.contains_key(&digest) {
+        match self.known.contains(&digest) {
             true => self.run(&digest, arguments, limits),
             false => Reply::error("NOSCRIPT No matching script. Please use EVAL."),
         }
     }
 
-    fn compile(&self, digest: &str, text: &[u8]) -> mlua::Result<Function> {
-        coverage::knows(digest, text);
-        let compiled = lock(&COMPILED).get(digest).cloned();
-        if let Some(compiled) = compiled {
-            return self.lua.load(compiled).set_name("=user_script").into_function();
-        }
-        let text = faults::put_back(text);
-        let script = self.lua.load(&*text).set_name("=user_script").into_function()?;
-        lock(&COMPILED).insert(digest.to_owned(), script.dump(false));
-        Ok(script)
-    }
-
-    fn run(&mut self, digest: &str, arguments: &[Bytes], limits: Limits) -> Reply {
-        let Some(script) = self.known.get(digest).cloned() else { return Reply::Nil };
-        let Some((keys, values)) = super::keys_of_call(arguments) else {
+    fn run(&self, digest: &str, arguments: &[Bytes], limits: Limits) -> Reply {
+        let Some(parts) = super::keys_of_call(arguments) else {
             return Reply::error("ERR Number of keys can't be greater than number of args");
         };
-        {
-            let mut call = lock(&self.call);
-            (call.limits, call.has_written) = (limits, false);
-            if coverage::is_on() {
-                call.digest = digest.into();
-            }
-        }
-        let ran = self.table(keys).and_then(|keys| {
-            let globals = self.lua.globals();
-            globals.raw_set("KEYS", keys)?;
-            globals.raw_set("ARGV", self.table(values)?)?;
-            self.protect.call::<Value>(script)
-        });
-        match ran {
+        match self.machine.run(digest, parts, limits) {
             Ok(reply) => from_lua(reply),
             Err(error) => Reply::error(format!("ERR {error}")),
         }
     }
+}
 
-    fn table(&self, texts: &[Bytes]) -> mlua::Result<Table> {
-        let table = self.lua.create_table_with_capacity(texts.len(), 0)?;
-        for (at, text) in texts.iter().enumerate() {
-            table.raw_set(at + 1, self.lua.create_string(text)?)?;
+impl Drop for Scripts {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            lock(&SPARE).push(Arc::clone(&self.machine));
         }
-        Ok(table)
     }
 }
 

@@ -107,11 +107,11 @@ fn keys<'a>(name: &str, arguments: &'a [Bytes]) -> &'a [Bytes] {
 
 impl Server {
     pub fn new() -> mlua::Result<Self> {
-        let database = Arc::<Mutex<Database>>::default();
+        let scripts = Scripts::new()?;
         Ok(Self {
             condition: Condition::default(),
-            scripts: Scripts::new(Arc::clone(&database))?,
-            database,
+            database: scripts.database(),
+            scripts,
             log: Log::default(),
             master: None,
             cluster: None,

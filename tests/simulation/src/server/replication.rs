@@ -28,6 +28,11 @@ impl Log {
         self.taken
     }
 
+    /// Whether there is something that the replica does not have yet.
+    pub fn has_changes(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
     pub fn note(&mut self, database: &Database, changed: BTreeSet<Bytes>) {
         if !self.is_kept {
             self.taken += 1;

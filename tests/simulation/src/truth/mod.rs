@@ -26,6 +26,10 @@ const COMMANDS: usize = 400;
 /// Compares so many sequences of random commands, and the requests of as many worlds.
 pub fn compare(count: u64, from: u64, program: &str) -> Result<bool, String> {
     let mut real = Real::start(program)?;
+    if !real.follows_its_clock()? {
+        println!("{program} takes the time from its processor, so that nothing can be compared");
+        return Ok(true);
+    }
     let (mut differ, mut requests) = (0, 0);
     for seed in from..from + count {
         for (what, sequence) in [("random commands", random(seed)), ("a world", recorded(seed))] {
@@ -68,12 +72,17 @@ fn difference(real: &mut Real, sequence: &[Request]) -> Result<Option<String>, S
             real.ask(&words(&["CONFIG", "SET", "maxmemory", if was_full { "1" } else { "0" }]))?;
         }
         real.set_time(request.micros)?;
+        // Some servers read their clock once they have answered something.
+        real.ask(&words(&["PING"]))?;
         simulated.set_time(request.micros);
         simulated.condition.is_full = was_full;
-        let ours = comparable(simulated.run(&mut session, &request.arguments).remove(0));
         let theirs = comparable(real.ask(&request.arguments)?);
+        if real.has_no(&theirs) {
+            continue;
+        }
+        let ours = comparable(simulated.run(&mut session, &request.arguments).remove(0));
         lock(&simulated.database).published.clear();
-        if ours != theirs {
+        if !real.says(&ours, &theirs) {
             let request = told(&request.arguments);
             return Ok(Some(format!("request {nth}, {request}: {ours:?}, not {theirs:?}")));
         }
@@ -109,7 +118,7 @@ fn states(real: &mut Real, simulated: &mut Server, session: &mut Session) -> Res
             if words[0] == b"HGETALL" {
                 (ours, theirs) = (in_order(ours), in_order(theirs));
             }
-            if ours != theirs {
+            if !real.says(&ours, &theirs) {
                 return Ok(Some(format!("state, {}: {ours:?}, not {theirs:?}", told(&words))));
             }
         }

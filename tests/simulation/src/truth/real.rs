@@ -18,7 +18,16 @@ pub struct Real {
     arrived: Bytes,
     dir: PathBuf,
     clock: File,
+    /// Whether it is the version that is simulated.
+    is_simulated: bool,
 }
+
+/// The version that is simulated. Others have other texts of errors, and write fractions in other ways.
+const SIMULATED: &str = "redis_version:7.0.";
+/// What an error has in any version.
+const KINDS: [&str; 4] = ["OOM", "READONLY", "NOSCRIPT", "LOADING"];
+/// How versions say that they do not have a command or an option.
+const UNKNOWN: [&str; 3] = ["unknown command", "Unknown Redis command", "syntax error"];
 
 impl Drop for Real {
     fn drop(&mut self) {
@@ -64,7 +73,51 @@ impl Real {
                 Err(error) => return Err(told(program)(error)),
             }
         };
-        Ok(Self { process, stream, arrived: Bytes::new(), dir, clock })
+        let mut real = Self { process, stream, arrived: Bytes::new(), dir, clock, is_simulated: false };
+        let told = real.ask(&[b"INFO".to_vec(), b"server".to_vec()])?;
+        real.is_simulated =
+            matches!(told, Reply::Bulk(text) if String::from_utf8_lossy(&text).contains(SIMULATED));
+        Ok(real)
+    }
+
+    /// Whether the clock is the one that [`set_time`](Self::set_time) sets.
+    pub fn follows_its_clock(&mut self) -> Result<bool, String> {
+        let time = |seconds: u64| Reply::Array(vec![Reply::bulk(seconds.to_string()), Reply::bulk("7")]);
+        for seconds in [2_000_000_000, 1_900_000_000] {
+            self.set_time(seconds as i64 * 1_000_000 + 7)?;
+            self.ask(&[b"PING".to_vec()])?;
+            if self.ask(&[b"TIME".to_vec()])? != time(seconds) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether this is another version, which says that it does not have what was asked for.
+    pub fn has_no(&self, theirs: &Reply) -> bool {
+        let says_so = |text: &String| UNKNOWN.iter().any(|unknown| text.contains(unknown));
+        !self.is_simulated && matches!(theirs, Reply::Error(text) if says_so(text))
+    }
+
+    /// Whether a reply is what this server may say where the simulated one says `ours`.
+    pub fn says(&self, ours: &Reply, theirs: &Reply) -> bool {
+        if self.is_simulated || ours == theirs {
+            return ours == theirs;
+        }
+        match (ours, theirs) {
+            (Reply::Error(ours), Reply::Error(theirs)) => {
+                KINDS.iter().all(|kind| ours.contains(kind) == theirs.contains(kind))
+            }
+            (Reply::Bulk(ours), Reply::Bulk(theirs)) => match [ours, theirs].map(|text| fraction(text)) {
+                [Some(ours), Some(theirs)] => ours == theirs,
+                _ => false,
+            },
+            (Reply::Array(ours), Reply::Array(theirs)) => {
+                ours.len() == theirs.len()
+                    && ours.iter().zip(theirs).all(|(ours, theirs)| self.says(ours, theirs))
+            }
+            _ => false,
+        }
     }
 
     /// Sets the clock, in µs since the Unix epoch.
@@ -95,6 +148,10 @@ impl Real {
             }
         }
     }
+}
+
+fn fraction(text: &[u8]) -> Option<f64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
 }
 
 /// Reads a reply of version 2 of the protocol, if it is complete.

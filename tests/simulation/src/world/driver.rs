@@ -91,6 +91,7 @@ impl World {
         match fault {
             Fault::Cut => network.cut_one(),
             Fault::Stall => network.stall_one(span(3000)),
+            Fault::Part => network.part_one(span(4000)),
             Fault::Restart | Fault::RestartEmpty | Fault::RestartOld => {
                 let keeps = match fault {
                     Fault::Restart => Keeps::All,

@@ -1,6 +1,7 @@
 //! The end of a world: it is quiet while nobody calls, all works once nothing is wrong, and nothing is left.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -14,7 +15,7 @@ use crate::server::lock;
 use crate::server::sorted_set::Bound;
 
 /// After this, all faults have ended, and everybody has heard of it.
-const RECOVERED: Duration = Duration::from_secs(15);
+const RECOVERED: Duration = Duration::from_secs(10);
 /// Keys with these parts last until they are changed: settings of the fleet, and filters that never forget.
 const LASTING: [&[u8]; 3] = [b":setting:", b":bits", b":config"];
 /// Scores above it are no times.
@@ -23,6 +24,7 @@ const SHUTDOWN: Duration = Duration::from_secs(5);
 
 impl World {
     pub(super) async fn end(self: &Arc<Self>, processes: Vec<Arc<Process>>) {
+        self.has_callers.store(false, Ordering::Relaxed);
         sleep(RECOVERED).await;
         self.no_lease_is_left();
         self.who_waits_is_quiet(&processes).await;

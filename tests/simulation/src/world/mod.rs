@@ -9,6 +9,7 @@ mod runtimes;
 pub mod shape;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use tower_distributed::Store;
 use self::callers::Primitives;
 use self::callers::layers::Upstream;
 use self::judges::Judges;
-use self::runtimes::{Runtimes, TURN};
+use self::runtimes::{LONG_TURN, Runtimes, TURN};
 use self::shape::{Fault, Servers, Shape};
 use crate::network::{Dialer, Kind, Network};
 use crate::os;
@@ -65,6 +66,7 @@ pub struct World {
     runtimes: Runtimes,
     /// When the callers stop to begin new calls.
     pub ends: Instant,
+    has_callers: AtomicBool,
 }
 
 /// How a world is played.
@@ -131,11 +133,12 @@ fn run(seed: u64, how: Play) -> Outcome {
         }
         true => {
             while !life.is_finished() {
+                let turn = if world.has_callers.load(Ordering::Relaxed) { TURN } else { LONG_TURN };
                 let now = runtime.block_on(async {
-                    sleep(TURN).await;
+                    sleep(turn).await;
                     Instant::now()
                 });
-                world.runtimes.step(now);
+                world.runtimes.step(now, turn);
             }
         }
     }
@@ -169,6 +172,7 @@ impl World {
             upstream: Upstream::default(),
             runtimes: Runtimes::default(),
             ends,
+            has_callers: AtomicBool::new(true),
         };
         world.build();
         world

@@ -11,7 +11,7 @@ use super::shape::{Kind, Servers};
 use super::{Process, World};
 
 /// For how long requests are counted while nobody calls.
-const IDLE: Duration = Duration::from_secs(20);
+const IDLE: Duration = Duration::from_secs(10);
 /// A process that never waited before subscribes first, in a Cluster to many channels.
 const SUBSCRIBED: Duration = Duration::from_secs(1);
 /// For how long requests are counted while a caller waits.
@@ -49,12 +49,17 @@ impl World {
         (of_calls + of_servers) * span.as_secs_f64()
     }
 
+    /// What it takes to connect again, where a message may be late.
+    fn connections(&self) -> f64 {
+        if self.shape.weather.often_late > 0 { CONNECTIONS } else { 0.0 }
+    }
+
     pub(super) async fn who_is_idle_is_quiet(&self, processes: &[Arc<Process>]) {
         let before: Vec<_> = processes.iter().map(|process| self.network.requests(process.number)).collect();
         sleep(IDLE).await;
         for (process, before) in processes.iter().zip(before) {
             let sent = self.network.requests(process.number) - before;
-            if sent as f64 > self.besides(IDLE) {
+            if sent as f64 > self.besides(IDLE) + self.connections() {
                 let number = process.number;
                 self.judges.condemn(format!("process {number} sent {sent} requests in {IDLE:?} of idleness"));
             }
@@ -81,9 +86,8 @@ impl World {
             };
             self.judges.count("waits");
             let renewals = RENEWALS * WAIT.as_secs_f64() / self.shape.ttl.as_secs_f64();
-            let connections = if self.shape.weather.often_late > 0 { CONNECTIONS } else { 0.0 };
             let calls = (MOST_OF_A_WAIT + renewals) * self.shape.requests_of_a_call() as f64;
-            if sent as f64 > self.besides(WAIT) + calls + connections {
+            if sent as f64 > self.besides(WAIT) + calls + self.connections() {
                 let number = waiter.number;
                 let what = format!("process {number} sent {sent} requests in {WAIT:?} of waiting, {kind:?}");
                 self.judges.condemn(what);

@@ -1,5 +1,5 @@
 //! In some worlds each process has a runtime of its own, and stands still at times, as one does that is stopped, swapped out or
-//! kept from its processor. All runtimes go on by turns, a millisecond each.
+//! kept from its processor. All runtimes go on by turns, a millisecond each while there are callers.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -11,6 +11,8 @@ use crate::server::lock;
 
 /// How far all runtimes go on before the first goes on again. Their clocks differ by no more.
 pub const TURN: Duration = Duration::from_millis(1);
+/// The same once nobody calls any more.
+pub const LONG_TURN: Duration = Duration::from_millis(20);
 
 struct Own {
     process: usize,
@@ -56,12 +58,12 @@ impl Runtimes {
     }
 
     /// Each goes on for a turn, unless it stands still. To be called outside of all runtimes.
-    pub fn step(&self, now: Instant) {
+    pub fn step(&self, now: Instant, turn: Duration) {
         // Processes may be added by the world's runtime only.
         let mut all = std::mem::take(&mut *lock(&self.0));
         for own in &mut all {
             if own.stops_until > now {
-                own.behind += TURN;
+                own.behind += turn;
                 continue;
             }
             let behind = std::mem::take(&mut own.behind);
@@ -69,7 +71,7 @@ impl Runtimes {
                 if !behind.is_zero() {
                     advance(behind).await;
                 }
-                sleep(TURN).await;
+                sleep(turn).await;
             });
         }
         let mut added = lock(&self.0);

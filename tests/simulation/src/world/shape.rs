@@ -75,9 +75,11 @@ pub enum Fault {
     Evict,
     /// A server starts with what it had some time ago.
     RestartOld,
+    /// A process reaches nothing for a while.
+    Part,
 }
 
-const FAULTS: [Fault; 14] = [
+const FAULTS: [Fault; 15] = [
     Fault::Cut,
     Fault::Stall,
     Fault::Restart,
@@ -92,6 +94,7 @@ const FAULTS: [Fault; 14] = [
     Fault::Freeze,
     Fault::Evict,
     Fault::RestartOld,
+    Fault::Part,
 ];
 
 #[derive(Clone, Debug)]
@@ -143,15 +146,19 @@ impl Shape {
             2 => Weather { usual: 2, often_slow: 100, slow: 300, often_late: 1 },
             _ => Weather { usual: 30, often_slow: 20, slow: 200, often_late: 3 },
         };
-        let processes = 1 + draw(4) as usize;
+        let processes = [1, 2, 2, 2, 3, 4][draw(6) as usize];
         let most = [2, 6, 16][draw(3) as usize];
         let callers = 1 + draw(most) as usize;
         // Crowds that never pause take as long as a hundred other worlds, so they are rare.
-        let least = if draw(50) == 0 { 1 } else { 100 * (processes * callers) as u64 };
+        let least = if draw(50) == 0 { 1 } else { 200 * (processes * callers) as u64 };
         let idle = [5, 100, 1000, 4000][draw(4) as usize].max(least);
         let keys = [1, 2, 5][draw(3) as usize];
         Self {
-            servers: [Servers::One, Servers::One, Servers::Sentinel, Servers::Cluster][draw(4) as usize],
+            servers: match draw(5) {
+                0 => Servers::Sentinel,
+                1 => Servers::Cluster,
+                _ => Servers::One,
+            },
             processes,
             callers,
             kinds,
@@ -164,7 +171,7 @@ impl Shape {
             faults,
             calm: [300, 1000, 4000][draw(3) as usize],
             weather,
-            has_runtimes: draw(10) == 0,
+            has_runtimes: draw(20) == 0,
             settings: draw(u64::MAX),
         }
     }

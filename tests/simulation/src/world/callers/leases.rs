@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_distributed::dedupe::Claimed;
 use tower_distributed::wait_group::Turn;
-use tower_distributed::{Dedupe, Error, LeaseHandle};
+use tower_distributed::{Dedupe, Error, LeaseHandle, WaitGroup};
 
 use super::super::{Process, World};
 
@@ -94,7 +94,7 @@ impl World {
         if has_flow {
             turn = turn.flow(format!("flow{}", self.network.draw(3))).share(1 + self.network.draw(3) as u32);
         }
-        let group = if all.is_fair && !has_flow { &all.plain } else { &all.permits };
+        let group: &WaitGroup = if all.is_fair && !has_flow { &all.plain } else { &all.permits };
         let group = match group.with_turn(turn) {
             Ok(group) => group,
             Err(error) => return self.judges.condemn(format!("with_turn: {error}")),

@@ -8,7 +8,7 @@ mod looks;
 mod settings;
 
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -39,25 +39,33 @@ pub struct Rate {
     pub per_second: u32,
 }
 
+/// Built once it is used: most worlds use few kinds.
+type Lazy<T> = LazyLock<T, Box<dyn FnOnce() -> T + Send>>;
+
+fn lazy<T>(store: &Store, build: impl FnOnce(&Store) -> Result<T, Error> + Send + 'static) -> Lazy<T> {
+    let store = store.clone();
+    LazyLock::new(Box::new(move || build(&store).unwrap_or_else(|error| panic!("{error}"))))
+}
+
 /// The primitives of a process. Those of all processes have the same settings.
 pub struct Primitives {
     rate: Rate,
-    bucket: TokenBucket,
+    bucket: Lazy<TokenBucket>,
     /// Two limits that are charged together; the second has the burst of `rate` and half of its speed.
-    buckets: TokenBuckets<2>,
-    held: TokenBucket,
-    pub mutex: Mutex,
+    buckets: Lazy<TokenBuckets<2>>,
+    held: Lazy<TokenBucket>,
+    pub mutex: Lazy<Mutex>,
     /// Whether the mutex is given in strict order.
     is_strict: bool,
-    pub permits: WaitGroup,
+    pub permits: Lazy<WaitGroup>,
     /// The same name and limit without flows and without a bound for the queue, as a part of a fleet may have it.
-    plain: WaitGroup,
+    plain: Lazy<WaitGroup>,
     has_classes: bool,
     is_fair: bool,
-    pub lock: RwLock,
-    pub flight: SingleFlight<String>,
-    pub claims: Dedupe,
-    pub filter_claims: Dedupe,
+    pub lock: Lazy<RwLock>,
+    pub flight: Lazy<SingleFlight<String>>,
+    pub claims: Lazy<Dedupe>,
+    pub filter_claims: Lazy<Dedupe>,
     /// In worlds that use them: they are not idle where nobody calls.
     layers: Option<Layers>,
     settings: Option<Settings>,
@@ -72,12 +80,7 @@ impl Primitives {
             per_second: [1, 5, 20, 200][shape.setting(2, 4) as usize],
         };
         let quota =
-            |name: &'static str, per_second| Quota::per_second(per_second).burst(rate.burst).named(name);
-        let bucket = TokenBucket::new(store, "b", quota("b", rate.per_second))?.with_max_wait(max_wait);
-        let two = [("b1", rate.per_second), ("b2", rate.per_second.div_ceil(2))];
-        let [first, second] =
-            two.map(|(name, per_second)| TokenBucket::new(store, name, quota(name, per_second)));
-        let held = TokenBucket::new(store, "h", quota("h", rate.per_second))?.with_hold_ttl(ttl)?;
+            move |name: &'static str, per_second| Quota::per_second(per_second).burst(rate.burst).named(name);
         let mut mutex = Mutex::builder().ttl(ttl).max_wait(max_wait);
         let is_strict = shape.setting(3, 2) == 0;
         if is_strict {
@@ -110,28 +113,34 @@ impl Primitives {
         if shape.setting(11, 2) == 0 {
             flight = flight.local_cache(1 << 20);
         }
-        let claims = Dedupe::exact(store, "d").remember_for(FOR_EVER).ttl(ttl).build()?;
-        let filter = BloomFilter::builder().capacity(10_000).false_positive_rate(1e-9).build(store, "f")?;
-        let filter_claims = Dedupe::builder()
-            .ttl(ttl)
-            .remember_forever()
-            .on_filter_full(FilterFull::FailClosed)
-            .build(&filter)?;
         Ok(Self {
             rate,
-            bucket,
-            buckets: TokenBuckets::new([first?, second?])?,
-            held,
-            mutex: mutex.build(store, "m")?,
+            bucket: lazy(store, move |store| {
+                Ok(TokenBucket::new(store, "b", quota("b", rate.per_second))?.with_max_wait(max_wait))
+            }),
+            buckets: lazy(store, move |store| {
+                let of = |name, per_second| TokenBucket::new(store, name, quota(name, per_second));
+                TokenBuckets::new([of("b1", rate.per_second)?, of("b2", rate.per_second.div_ceil(2))?])
+            }),
+            held: lazy(store, move |store| {
+                TokenBucket::new(store, "h", quota("h", rate.per_second))?.with_hold_ttl(ttl)
+            }),
+            mutex: lazy(store, |store| mutex.build(store, "m")),
             is_strict,
-            permits: permits.build(store, "g")?,
-            plain: plain.build(store, "g")?,
+            permits: lazy(store, |store| permits.build(store, "g")),
+            plain: lazy(store, |store| plain.build(store, "g")),
             has_classes,
             is_fair,
-            lock: lock.build(store, "rw")?,
-            flight: flight.build(store, "f")?,
-            claims,
-            filter_claims,
+            lock: lazy(store, |store| lock.build(store, "rw")),
+            flight: lazy(store, |store| flight.build(store, "f")),
+            claims: lazy(store, move |store| {
+                Dedupe::exact(store, "d").remember_for(FOR_EVER).ttl(ttl).build()
+            }),
+            filter_claims: lazy(store, move |store| {
+                let filter = BloomFilter::builder().capacity(10_000).false_positive_rate(1e-9);
+                let claims = Dedupe::builder().ttl(ttl).remember_forever();
+                claims.on_filter_full(FilterFull::FailClosed).build(&filter.build(store, "f")?)
+            }),
             layers: shape
                 .has(&[Kind::Adaptive, Kind::Learned])
                 .then(|| Layers::new(shape, store))
