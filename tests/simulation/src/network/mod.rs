@@ -165,6 +165,19 @@ impl Network {
         }
     }
 
+    /// When a key expires at one of these servers that is no replica, in ms.
+    pub fn expires(&self, servers: &[String], key: &[u8]) -> Option<i64> {
+        let all = servers.iter().filter_map(|address| {
+            let expires = self.with_server(address, |server| {
+                let mut database = lock(&server.database);
+                let until = database.entry(key).and_then(|entry| entry.until);
+                until.filter(|_| server.master.is_none())
+            });
+            expires.flatten()
+        });
+        all.max()
+    }
+
     /// The keys of a server.
     fn keys(&self, address: &str) -> Vec<Bytes> {
         let keys =

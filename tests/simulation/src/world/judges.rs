@@ -207,11 +207,12 @@ impl Judges {
         }
     }
 
-    /// Fences rise, also where the servers have lost their keys: a fence is at least the time. `since`: the turns before it was
-    /// asked for.
-    pub fn fence(&self, key: &str, fence: u64, is_held: bool, since: u64) {
+    /// Fences rise, also where the servers have lost their keys: a fence is at least the time. `since`: the losses and the turns
+    /// before it was asked for.
+    pub fn fence(&self, key: &str, fence: u64, is_held: bool, since: (u64, u64)) {
         let mut state = lock(&self.0);
-        if state.turns != since || state.has_evicted {
+        // What was granted before a loss may be told after what was granted again.
+        if (state.losses, state.turns) != since || state.has_evicted {
             return;
         }
         let last = state.fences.entry(key.into()).or_default();

@@ -24,6 +24,8 @@ const OF_CLUSTER: f64 = 1.5;
 const MOST_A_SECOND: f64 = 1.0;
 /// The calls that it may make besides in `WAIT` while one of its callers waits: heartbeats, and what a late message costs.
 const MOST_OF_A_WAIT: f64 = 9.0;
+/// What may fall into a span beyond its share.
+const EDGES: f64 = 4.0;
 /// What it takes to connect again where messages are late.
 const CONNECTIONS: f64 = 10.0;
 /// The renewals of what another caller holds in a ttl: three, some of them twice.
@@ -46,7 +48,7 @@ impl World {
             Servers::Cluster => OF_CLUSTER,
         };
         let of_calls = MOST_A_SECOND * self.shape.requests_of_a_call() as f64;
-        (of_calls + of_servers) * span.as_secs_f64()
+        (of_calls + of_servers) * span.as_secs_f64() + EDGES
     }
 
     /// What it takes to connect again, where a message may be late.

@@ -7,6 +7,10 @@ use tower_distributed::wait_group::Turn;
 use tower_distributed::{Dedupe, Error, LeaseHandle, WaitGroup};
 
 use super::super::{Process, World};
+use crate::network::micros;
+
+/// The clocks of processes with runtimes of their own differ by a turn, in ms.
+const SKEW: i64 = 2;
 
 /// More than all who hold.
 const ALL: u32 = 1_000_000;
@@ -40,6 +44,17 @@ impl World {
         }
     }
 
+    /// The holder of a lock does not believe longer in it than the server does. `since`: the losses before it was asked for.
+    fn is_held_there(&self, key: &str, handle: &LeaseHandle, since: u64) {
+        let name = format!("td:{{m:{key}}}:lock");
+        let ends = self.network.expires(&self.servers, name.as_bytes());
+        let left = ends.map_or(0, |ends| ends - (micros() + self.judges.clock()) / 1000);
+        let believed = handle.time_left().as_millis() as i64;
+        if handle.is_held() && believed > left.max(0) + SKEW && self.judges.losses() == since {
+            self.judges.condemn(format!("m:{key}: held for {believed} ms, at the server for {left} ms"));
+        }
+    }
+
     pub(super) async fn lock(&self, process: &Process, key: &str) {
         let (mutex, since, turns) = (&process.primitives.mutex, self.judges.losses(), self.judges.turns());
         let name = format!("m:{key}");
@@ -55,8 +70,10 @@ impl World {
             }
         };
         let Some(Ok(guard)) = locked else { return };
-        self.judges.fence(&name, guard.fence(), guard.is_held(), turns);
+        self.judges.fence(&name, guard.fence(), guard.is_held(), (since, turns));
+        self.is_held_there(key, &guard.handle(), since);
         self.hold_as(&name, (guard.handle(), 1, true), 1, since).await;
+        self.is_held_there(key, &guard.handle(), since);
         self.end_of("unlock", guard, async |guard| guard.unlock().await).await;
     }
 
@@ -74,7 +91,7 @@ impl World {
         };
         let held: Vec<_> = keys.iter().map(|key| format!("m:{key}")).zip(guards.iter()).collect();
         let acquired = held.iter().map(|(name, guard)| {
-            self.judges.fence(name, guard.fence(), guard.is_held(), turns);
+            self.judges.fence(name, guard.fence(), guard.is_held(), (since, turns));
             let who = self.judges.acquired(name, (guard.handle(), 1, true), 1, since);
             (name.clone(), who)
         });
@@ -121,7 +138,7 @@ impl World {
             return self.end_of("release a reader", guard, async |guard| guard.release().await).await;
         }
         let Some(Ok(guard)) = self.call("write", self.shape.max_wait, lock.write(key)).await else { return };
-        self.judges.fence(&name, guard.fence(), guard.is_held(), turns);
+        self.judges.fence(&name, guard.fence(), guard.is_held(), (since, turns));
         self.hold_as(&name, (guard.handle(), 1, true), ALL, since).await;
         self.end_of("release a writer", guard, async |guard| guard.release().await).await;
     }
