@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::task::JoinHandle;
-use tower_distributed::{Error, Mutex, Store, WaitGroup};
+use tower_distributed::{Error, Mutex, RwLock, Store, WaitGroup};
 
 use crate::kinds::{Family, LONG, SOON, left, open};
 use support::eventually;
@@ -43,6 +43,31 @@ async fn an_outage_is_told_as_such() {
     server.restart().await;
     for family in &families {
         eventually("its end", SOON, async || family.try_take("k").await.is_ok()).await;
+    }
+}
+
+/// The longest wait for a turn begins with the answer of the server: without one, nobody knows whether a turn was needed.
+#[tokio::test]
+async fn who_hears_nothing_is_not_told_that_its_wait_was_too_long() {
+    let server = RedisServer::start().await;
+    let store = open(&server.url());
+    for wait in [Duration::ZERO, Duration::from_millis(20)] {
+        let mutex = Mutex::builder().max_wait(wait).build(&store, "m").unwrap();
+        let permits = WaitGroup::builder(1).max_wait(wait).build(&store, "p").unwrap();
+        let lock = RwLock::builder().max_wait(wait).build(&store, "rw").unwrap();
+        let free = "what is free is had, however short the wait";
+        assert!(mutex.lock("k").await.expect(free).unlock().await.unwrap());
+        assert!(permits.add("k").await.expect(free).done().await.unwrap());
+        assert!(lock.write("k").await.expect(free).release().await.unwrap());
+        server.pause();
+        let (locked, added) = (mutex.lock("k").await.map(drop), permits.add("k").await.map(drop));
+        let errors = [locked, added, lock.write("k").await.map(drop)].map(Result::unwrap_err);
+        server.resume();
+        for error in errors {
+            assert!(error.is_unavailable() && !error.is_refused(), "{wait:?}: {error}");
+        }
+        let is_free = async || mutex.try_lock("k").await.is_ok() && permits.try_add("k").await.is_ok();
+        eventually("its end", SOON, is_free).await;
     }
 }
 
