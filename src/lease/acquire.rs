@@ -149,7 +149,8 @@ impl<K: Kind> Leases<K> {
                         return Err(refusal);
                     }
                 }
-                () = &mut late => {
+                // How long a call to the server may take is not a wait for a turn: it may be free.
+                () = &mut late, if !leaver.is_unanswered => {
                     let busy = Busy { subject: ask.subject, why: Why::WaitedTooLong, retry_after: None };
                     return Err(self.outage(key).unwrap_or_else(|| busy.into()));
                 }

@@ -100,6 +100,9 @@ setters! { MutexBuilder:
     fn at_least_for(span: Duration) => options.at_least_for = span;
 
     /// Sets how long [`lock`](Mutex::lock) waits. Default: no limit.
+    ///
+    /// That is the wait for a turn: what is free is had also by a shorter one, and a server that does not answer within the
+    /// [timeout](crate::StoreBuilder::timeout) of a call is told as such.
     fn max_wait(max_wait: Duration) => settings.wait.max_wait = Some(max_wait);
 
     /// Sets the most waiters of a key in the queue of the store. Further waiters are refused immediately. Default: no
