@@ -32,8 +32,13 @@ struct Budget {
     per_second: f64,
     /// The starts of the calls that were admitted, and what they were charged.
     charged: Vec<(Instant, f64)>,
-    /// What may have been charged in all: also by calls whose outcome is not known.
-    at_most: f64,
+    /// The most that is taken of it, at a time: as if all was charged when its answer came.
+    taken: f64,
+    at: Instant,
+    /// What may be charged at any time, by calls without an answer, and what is held.
+    open: f64,
+    /// When how much of what was held was given up.
+    freed: Vec<(Instant, f64)>,
 }
 
 #[derive(Default)]
@@ -63,7 +68,7 @@ struct State {
 
 impl State {
     fn forget_charges(&mut self) {
-        self.budgets.values_mut().for_each(Budget::forget);
+        self.budgets.values_mut().for_each(Budget::is_lost);
         self.spent.clear();
     }
 
@@ -122,6 +127,7 @@ impl Judges {
         self.forget();
         let mut state = lock(&self.0);
         state.clock += by;
+        state.budgets.values_mut().for_each(Budget::forget);
         state.turn();
     }
 
@@ -258,8 +264,10 @@ impl Judges {
     /// A limit is asked: from now on it may be charged.
     pub fn asked(&self, key: &str, (burst, per_second): (f64, f64), cost: f64) {
         let mut state = lock(&self.0);
-        let fresh = || Budget { burst, per_second, charged: vec![], at_most: 0.0 };
-        state.budgets.entry(key.into()).or_insert_with(fresh).at_most += cost;
+        let at = Instant::now();
+        let fresh =
+            || Budget { burst, per_second, charged: vec![], taken: 0.0, at, open: 0.0, freed: vec![] };
+        state.budgets.entry(key.into()).or_insert_with(fresh).open += cost;
     }
 
     /// It has answered. `None`: whether it was charged is not known.
@@ -269,19 +277,29 @@ impl Judges {
         let problem = match outcome {
             None => None,
             Some(true) => {
+                budget.open -= cost;
+                budget.take(cost);
                 budget.charged.push((began, cost));
                 budget.exceeded()
             }
             Some(false) => {
-                budget.at_most -= cost;
-                let (at_most, burst) = (budget.at_most, budget.burst);
-                (at_most + cost <= burst)
-                    .then(|| format!("{cost} refused, although at most {at_most} of {burst} were taken"))
+                budget.open -= cost;
+                let (taken, burst) = (budget.most_since(began), budget.burst);
+                (taken + cost <= burst - 0.001)
+                    .then(|| format!("{cost} refused, although at most {taken} of {burst} were taken"))
             }
         };
         drop(state);
         if let Some(problem) = problem {
             self.condemn(format!("{key}: {problem}"));
+        }
+    }
+
+    /// What was held of a limit is held no more.
+    pub fn held_no_more(&self, key: &str, tokens: f64) {
+        if let Some(budget) = lock(&self.0).budgets.get_mut(key) {
+            budget.open -= tokens;
+            budget.freed.push((Instant::now(), tokens));
         }
     }
 
@@ -354,7 +372,28 @@ impl Budget {
     /// What was charged before says nothing about what comes after.
     fn forget(&mut self) {
         self.charged.clear();
-        self.at_most = f64::INFINITY;
+        self.taken = f64::INFINITY;
+    }
+
+    /// The servers may have lost what was charged. A process may remember that all was taken.
+    fn is_lost(&mut self) {
+        self.charged.clear();
+        self.take(0.0);
+        self.taken = self.taken.max(self.burst);
+    }
+
+    /// So much is taken now.
+    fn take(&mut self, cost: f64) {
+        let now = Instant::now();
+        let refilled = self.per_second * (now - self.at).as_secs_f64();
+        (self.taken, self.at) = ((self.taken - refilled).max(0.0) + cost, now);
+    }
+
+    /// The most that was taken at any time since then.
+    fn most_since(&mut self, began: Instant) -> f64 {
+        self.take(0.0);
+        let freed: f64 = self.freed.iter().filter(|(at, _)| *at >= began).map(|(_, tokens)| tokens).sum();
+        self.taken + self.open + freed + self.per_second * began.elapsed().as_secs_f64()
     }
 
     /// Whether more was charged in any span than its length allows.

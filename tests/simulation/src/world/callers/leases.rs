@@ -116,14 +116,20 @@ impl World {
             Ok(group) => group,
             Err(error) => return self.judges.condemn(format!("with_turn: {error}")),
         };
-        let limit = group.limit();
+        let (limit, name) = (group.limit(), format!("g:{key}"));
         let weight = 1 + self.network.draw(u64::from(limit)) as u32;
         let added = match self.network.happens(100) {
             true => self.call("try_add", Duration::ZERO, group.try_add_n(key, weight)).await,
-            false => self.call("add", self.shape.max_wait, group.add_n(key, weight)).await,
+            false => {
+                let number = (all.is_fifo && self.runs_alone()).then(|| self.judges.waits(&name));
+                let added = self.call("add", self.shape.max_wait, group.add_n(key, weight)).await;
+                let got = matches!(added, Some(Ok(_)));
+                number.iter().for_each(|number| self.judges.waited(&name, *number, got));
+                added
+            }
         };
         let Some(Ok(permit)) = added else { return };
-        self.hold_as(&format!("g:{key}"), (permit.handle(), weight, false), limit, since).await;
+        self.hold_as(&name, (permit.handle(), weight, false), limit, since).await;
         self.end_of("done", permit, async |permit| permit.done().await).await;
     }
 

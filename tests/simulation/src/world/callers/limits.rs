@@ -25,7 +25,7 @@ impl World {
         }
         // A call that waits may go on only then.
         let began = match &decided {
-            Some(Ok(decision)) => began + decision.delay(),
+            Some(Ok(decision)) if decision.is_admitted() => began + decision.delay(),
             _ => began,
         };
         let outcome = match &decided {
@@ -81,19 +81,28 @@ impl World {
         let terms = (f64::from(all.rate.burst), f64::from(all.rate.per_second));
         let tokens = 1 + self.network.draw(u64::from(all.rate.burst)) as u32;
         let name = format!("h:{key}");
-        let since = self.judges.losses();
+        let (since, began, held) = (self.judges.losses(), Instant::now(), f64::from(tokens));
+        self.judges.asked(&name, terms, held);
         let authorized = self.call("authorize", Duration::ZERO, all.held.authorize(key, tokens)).await;
+        if matches!(&authorized, Some(Err(error)) if error.is_refused()) && self.judges.losses() == since {
+            self.judges.charged(&name, began, held, Some(false));
+        }
         let Some(Ok(hold)) = authorized else { return };
-        let held = Duration::from_millis(self.network.draw(self.shape.held + 1));
+        let span = Duration::from_millis(self.network.draw(self.shape.held + 1));
         tokio::select! {
             biased;
             () = hold.lost() => self.judges.count("lost holds"),
-            () = sleep(held) => {}
+            () = sleep(span) => {}
         }
         let used = self.network.draw(u64::from(tokens) + 1) as u32;
         let (began, was_held) = (Instant::now(), hold.is_held());
         match self.network.draw(4) {
-            0 => drop(self.call("release a hold", Duration::ZERO, hold.release()).await),
+            0 => {
+                let released = self.call("release a hold", Duration::ZERO, hold.release()).await;
+                if matches!(released, Some(Ok(_))) && was_held {
+                    self.judges.held_no_more(&name, held);
+                }
+            }
             1 => drop(hold),
             _ => {
                 let captured = self.call("capture", Duration::ZERO, hold.capture(used)).await;
@@ -104,6 +113,7 @@ impl World {
                 }
                 // What is captured late is charged as a debt.
                 if was_held && captured.excess == 0 && self.judges.losses() == since {
+                    self.judges.held_no_more(&name, held);
                     self.judges.asked(&name, terms, f64::from(captured.charged));
                     self.judges.charged(&name, began, f64::from(captured.charged), Some(true));
                 }

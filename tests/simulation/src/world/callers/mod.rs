@@ -62,6 +62,8 @@ pub struct Primitives {
     plain: Lazy<WaitGroup>,
     has_classes: bool,
     is_fair: bool,
+    /// Whether permits are given in the order in which they are asked for.
+    is_fifo: bool,
     pub lock: Lazy<RwLock>,
     pub flight: Lazy<SingleFlight<String>>,
     pub claims: Lazy<Dedupe>,
@@ -98,7 +100,8 @@ impl Primitives {
         if shape.setting(12, 3) == 0 {
             permits = permits.max_waiters(3);
         }
-        if !is_fair && shape.setting(7, 3) == 0 {
+        let is_newest_first = !is_fair && shape.setting(7, 3) == 0;
+        if is_newest_first {
             permits = permits.newest_first_after(Duration::from_millis(200));
         }
         let mut lock = RwLock::builder().ttl(ttl).max_wait(max_wait);
@@ -131,6 +134,7 @@ impl Primitives {
             plain: lazy(store, |store| plain.build(store, "g")),
             has_classes,
             is_fair,
+            is_fifo: !has_classes && !is_fair && !is_newest_first,
             lock: lazy(store, |store| lock.build(store, "rw")),
             flight: lazy(store, |store| flight.build(store, "f")),
             claims: lazy(store, move |store| {
