@@ -46,6 +46,29 @@ async fn are_kept(leases: &[Taken]) {
     join_all(kept).await;
 }
 
+/// What shows that a replica has a call is a write as well.
+#[tokio::test]
+async fn leases_that_replicas_must_have_are_renewed_and_released() {
+    let (server, replica) = (RedisServer::start().await, RedisServer::start().await);
+    assert_eq!(replica.cli(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]), "OK");
+    let builder = Store::builder().timeout(Duration::from_secs(2)).replicas(1, Duration::from_secs(1));
+    let store = builder.redis(&server.url()).unwrap();
+    let mutex = Mutex::new(&store, "first").unwrap();
+    eventually("the replica to be in step", SOON, async || mutex.try_lock("k").await.is_ok()).await;
+    let (last, leases) = (mutex.lock("last").await.unwrap(), one_of_each(&store).await);
+    set_maxmemory(&server, "1");
+    are_kept(&leases).await;
+    assert!(mutex.try_lock("another").await.unwrap_err().is_unavailable());
+    for lease in leases {
+        let token = lease.token().to_owned();
+        assert!(lease.release().await.unwrap_or_else(|error| panic!("{token}: {error}")), "{token}");
+    }
+    replica.pause();
+    let missing = last.unlock().await.unwrap_err();
+    assert!(missing.to_string().contains("0 of 1 replicas"), "{missing}");
+    replica.resume();
+}
+
 #[tokio::test]
 async fn leases_are_renewed_and_released_and_handed_on() {
     let server = RedisServer::start().await;

@@ -129,7 +129,7 @@ impl Shape {
         let mut draw = move |end: u64| os::draw(&mut state) % end;
         let some = |all: usize, draw: &mut dyn FnMut(u64) -> u64| {
             // Mostly few: a world of one kind sees more of it.
-            let most = 1 + draw(all as u64);
+            let most = [1, 1, 2, 3, 5, all as u64][draw(6) as usize];
             let mut chosen: Vec<_> = (0..most).map(|_| draw(all as u64) as usize).collect();
             chosen.sort_unstable();
             chosen.dedup();
