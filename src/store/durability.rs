@@ -73,16 +73,31 @@ impl Durability {
     }
 }
 
-/// A write to a key beside those of a script call, in the same slot. The second key of a lease has a hash tag also where the
-/// first is a name of the user's. `asking`: for a node that is getting the slot. The key has another name there, since a node
-/// does not move a key to a node that has one of the same name.
+/// A write to a key beside those of a script call, in the same slot. `asking`: for a node that is getting the slot. The key has
+/// another name there, since a node does not move a key to a node that has one of the same name.
 pub(in crate::store) fn mark(call: &Cmd, asking: bool) -> Cmd {
+    let (key, part) = beside(call, asking);
+    mark_at(key, part)
+}
+
+/// The same for a server that is out of memory, and has run the call, since that frees or prolongs something: such a server
+/// lets a script go on that has begun to write.
+pub(in crate::store) fn mark_when_full(call: &Cmd, asking: bool) -> Cmd {
+    let (key, part) = beside(call, asking);
+    let mut mark = cmd("EVAL");
+    mark.arg("redis.call('DEL', KEYS[1]) return redis.call('SET', KEYS[1], 1, 'PX', 1000)");
+    mark.arg(1).arg([key, part.as_bytes()].concat());
+    mark
+}
+
+/// The two parts of the name of such a key. The second key of a lease has a hash tag also where the first is a name of the user's.
+fn beside(call: &Cmd, asking: bool) -> (&[u8], &'static str) {
     let simple = |position| match call.args_iter().nth(position) {
         Some(Arg::Simple(bytes)) => bytes,
         _ => &[],
     };
     let key = if simple(2) == b"1" { simple(3) } else { simple(4) };
-    mark_at(key, if asking { ":asked" } else { ":wait" })
+    (key, if asking { ":asked" } else { ":wait" })
 }
 
 /// A write to a key that begins and ends so.

@@ -41,11 +41,17 @@ impl RedisStore {
             next(&mut replies)?;
         }
         // The call has run, so an error from here on must not look as if it had not.
-        let mut acked = acked_by(&mut replies);
-        // A node that passes on the slot has the keys of the call, but takes no new one.
-        if acked.as_ref().is_err_and(|error| failure::redirect(error).is_some()) {
-            for mark in self.marks_beside(slot) {
-                let replies = connection.send_together(&[&mark, &wait], 0).await;
+        let (marked, mut acked) = (next(&mut replies), next(&mut replies));
+        let is_enough = |acked: &redis::Value| durability.check(acked.clone()).is_ok();
+        // Who has waited in vain for less need not wait for more.
+        if let Err(error) = marked
+            && acked.as_ref().is_ok_and(is_enough)
+        {
+            let others = self.other_marks(&error, (command, slot), asking);
+            acked = Err(error);
+            for (asking, mark) in others {
+                let again: Vec<_> = asking.then_some(&ask).into_iter().chain([&mark, &wait]).collect();
+                let replies = connection.send_together(&again, asking.into()).await;
                 acked = replies.and_then(|replies| acked_by(&mut replies.into_iter()));
                 if acked.is_ok() {
                     break;
@@ -57,6 +63,22 @@ impl RedisStore {
             Err(error) => Some(durability.failed(&error)),
         };
         Ok((reply, missing.map(failure::not_durable)))
+    }
+
+    /// What is to be written instead of a mark that failed so, and whether that has to ask first.
+    fn other_marks(
+        &self,
+        error: &RedisError,
+        (command, slot): (&redis::Cmd, Option<u16>),
+        asking: bool,
+    ) -> Vec<(bool, redis::Cmd)> {
+        if failure::is_out_of_memory(error) {
+            return vec![(asking, durability::mark_when_full(command, asking))];
+        }
+        // A node that passes on the slot has the keys of the call, but takes no new one.
+        let is_moving = failure::redirect(error).is_some();
+        let beside = is_moving.then(|| self.marks_beside(slot)).into_iter().flatten();
+        beside.map(|mark| (false, mark)).collect()
     }
 
     /// Writes to other slots of the master of a slot: few, since these may be on their way too.

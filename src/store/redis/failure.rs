@@ -109,6 +109,11 @@ fn is_not_serving(error: &RedisError) -> bool {
         || error.detail().is_some_and(|text| text.contains("unauthenticated"))
 }
 
+/// Whether the server has no memory for what a call would add.
+pub(super) fn is_out_of_memory(error: &RedisError) -> bool {
+    has_code(error, &["OOM"])
+}
+
 fn has_code(error: &RedisError, codes: &[&str]) -> bool {
     let is_one = |code: &str| codes.contains(&code);
     let first_word = |text: &str| text.trim_start_matches('-').split(' ').next().is_some_and(is_one);
