@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of the state in Redis on several servers, and holds the simulated one to them. Usage: tests/servers.sh [path of a server program]...
+# Runs the tests of the state in Redis on several servers, and holds the simulated one to them.
+# Usage: tests/servers.sh [path of a server program]...
 # Without arguments: redis-server and valkey-server, if they are on the PATH, and the servers in packages of PyPI.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -83,6 +83,9 @@ impl<K: Kind> Leases<K> {
             if let Some(got) = Box::pin(self.wait(&key, &mut ask, deadline)).await? {
                 return Ok(got);
             }
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return Err(self.waited_too_long(&key, &ask));
+            }
             // The place was lost: the process was suspended, or the server lost its data. Let the next waiter go
             // first. By now there may be an outcome, so look at it.
             ask.bypass = false;
@@ -149,14 +152,17 @@ impl<K: Kind> Leases<K> {
                         return Err(refusal);
                     }
                 }
-                // How long a call to the server may take is not a wait for a turn: it may be free.
-                () = &mut late, if !leaver.is_unanswered => {
-                    let busy = Busy { subject: ask.subject, why: Why::WaitedTooLong, retry_after: None };
-                    return Err(self.outage(key).unwrap_or_else(|| busy.into()));
-                }
+                // Before its answer, nobody knows whether it needs a turn.
+                () = &mut late, if !leaver.is_unanswered => return Err(self.waited_too_long(key, ask)),
                 _ = closed.changed() => return Err(Error::interrupted()),
             }
         }
+    }
+
+    /// The error for a wait that ends without a lease.
+    fn waited_too_long(&self, key: &Key, ask: &Ask<Query<K>>) -> Error {
+        let busy = Busy { subject: ask.subject, why: Why::WaitedTooLong, retry_after: None };
+        self.outage(key).unwrap_or_else(|| busy.into())
     }
 
     /// Returns the error of the last call for the waiters of a key, if the store was unavailable. Also if that call is

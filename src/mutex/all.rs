@@ -9,6 +9,7 @@ use futures_util::future::{join_all, select_all, try_join_all};
 use tokio::time::Instant;
 
 use super::{Mutex, MutexGuard};
+use crate::error::{Busy, Subject, Why};
 use crate::lease::all::MOST_KEYS;
 use crate::lease::{Lease, Wait};
 use crate::{Error, Key};
@@ -104,6 +105,7 @@ impl Mutex {
             if let Some(guards) = self.in_order(&keys, wait, deadline).await? {
                 return Ok(guards);
             }
+            in_time(deadline)?;
             tokio::task::yield_now().await;
         }
     }
@@ -126,6 +128,10 @@ impl Mutex {
     ) -> Result<Option<MutexGuards>, Error> {
         let mut taken = Taken(Vec::with_capacity(keys.each.len()));
         for position in &keys.order {
+            // The first one is had also by a wait of no time, as by `lock`.
+            if !taken.0.is_empty() {
+                in_time(deadline)?;
+            }
             let key = keys.each[*position].clone();
             let guard = match wait {
                 None => self.ask(key, None).await?,
@@ -146,6 +152,12 @@ impl Mutex {
         }
         if wait.is_some() { Ok(None) } else { Err(Error::lost()) }
     }
+}
+
+fn in_time(deadline: Option<Instant>) -> Result<(), Error> {
+    let is_over = deadline.is_some_and(|deadline| deadline <= Instant::now());
+    let busy = || Busy { subject: Subject::Lock, why: Why::WaitedTooLong, retry_after: None };
+    if is_over { Err(busy().into()) } else { Ok(()) }
 }
 
 /// The keys of one call, at least one. No two are equal.

@@ -101,8 +101,8 @@ setters! { MutexBuilder:
 
     /// Sets how long [`lock`](Mutex::lock) waits. Default: no limit.
     ///
-    /// That is the wait for a turn: what is free is had also by a shorter one, and a server that does not answer within the
-    /// [timeout](crate::StoreBuilder::timeout) of a call is told as such.
+    /// That is the wait for a turn: what is free is had also by a shorter one, and a call that gets no answer fails as
+    /// [unavailable](crate::Error::is_unavailable) once its own time is over.
     fn max_wait(max_wait: Duration) => settings.wait.max_wait = Some(max_wait);
 
     /// Sets the most waiters of a key in the queue of the store. Further waiters are refused immediately. Default: no

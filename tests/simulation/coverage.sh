@@ -18,7 +18,7 @@ cargo build --quiet -p tower-distributed-simulation --profile simulation --targe
 rm -f target/coverage/*.profraw
 "$program" --worlds "$worlds" --from "$seed" --coverage
 "$tools/llvm-profdata" merge -sparse target/coverage/*.profraw -o target/coverage/worlds.profdata
-"$tools/llvm-cov" export "$program" -instr-profile target/coverage/worlds.profdata -summary-only src/store 2>/dev/null |
+"$tools/llvm-cov" export "$program" -instr-profile target/coverage/worlds.profdata -summary-only src/store |
   python3 -c '
 import json, sys
 files = json.load(sys.stdin)["data"][0]["files"]

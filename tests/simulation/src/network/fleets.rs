@@ -91,6 +91,7 @@ impl Network {
         });
         self.with_server(&master, |server| {
             server.master = Some(replica.clone());
+            server.log.take();
             lock(&server.database).entries = entries.unwrap_or_default();
         });
         self.trace.note("follows", master.as_bytes());

@@ -106,7 +106,7 @@ pub struct Network {
     is_recorded: bool,
     /// That of the world. Servers and connections depend on no process.
     runtime: Handle,
-    /// A request may have changed something that replicas have to take over.
+    /// There may be something that replicas have to take over.
     changed: Notify,
     pub trace: Trace,
 }
@@ -167,15 +167,13 @@ impl Network {
 
     /// When a key expires at one of these servers that is no replica, in ms.
     pub fn expires(&self, servers: &[String], key: &[u8]) -> Option<i64> {
-        let all = servers.iter().filter_map(|address| {
-            let expires = self.with_server(address, |server| {
-                let mut database = lock(&server.database);
-                let until = database.entry(key).and_then(|entry| entry.until);
-                until.filter(|_| server.master.is_none())
-            });
-            expires.flatten()
+        let state = lock(&self.state);
+        let hosts = servers.iter().filter_map(|address| state.hosts.get(address));
+        let ends = hosts.filter_map(|host| match &host.kind {
+            Kind::Server(server) if server.master.is_none() => lock(&server.database).entries.get(key)?.until,
+            _ => None,
         });
-        all.max()
+        ends.max()
     }
 
     /// The keys of a server.

@@ -19,7 +19,7 @@ pub struct Real {
     dir: PathBuf,
     clock: File,
     /// Whether it is the version that is simulated.
-    is_simulated: bool,
+    pub is_simulated: bool,
 }
 
 /// The version that is simulated. Others have other texts of errors, and write fractions in other ways.

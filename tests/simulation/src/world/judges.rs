@@ -13,8 +13,8 @@ use crate::server::lock;
 /// The clocks of processes with runtimes of their own differ by a turn.
 const SKEW: Duration = Duration::from_millis(2);
 
-/// A message that is not late has arrived by then.
-const LATEST: Duration = Duration::from_millis(700);
+/// A call whose messages are not late has lined up by then, and heard of its turn: several messages take 300 ms each.
+const LATEST: Duration = Duration::from_millis(2000);
 
 /// One that holds something.
 struct Holder {
@@ -26,18 +26,25 @@ struct Holder {
     who: u64,
 }
 
+/// One that waits in strict order.
+struct Waiter {
+    since: Instant,
+    /// When somebody had the turn who came long after it.
+    passed: Option<Instant>,
+}
+
 /// A limit, and what was charged.
 struct Budget {
     burst: f64,
     per_second: f64,
     /// The starts of the calls that were admitted, and what they were charged.
     charged: Vec<(Instant, f64)>,
-    /// The most that is taken of it, at a time: as if all was charged when its answer came.
+    /// At most so much was taken at `at`, besides `open`: as if each charge had been made when its answer came.
     taken: f64,
     at: Instant,
-    /// What may be charged at any time, by calls without an answer, and what is held.
+    /// What is held, and what calls may charge whose outcome is not known.
     open: f64,
-    /// When how much of what was held was given up.
+    /// How much of that was held no more, and when.
     freed: Vec<(Instant, f64)>,
 }
 
@@ -46,8 +53,8 @@ struct State {
     broken: Vec<String>,
     holders: BTreeMap<String, Vec<Holder>>,
     fences: BTreeMap<String, u64>,
-    /// Who waits for a lock in strict order, since when.
-    waiting: BTreeMap<String, BTreeMap<u64, Instant>>,
+    /// Who waits in strict order.
+    waiting: BTreeMap<String, BTreeMap<u64, Waiter>>,
     budgets: BTreeMap<String, Budget>,
     handled: BTreeSet<String>,
     running: BTreeMap<String, u32>,
@@ -68,7 +75,13 @@ struct State {
 
 impl State {
     fn forget_charges(&mut self) {
-        self.budgets.values_mut().for_each(Budget::is_lost);
+        for (key, budget) in &mut self.budgets {
+            // Holds may come back, and be charged later.
+            match key.starts_with("h:") {
+                true => budget.forget(),
+                false => budget.lose(),
+            }
+        }
         self.spent.clear();
     }
 
@@ -239,25 +252,27 @@ impl Judges {
         state.turns
     }
 
-    /// One waits for a lock in strict order. Returns its number.
+    /// One waits in strict order. Returns its number.
     pub fn waits(&self, key: &str) -> u64 {
         let mut state = lock(&self.0);
         let number = state.next;
         state.next += 1;
-        state.waiting.entry(key.into()).or_default().insert(number, Instant::now());
+        let waiter = Waiter { since: Instant::now(), passed: None };
+        state.waiting.entry(key.into()).or_default().insert(number, waiter);
         number
     }
 
-    /// It waits no more. `got`: it has the lock, so nobody may still wait who came long before it.
+    /// It waits no more. `got`: it had its turn. Who came long before it has had one as well, and hears of it soon.
     pub fn waited(&self, key: &str, number: u64, got: bool) {
-        let mut state = lock(&self.0);
+        let (mut state, now) = (lock(&self.0), Instant::now());
         let Some(all) = state.waiting.get_mut(key) else { return };
-        let Some(began) = all.remove(&number) else { return };
-        let passed = all.values().filter(|other| **other + LATEST < began).min().copied();
+        let Some(own) = all.remove(&number) else { return };
+        for other in all.values_mut().filter(|other| got && other.since + LATEST < own.since) {
+            other.passed.get_or_insert(now);
+        }
         drop(state);
-        if let (true, Some(passed)) = (got, passed) {
-            let earlier = began - passed;
-            self.condemn(format!("{key}: who came {earlier:?} later was served before"));
+        if let Some(passed) = own.passed.filter(|passed| *passed + LATEST < now) {
+            self.condemn(format!("{key}: who came later had the turn {:?} before", now - passed));
         }
     }
 
@@ -292,6 +307,14 @@ impl Judges {
         drop(state);
         if let Some(problem) = problem {
             self.condemn(format!("{key}: {problem}"));
+        }
+    }
+
+    /// A call that was refused for another reason than this limit. In a Cluster it may have been charged for a moment.
+    pub fn gave_back(&self, key: &str, cost: f64) {
+        if let Some(budget) = lock(&self.0).budgets.get_mut(key) {
+            budget.open -= cost;
+            budget.take(cost);
         }
     }
 
@@ -375,16 +398,16 @@ impl Budget {
         self.taken = f64::INFINITY;
     }
 
-    /// The servers may have lost what was charged. A process may remember that all was taken.
-    fn is_lost(&mut self) {
+    /// The servers lose charges, or have older ones again. A process may remember that all was taken.
+    fn lose(&mut self) {
         self.charged.clear();
         self.take(0.0);
         self.taken = self.taken.max(self.burst);
     }
 
-    /// So much is taken now.
+    /// So much is taken now. What was taken before has been refilled meanwhile.
     fn take(&mut self, cost: f64) {
-        let now = Instant::now();
+        let now = self.at.max(Instant::now());
         let refilled = self.per_second * (now - self.at).as_secs_f64();
         (self.taken, self.at) = ((self.taken - refilled).max(0.0) + cost, now);
     }
@@ -406,8 +429,9 @@ impl Budget {
         self.charged.iter().rev().find_map(|(began, cost)| {
             sum += cost;
             let most = self.burst + self.per_second * (now - *began).as_secs_f64();
-            // The server counts in whole µs.
-            (sum > most + 0.001).then(|| format!("{sum} charged since {began:?}, at most {most}"))
+            // The server counts in whole µs, and the clocks of processes differ.
+            (sum > most + 0.001 + self.per_second * SKEW.as_secs_f64())
+                .then(|| format!("{sum} charged since {began:?}, at most {most}"))
         })
     }
 }

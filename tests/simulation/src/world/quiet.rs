@@ -28,8 +28,6 @@ const MOST_OF_A_WAIT: f64 = 9.0;
 const EDGES: f64 = 4.0;
 /// What it takes to connect again where messages are late.
 const CONNECTIONS: f64 = 10.0;
-/// What a waiter sends in `WAIT` before it is subscribed: it polls, every 50 ms. That is late where the message is.
-const POLLS: f64 = 30.0;
 /// The renewals of what another caller holds in a ttl: three, some of them twice.
 const RENEWALS: f64 = 6.0;
 
@@ -53,17 +51,13 @@ impl World {
         (of_calls + of_servers) * span.as_secs_f64() + EDGES
     }
 
-    /// What is sent besides where a message may be late.
-    fn where_late(&self, sent: f64) -> f64 {
-        if self.shape.weather.often_late > 0 { sent } else { 0.0 }
-    }
-
     pub(super) async fn who_is_idle_is_quiet(&self, processes: &[Arc<Process>]) {
         let before: Vec<_> = processes.iter().map(|process| self.network.requests(process.number)).collect();
         sleep(IDLE).await;
         for (process, before) in processes.iter().zip(before) {
             let sent = self.network.requests(process.number) - before;
-            if sent as f64 > self.besides(IDLE) + self.where_late(CONNECTIONS) {
+            let connections = if self.shape.weather.often_late > 0 { CONNECTIONS } else { 0.0 };
+            if sent as f64 > self.besides(IDLE) + connections {
                 let number = process.number;
                 self.judges.condemn(format!("process {number} sent {sent} requests in {IDLE:?} of idleness"));
             }
@@ -74,7 +68,8 @@ impl World {
     pub(super) async fn who_waits_is_quiet(&self, processes: &[Arc<Process>]) {
         let (Some(holder), Some(waiter)) = (processes.first(), processes.last()) else { return };
         // On runtimes of their own, the calls would have to be made there.
-        if self.shape.max_wait < SUBSCRIBED + WAIT || self.shape.has_runtimes {
+        let is_late = self.shape.weather.often_late > 0; // who is not subscribed polls, and a subscription may take seconds
+        if self.shape.max_wait < SUBSCRIBED + WAIT || self.shape.has_runtimes || is_late {
             return;
         }
         for kind in &self.shape.kinds {
@@ -91,7 +86,7 @@ impl World {
             self.judges.count("waits");
             let renewals = RENEWALS * WAIT.as_secs_f64() / self.shape.ttl.as_secs_f64();
             let calls = (MOST_OF_A_WAIT + renewals) * self.shape.requests_of_a_call() as f64;
-            if sent as f64 > self.besides(WAIT) + calls + self.where_late(CONNECTIONS + POLLS) {
+            if sent as f64 > self.besides(WAIT) + calls {
                 let number = waiter.number;
                 let what = format!("process {number} sent {sent} requests in {WAIT:?} of waiting, {kind:?}");
                 self.judges.condemn(what);

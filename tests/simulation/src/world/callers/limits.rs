@@ -34,7 +34,11 @@ impl World {
             Some(Err(error)) if error.is_refused() && !waits => Some(false),
             _ => None,
         };
-        self.judges.charged(&name, began, f64::from(cost), outcome);
+        match &decided {
+            // It was not charged.
+            Some(Err(error)) if error.is_refused() && waits => self.judges.gave_back(&name, f64::from(cost)),
+            _ => self.judges.charged(&name, began, f64::from(cost), outcome),
+        }
         if let Some(Ok(decision)) = &decided {
             self.count(decision);
         }
@@ -68,11 +72,11 @@ impl World {
             _ => None,
         };
         for (name, key, _) in both {
-            // The limit that did not refuse was not charged.
-            if outcome == Some(false) && refused_by.as_deref() != Some(name) {
-                continue;
+            let limit = format!("{name}:{key}");
+            match outcome == Some(false) && refused_by.as_deref() != Some(name) {
+                true => self.judges.gave_back(&limit, 1.0),
+                false => self.judges.charged(&limit, began, 1.0, outcome),
             }
-            self.judges.charged(&format!("{name}:{key}"), began, 1.0, outcome);
         }
     }
 
@@ -99,7 +103,7 @@ impl World {
         match self.network.draw(4) {
             0 => {
                 let released = self.call("release a hold", Duration::ZERO, hold.release()).await;
-                if matches!(released, Some(Ok(_))) && was_held {
+                if matches!(released, Some(Ok(true))) {
                     self.judges.held_no_more(&name, held);
                 }
             }
