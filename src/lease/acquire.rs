@@ -54,6 +54,9 @@ impl<Q> Ask<Q> {
     }
 }
 
+/// How long the answer to an acquire is awaited, also where the longest wait is shorter.
+const UNANSWERED: Duration = Duration::from_millis(500);
+
 /// How to wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
@@ -103,7 +106,7 @@ impl<K: Kind> Leases<K> {
         if *closed.borrow_and_update() {
             return Err(Error::interrupted());
         }
-        let admission = &self.admission;
+        let (admission, began) = (&self.admission, Instant::now());
         let (waiter, received) = Waiter::new(self.holding(), ask.clone());
         // It joins the line of its process, or sends an acquire of its own.
         let mut sent = None;
@@ -138,6 +141,7 @@ impl<K: Kind> Leases<K> {
                 }
                 (sent, answer) = &mut call, if leaver.is_unanswered => {
                     leaver.is_unanswered = false;
+                    late.set(until(deadline));
                     let Some(id) = id else { continue };
                     let late = answer.as_ref().ok().and_then(|answer| admission.too_late(ask, answer, deadline));
                     admission.handle(match answer {
@@ -152,10 +156,22 @@ impl<K: Kind> Leases<K> {
                         return Err(refusal);
                     }
                 }
-                // Before its answer, nobody knows whether it needs a turn.
-                () = &mut late, if !leaver.is_unanswered => return Err(self.waited_too_long(key, ask)),
+                () = &mut late => match self.over(key, ask, leaver.is_unanswered.then_some(began)) {
+                    Some(error) => return Err(error),
+                    None => late.set(until(began.checked_add(UNANSWERED))),
+                },
                 _ = closed.changed() => return Err(Error::interrupted()),
             }
+        }
+    }
+
+    /// Why the longest wait ends an acquire. `unanswered`: since when it has no answer. Until then nobody knows whether it needs
+    /// a turn, so it goes on for a while: `None`.
+    fn over(&self, key: &Key, ask: &Ask<Query<K>>, unanswered: Option<Instant>) -> Option<Error> {
+        match unanswered.filter(|_| self.outage(key).is_none()) {
+            None => Some(self.waited_too_long(key, ask)),
+            Some(since) if since.elapsed() < UNANSWERED => None,
+            Some(_) => Some(Error::unavailable(Cause::TimedOut, "no answer within the longest wait")),
         }
     }
 

@@ -71,8 +71,8 @@ setters! { RwLockBuilder:
 
     /// Sets how long [`read`](RwLock::read) and [`write`](RwLock::write) wait. Default: no limit.
     ///
-    /// That is the wait for a turn: what is free is had also by a shorter one, and a call that gets no answer fails as
-    /// [unavailable](crate::Error::is_unavailable) once its own time is over.
+    /// That is the wait for a turn: what is free is had also by a shorter one, as long as the server answers within 500 ms. A
+    /// call without an answer fails as [unavailable](crate::Error::is_unavailable).
     fn max_wait(max_wait: Duration) => settings.wait.max_wait = Some(max_wait);
 
     /// Sets the most waiters of a key. Further waiters are refused immediately. Default: no limit. 0 refuses every
