@@ -20,7 +20,8 @@ const RECOVERED: Duration = Duration::from_secs(10);
 const LASTING: [&[u8]; 3] = [b":setting:", b":bits", b":config"];
 /// Scores above it are no times.
 const LIFT: f64 = 4_503_599_627_370_496.0;
-const SHUTDOWN: Duration = Duration::from_secs(5);
+/// Two late messages, one after the other, take up to 6 s with what repeats the call.
+const SHUTDOWN: Duration = Duration::from_secs(15);
 
 impl World {
     pub(super) async fn end(self: &Arc<Self>, processes: Vec<Arc<Process>>) {
