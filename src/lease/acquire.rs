@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::pending;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -18,6 +18,7 @@ use super::outcome::Outcome;
 use super::token::{Suffix, Token};
 use super::tokens::{Effect, Event, Grant, Release, unexpected};
 use super::validity::{Anchor, Validity};
+use super::waiter::{Waiter, decline};
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::store::timer::until;
 use crate::sync::lock;
@@ -369,48 +370,6 @@ impl<K: Kind> Drop for Undo<'_, K> {
         if self.is_armed {
             self.admission.handle(Event::Withdraws(self.release(true)));
         }
-    }
-}
-
-/// A waiter. Two are equal if they are the same.
-#[derive(Debug)]
-pub(crate) struct Waiter<K: Kind> {
-    pub(super) holding: Arc<Holding>,
-    pub(super) ask: Ask<Query<K>>,
-    /// `None` once it has a result.
-    result: Mutex<Option<oneshot::Sender<Received<Found<K>>>>>,
-}
-
-impl<K: Kind> Waiter<K> {
-    /// Creates a waiter, and what receives its result.
-    pub(super) fn new(
-        holding: &Arc<Holding>,
-        ask: Ask<Query<K>>,
-    ) -> (Arc<Self>, oneshot::Receiver<Received<Found<K>>>) {
-        let (sender, receiver) = oneshot::channel();
-        let (holding, result) = (Arc::clone(holding), Mutex::new(Some(sender)));
-        (Arc::new(Self { holding, ask, result }), receiver)
-    }
-
-    /// Offers a result. Drops it if the waiter has gone away, or was offered another one before.
-    pub(super) fn offer(&self, result: Received<Found<K>>) {
-        let sender = lock(&self.result).take();
-        if let Some(Err(result)) = sender.map(|sender| sender.send(result)) {
-            decline(result);
-        }
-    }
-}
-
-/// Drops a result that its waiter has not accepted.
-fn decline<F>(result: Received<F>) {
-    if let Ok(Some(Got::Lease(lease, _))) = result {
-        lease.decline();
-    }
-}
-
-impl<K: Kind> PartialEq for Waiter<K> {
-    fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other)
     }
 }
 

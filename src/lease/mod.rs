@@ -32,6 +32,7 @@ mod state;
 pub(crate) mod token;
 pub(crate) mod tokens;
 mod validity;
+mod waiter;
 mod watch;
 mod young;
 

@@ -8,7 +8,7 @@ use derive_where::derive_where;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::acquire::{Ask, Got, Received, Waiter};
+use super::acquire::{Ask, Got, Received};
 use super::admission::{Admission, State};
 use super::handle::{Keeper, Lease};
 use super::keep;
@@ -21,6 +21,7 @@ use super::state::LeaseHandle;
 use super::token::{Suffix, Token};
 use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
 use super::validity::Anchor;
+use super::waiter::Waiter;
 use crate::error::{Busy, Subject, Why};
 use crate::store::{Ids, Link, News, PeriodicTask, Recipient, Signal};
 use crate::sync::lock;
