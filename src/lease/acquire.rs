@@ -107,7 +107,8 @@ impl<K: Kind> Leases<K> {
         if *closed.borrow_and_update() {
             return Err(Error::interrupted());
         }
-        let (admission, began) = (&self.admission, Instant::now());
+        let admission = &self.admission;
+        let began = Instant::now();
         let (waiter, received) = Waiter::new(self.holding(), ask.clone());
         // It joins the line of its process, or sends an acquire of its own.
         let mut sent = None;
@@ -166,8 +167,8 @@ impl<K: Kind> Leases<K> {
         }
     }
 
-    /// Why the longest wait ends an acquire. `unanswered`: since when it has no answer. Until then nobody knows whether it needs
-    /// a turn, so it goes on for a while: `None`.
+    /// The error for an acquire whose longest wait is over. `unanswered`: when it was sent, if the server has not answered. Then it
+    /// is not known whether the lease is free, so the acquire goes on for [`UNANSWERED`]: `None`.
     fn over(&self, key: &Key, ask: &Ask<Query<K>>, unanswered: Option<Instant>) -> Option<Error> {
         match unanswered.filter(|_| self.outage(key).is_none()) {
             None => Some(self.waited_too_long(key, ask)),

@@ -8,8 +8,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::{join_all, select_all, try_join_all};
 use tokio::time::Instant;
 
-use super::{Mutex, MutexGuard};
-use crate::error::{Busy, Subject, Why};
+use super::{Mutex, MutexGuard, waited_too_long};
 use crate::lease::all::MOST_KEYS;
 use crate::lease::{Lease, Wait};
 use crate::{Error, Key};
@@ -156,8 +155,7 @@ impl Mutex {
 
 fn in_time(deadline: Option<Instant>) -> Result<(), Error> {
     let is_over = deadline.is_some_and(|deadline| deadline <= Instant::now());
-    let busy = || Busy { subject: Subject::Lock, why: Why::WaitedTooLong, retry_after: None };
-    if is_over { Err(busy().into()) } else { Ok(()) }
+    if is_over { Err(waited_too_long(None)) } else { Ok(()) }
 }
 
 /// The keys of one call, at least one. No two are equal.

@@ -297,7 +297,7 @@ impl Mutex {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let delay = (tried < tries).then(|| (settings.retry_delay)(tried));
             let Some(delay) = delay.filter(|delay| left.is_none_or(|left| *delay <= left)) else {
-                return Err(if error.is_refused() { waited_too_long(&error) } else { error });
+                return Err(if error.is_refused() { waited_too_long(error.retry_after()) } else { error });
             };
             tokio::select! {
                 () = sleep(delay) => {}
@@ -307,8 +307,8 @@ impl Mutex {
     }
 }
 
-fn waited_too_long(error: &Error) -> Error {
-    Busy { subject: Subject::Lock, why: Why::WaitedTooLong, retry_after: error.retry_after() }.into()
+fn waited_too_long(retry_after: Option<Duration>) -> Error {
+    Busy { subject: Subject::Lock, why: Why::WaitedTooLong, retry_after }.into()
 }
 
 /// A guard of a locked mutex. Dropping it unlocks the mutex in the background.
