@@ -15,6 +15,9 @@ use crate::server::{Keeps, lock};
 impl Network {
     /// Lets a server follow another one.
     pub fn replicate(&self, master: &str, replica: &str) {
+        for address in [master, replica] {
+            self.with_server(address, |server| server.log.changed = Arc::clone(&self.changed));
+        }
         self.with_server(master, |server| server.log.is_kept = true);
         self.with_server(replica, |server| server.master = Some(master.into()));
     }

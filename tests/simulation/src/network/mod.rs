@@ -106,8 +106,8 @@ pub struct Network {
     is_recorded: bool,
     /// That of the world. Servers and connections depend on no process.
     runtime: Handle,
-    /// There may be something that replicas have to take over.
-    changed: Notify,
+    /// A server has noted something that replicas have to take over.
+    changed: Arc<Notify>,
     pub trace: Trace,
 }
 
@@ -116,7 +116,7 @@ impl Network {
         let trace = Trace::new(how.is_printed);
         let is_recorded = how.is_recorded;
         let (state, random, runtime) = (Mutex::default(), Mutex::new(seed), Handle::current());
-        Self { state, random, weather, is_recorded, runtime, changed: Notify::new(), trace }
+        Self { state, random, weather, is_recorded, runtime, changed: Arc::default(), trace }
     }
 
     pub fn add(&self, address: &str, kind: Kind) {
@@ -155,11 +155,7 @@ impl Network {
         match &mut lock(&self.state).hosts.get_mut(address)?.kind {
             Kind::Server(server) => {
                 server.set_time(micros());
-                let outcome = work(server);
-                if server.log.has_changes() {
-                    self.changed.notify_one();
-                }
-                Some(outcome)
+                Some(work(server))
             }
             Kind::Sentinel(_) => None,
         }
@@ -231,9 +227,6 @@ impl Network {
                     recorded.push(Request { micros, is_full, arguments: arguments.to_vec() });
                 }
                 let replies = server.run(&mut open.session, arguments);
-                if server.log.has_changes() {
-                    self.changed.notify_one();
-                }
                 let published = std::mem::take(&mut lock(&server.database).published);
                 (replies, published)
             }

@@ -1,6 +1,9 @@
 //! What a replica of a server has to take over, in order.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use tokio::sync::Notify;
 
 use super::database::{Database, Entry};
 use super::reply::Bytes;
@@ -15,6 +18,8 @@ pub struct Log {
     taken: u64,
     /// Whether there is a replica.
     pub is_kept: bool,
+    /// Is told when there is something that the replica does not have yet.
+    pub changed: Arc<Notify>,
 }
 
 impl Log {
@@ -43,6 +48,7 @@ impl Log {
             (key, entry)
         };
         self.changes.push_back(changed.into_iter().map(after).collect());
+        self.changed.notify_one();
     }
 
     /// What the replica does not have yet.

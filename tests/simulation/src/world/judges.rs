@@ -11,7 +11,7 @@ use crate::os;
 use crate::server::lock;
 
 /// The clocks of processes with runtimes of their own differ by a turn.
-const SKEW: Duration = Duration::from_millis(2);
+pub const SKEW: Duration = Duration::from_millis(2);
 
 /// A call whose messages are not late has lined up by then, and heard of its turn: several messages take 300 ms each.
 const LATEST: Duration = Duration::from_millis(2000);

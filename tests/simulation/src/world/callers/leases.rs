@@ -6,11 +6,9 @@ use tower_distributed::dedupe::Claimed;
 use tower_distributed::wait_group::Turn;
 use tower_distributed::{Dedupe, Error, LeaseHandle, WaitGroup};
 
+use super::super::judges::SKEW;
 use super::super::{Process, World};
 use crate::network::micros;
-
-/// The clocks of processes with runtimes of their own differ by a turn, in ms.
-const SKEW: i64 = 2;
 
 /// More than all who hold.
 const ALL: u32 = 1_000_000;
@@ -50,9 +48,28 @@ impl World {
         let ends = self.network.expires(&self.servers, name.as_bytes());
         let left = ends.map_or(0, |ends| ends - (micros() + self.judges.clock()) / 1000);
         let believed = handle.time_left().as_millis() as i64;
-        if handle.is_held() && believed > left.max(0) + SKEW && self.judges.losses() == since {
+        if handle.is_held()
+            && believed > left.max(0) + SKEW.as_millis() as i64
+            && self.judges.losses() == since
+        {
             self.judges.condemn(format!("m:{key}: held for {believed} ms, at the server for {left} ms"));
         }
+    }
+
+    /// Awaits a call that waits for its turn, and judges the order if turns are given in one.
+    async fn in_turn<T>(
+        &self,
+        name: &str,
+        in_order: bool,
+        call: impl Future<Output = Option<Result<T, Error>>>,
+    ) -> Option<Result<T, Error>> {
+        if !(in_order && self.runs_alone()) {
+            return call.await;
+        }
+        let number = self.judges.waits(name);
+        let outcome = call.await;
+        self.judges.waited(name, number, matches!(outcome, Some(Ok(_))));
+        outcome
     }
 
     pub(super) async fn lock(&self, process: &Process, key: &str) {
@@ -61,12 +78,8 @@ impl World {
         let locked = match self.network.happens(100) {
             true => self.call("try_lock", Duration::ZERO, mutex.try_lock(key)).await,
             false => {
-                let in_order = process.primitives.is_strict && self.runs_alone();
-                let number = in_order.then(|| self.judges.waits(&name));
-                let locked = self.call("lock", self.shape.max_wait, mutex.lock(key)).await;
-                let got = matches!(locked, Some(Ok(_)));
-                number.iter().for_each(|number| self.judges.waited(&name, *number, got));
-                locked
+                let call = self.call("lock", self.shape.max_wait, mutex.lock(key));
+                self.in_turn(&name, process.primitives.is_strict, call).await
             }
         };
         let Some(Ok(guard)) = locked else { return };
@@ -116,16 +129,14 @@ impl World {
             Ok(group) => group,
             Err(error) => return self.judges.condemn(format!("with_turn: {error}")),
         };
-        let (limit, name) = (group.limit(), format!("g:{key}"));
+        let name = format!("g:{key}");
+        let limit = group.limit();
         let weight = 1 + self.network.draw(u64::from(limit)) as u32;
         let added = match self.network.happens(100) {
             true => self.call("try_add", Duration::ZERO, group.try_add_n(key, weight)).await,
             false => {
-                let number = (all.is_fifo && self.runs_alone()).then(|| self.judges.waits(&name));
-                let added = self.call("add", self.shape.max_wait, group.add_n(key, weight)).await;
-                let got = matches!(added, Some(Ok(_)));
-                number.iter().for_each(|number| self.judges.waited(&name, *number, got));
-                added
+                let call = self.call("add", self.shape.max_wait, group.add_n(key, weight));
+                self.in_turn(&name, all.is_fifo, call).await
             }
         };
         let Some(Ok(permit)) = added else { return };

@@ -85,7 +85,9 @@ impl World {
         let terms = (f64::from(all.rate.burst), f64::from(all.rate.per_second));
         let tokens = 1 + self.network.draw(u64::from(all.rate.burst)) as u32;
         let name = format!("h:{key}");
-        let (since, began, held) = (self.judges.losses(), Instant::now(), f64::from(tokens));
+        let since = self.judges.losses();
+        let began = Instant::now();
+        let held = f64::from(tokens);
         self.judges.asked(&name, terms, held);
         let authorized = self.call("authorize", Duration::ZERO, all.held.authorize(key, tokens)).await;
         if matches!(&authorized, Some(Err(error)) if error.is_refused()) && self.judges.losses() == since {
