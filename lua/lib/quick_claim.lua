@@ -3,8 +3,8 @@
 local arg, quick_keys, quick_from, quick_tried = 9, 6, 4, false
 local quick_known = {hashes = tonumber(ARGV[6]), generation = 0}
 if ARGV[7] ~= '0' then quick_known.generation = math.floor(now / ARGV[7]) end
--- `known`: also the words of a command, the filter whose configuration is known, and the bits set in the samples of arrays, which
--- exist
+-- `known`: also the words of a command, the filter whose configuration is known, and the bits set in the samples of those
+-- arrays that exist.
 local function quick(verb, key, at, known)
   local call, pcall, concat, hashes, generation = redis.call, redis.pcall, table.concat, known.hashes, known.generation
   local gets, forgets = verb == 'acquire', ARGV[7] ~= '0'
