@@ -127,6 +127,12 @@ impl Network {
         self.with_server(address, |server| server.flush_scripts());
     }
 
+    /// Lets a server lose its functions, as `FUNCTION FLUSH` does.
+    pub fn flush_functions(&self, address: &str) {
+        self.trace.note("flush of functions", address.as_bytes());
+        self.with_server(address, |server| server.flush_functions());
+    }
+
     /// Cuts a process off for ever. The servers see its connections end, or nothing at all.
     pub fn kill(&self, process: usize) {
         let line = if self.happens(700) { Line::Closed } else { Line::Gone };

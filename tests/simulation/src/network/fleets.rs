@@ -39,7 +39,7 @@ impl Network {
                     continue;
                 }
                 let changes = self.with_server(&master, |server| server.log.take()).unwrap_or_default();
-                self.with_server(replica, |server| apply(&mut lock(&server.database), changes));
+                self.with_server(replica, |server| apply(server, changes));
             }
         }
     }
@@ -87,15 +87,17 @@ impl Network {
         self.name(&replica);
         sleep(back).await;
         // What it has granted meanwhile is lost.
-        let entries = self.with_server(&replica, |server| {
+        let kept = self.with_server(&replica, |server| {
             server.log.is_kept = true;
             server.log.take();
-            lock(&server.database).entries.clone()
+            (lock(&server.database).entries.clone(), server.texts())
         });
         self.with_server(&master, |server| {
             server.master = Some(replica.clone());
             server.log.take();
-            lock(&server.database).entries = entries.unwrap_or_default();
+            let (entries, texts) = kept.unwrap_or_default();
+            lock(&server.database).entries = entries;
+            server.take_over(&texts);
         });
         self.trace.note("follows", master.as_bytes());
         lock(&self.state).is_failing_over = false;

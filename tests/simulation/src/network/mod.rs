@@ -24,6 +24,9 @@ use crate::trace::Trace;
 use crate::truth::Request;
 use crate::world::Play;
 
+/// How the names of commands begin that are compared with those of a real server.
+const RECORDED: [&[u8]; 4] = [b"EVAL", b"FCALL", b"FUNCTION", b"GET"];
+
 /// How a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Line {
@@ -222,7 +225,8 @@ impl Network {
         let (replies, published) = match &mut host.kind {
             Kind::Server(server) => {
                 server.set_time(micros());
-                if self.is_recorded && (arguments[0].starts_with(b"EVAL") || arguments[0] == b"GET") {
+                let is_compared = RECORDED.iter().any(|name| arguments[0].starts_with(name));
+                if self.is_recorded && is_compared {
                     let (micros, is_full) = (micros(), server.condition.is_full);
                     recorded.push(Request { micros, is_full, arguments: arguments.to_vec() });
                 }

@@ -113,18 +113,28 @@ pub fn command(name: &str) -> Option<&'static Command> {
     COMMANDS.binary_search_by(|command| command.name.cmp(name)).ok().map(|at| &COMMANDS[at])
 }
 
+/// Whether the number of arguments fits that of a command.
+pub fn fits(arity: i32, arguments: &[Bytes]) -> bool {
+    let count = arguments.len() as i32;
+    if arity < 0 { count >= -arity } else { count == arity }
+}
+
+/// The error of a command whose arguments do not fit.
+pub fn wrong_count(name: &str) -> Reply {
+    let name = name.to_ascii_lowercase();
+    Reply::error(format!("ERR wrong number of arguments for '{name}' command"))
+}
+
 impl Command {
     /// Whether the number of arguments fits.
     pub fn fits(&self, arguments: &[Bytes]) -> bool {
-        let count = arguments.len() as i32;
-        if self.arity < 0 { count >= -self.arity } else { count == self.arity }
+        fits(self.arity, arguments)
     }
 
     /// Runs the command. `arguments` begin with its name.
     pub fn run(&self, database: &mut Database, arguments: &[Bytes]) -> Reply {
         if !self.fits(arguments) {
-            let name = self.name.to_ascii_lowercase();
-            return Reply::error(format!("ERR wrong number of arguments for '{name}' command"));
+            return wrong_count(self.name);
         }
         *database.calls.entry(self.name).or_default() += 1;
         if self.writes {

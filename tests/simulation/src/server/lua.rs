@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use mlua::{Function, HookTriggers, Lua, MultiValue, Table, Value, VmState};
+use mlua::{Function, HookTriggers, IntoLuaMulti, Lua, MultiValue, Table, Value, VmState};
 use sha1_smol::Sha1;
 
 use super::cluster::Topology;
 use super::database::{Database, command};
+use super::library::{Library, Loader, Registered};
 use super::reply::{Bytes, Reply, number};
-use super::{coverage, faults, lock, structs};
+use super::{FULL, Parts, READ_ONLY, coverage, faults, lock, structs};
 
 /// Machines of servers that are gone, for those to come: making one and compiling its scripts takes longer than a small world.
 static SPARE: Mutex<Vec<Arc<Machine>>> = Mutex::new(Vec::new());
@@ -17,13 +18,15 @@ static SPARE: Mutex<Vec<Arc<Machine>>> = Mutex::new(Vec::new());
 /// The digests of scripts, by their texts.
 static DIGESTS: Mutex<BTreeMap<Vec<u8>, String>> = Mutex::new(BTreeMap::new());
 
-/// What the current script may do.
+/// What the current script or function may do.
 #[derive(Clone, Copy, Default)]
 pub struct Limits {
     /// The memory is full.
     pub is_full: bool,
     /// This is a replica, or a master without enough replicas.
     pub is_read_only: bool,
+    /// It has said that it does not write.
+    pub is_reader: bool,
 }
 
 /// The slots of a Cluster, and the number of a node.
@@ -48,6 +51,7 @@ struct Machine {
     protect: Function,
     /// All that it has run, by digest.
     compiled: Mutex<BTreeMap<String, Function>>,
+    loader: Loader,
 }
 
 /// The scripts that a server knows, and what runs them.
@@ -73,8 +77,8 @@ setmetatable(_G, {
   end,
   __newindex = function() error('Attempt to modify a readonly table', 2) end,
 })
-return function(script)
-  local done, reply = pcall(script)
+return function(script, ...)
+  local done, reply = pcall(script, ...)
   if done then return reply end
   if type(reply) == 'table' and reply.err then return {err = reply.err .. ' script: simulated'} end
   return {err = 'ERR ' .. tostring(reply) .. ' script: simulated'}
@@ -102,7 +106,8 @@ impl Machine {
             watch(&lua, Arc::clone(&call))?;
         }
         let protect = lua.load(PRELUDE).set_name("=prelude").call((run, error?, kind?, metatable?))?;
-        Ok(Self { lua, database, call, protect, compiled: Mutex::default() })
+        let loader = Loader::new(&lua)?;
+        Ok(Self { lua, database, call, protect, compiled: Mutex::default(), loader })
     }
 
     fn compiled(&self, digest: &str, text: &[u8]) -> mlua::Result<()> {
@@ -116,8 +121,16 @@ impl Machine {
         Ok(())
     }
 
-    fn run(&self, digest: &str, (keys, values): (&[Bytes], &[Bytes]), limits: Limits) -> mlua::Result<Value> {
+    fn script(&self, digest: &str, (keys, values): Parts<'_>, limits: Limits) -> mlua::Result<Value> {
         let script = lock(&self.compiled).get(digest).cloned();
+        let globals = self.lua.globals();
+        globals.raw_set("KEYS", self.table(keys)?)?;
+        globals.raw_set("ARGV", self.table(values)?)?;
+        self.run(digest, limits, script)
+    }
+
+    /// Calls what is first with what follows it.
+    fn run(&self, digest: &str, limits: Limits, called: impl IntoLuaMulti) -> mlua::Result<Value> {
         {
             let mut call = lock(&self.call);
             (call.limits, call.has_written) = (limits, false);
@@ -125,10 +138,7 @@ impl Machine {
                 call.digest = digest.into();
             }
         }
-        let globals = self.lua.globals();
-        globals.raw_set("KEYS", self.table(keys)?)?;
-        globals.raw_set("ARGV", self.table(values)?)?;
-        self.protect.call(script)
+        self.protect.call(called)
     }
 
     fn table(&self, texts: &[Bytes]) -> mlua::Result<Table> {
@@ -191,10 +201,23 @@ impl Scripts {
         let Some(parts) = super::keys_of_call(arguments) else {
             return Reply::error("ERR Number of keys can't be greater than number of args");
         };
-        match self.machine.run(digest, parts, limits) {
-            Ok(reply) => from_lua(reply),
-            Err(error) => Reply::error(format!("ERR {error}")),
-        }
+        replied(self.machine.script(digest, parts, limits))
+    }
+
+    /// The library of a text, which runs when the machine gets it for the first time.
+    pub fn library(&self, text: &[u8]) -> Result<Arc<Library>, String> {
+        let (machine, digest) = (&self.machine, digest_of_script(text));
+        let run = |called| replied(machine.run(&digest, Limits::default(), called));
+        machine.loader.library(&machine.lua, &digest, text, run)
+    }
+
+    /// Calls a function of a library.
+    pub fn call(&self, library: &Library, function: &Registered, parts: Parts<'_>, limits: Limits) -> Reply {
+        let (machine, (keys, values)) = (&self.machine, parts);
+        let tables = machine.table(keys).and_then(|keys| Ok((keys, machine.table(values)?)));
+        replied(tables.and_then(|(keys, values)| {
+            machine.run(&library.digest, limits, (&function.callback, keys, values))
+        }))
     }
 }
 
@@ -211,7 +234,7 @@ fn watch(lua: &Lua, call: Arc<Mutex<Call>>) -> mlua::Result<()> {
     let triggers = HookTriggers::new().every_line();
     lua.set_hook(triggers, move |_, debug| {
         let source = debug.source();
-        if source.short_src.as_deref() != Some("user_script") {
+        if !matches!(source.short_src.as_deref(), Some("user_script" | "user_function")) {
             return Ok(VmState::Continue);
         }
         let call = lock(&call);
@@ -236,15 +259,19 @@ fn digest_of_script(text: &[u8]) -> String {
     })
 }
 
-/// A command of a script.
-fn run(database: &mut Database, call: &mut Call, arguments: MultiValue) -> Reply {
-    let text = |value: Value| match value {
+/// A string, or a number as one.
+pub fn text(value: &Value) -> Option<Bytes> {
+    match value {
         Value::String(text) => Some(text.as_bytes().to_vec()),
         Value::Integer(whole) => Some(whole.to_string().into()),
-        Value::Number(real) => Some(number(real).into()),
+        Value::Number(real) => Some(number(*real).into()),
         _ => None,
-    };
-    let Some(arguments) = arguments.into_iter().map(text).collect::<Option<Vec<Bytes>>>() else {
+    }
+}
+
+/// A command of a script.
+fn run(database: &mut Database, call: &mut Call, arguments: MultiValue) -> Reply {
+    let Some(arguments) = arguments.iter().map(text).collect::<Option<Vec<Bytes>>>() else {
         return Reply::error("ERR Lua redis lib command arguments must be strings or integers");
     };
     let Some(name) = arguments.first().map(|name| String::from_utf8_lossy(name).to_ascii_uppercase()) else {
@@ -256,11 +283,14 @@ fn run(database: &mut Database, call: &mut Call, arguments: MultiValue) -> Reply
     if !command.fits(&arguments) {
         return Reply::error("ERR Wrong number of args calling Redis command from script");
     }
+    if call.limits.is_reader && (command.writes || command.name.ends_with("PUBLISH")) {
+        return Reply::error("ERR Write commands are not allowed from read-only scripts.");
+    }
     if command.writes && call.limits.is_read_only {
-        return Reply::error("READONLY You can't write against a read only replica.");
+        return Reply::error(READ_ONLY);
     }
     if command.grows && call.limits.is_full && !call.has_written {
-        return Reply::error("OOM command not allowed when used memory > 'maxmemory'.");
+        return Reply::error(FULL);
     }
     if let Some((topology, own)) = &call.cluster
         && !super::keys(&name, &arguments).iter().all(|key| lock(topology).serves(*own, key))
@@ -295,6 +325,10 @@ fn to_lua(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
             to_lua(lua, Reply::Array(flat))
         }
     }
+}
+
+fn replied(value: mlua::Result<Value>) -> Reply {
+    value.map_or_else(|error| Reply::error(format!("ERR {error}")), from_lua)
 }
 
 fn from_lua(value: Value) -> Reply {

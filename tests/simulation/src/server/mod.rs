@@ -6,6 +6,8 @@ pub mod commands;
 pub mod coverage;
 pub mod database;
 pub mod faults;
+pub mod functions;
+pub mod library;
 pub mod lua;
 pub mod replication;
 pub mod reply;
@@ -16,7 +18,9 @@ mod structs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use self::database::{Database, Entry, command};
+use self::commands::option;
+use self::database::{Database, Entry, command, fits, wrong_count};
+use self::functions::Libraries;
 use self::lua::{Limits, Node, Scripts};
 use self::replication::Log;
 use self::reply::{Bytes, Reply};
@@ -25,6 +29,9 @@ use self::reply::{Bytes, Reply};
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
+const FULL: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
 /// What is wrong with a server.
 #[derive(Clone, Debug, Default)]
@@ -43,14 +50,15 @@ pub struct Server {
     pub condition: Condition,
     pub database: Arc<Mutex<Database>>,
     scripts: Scripts,
+    libraries: Libraries,
     /// What its replicas have to take over.
     pub log: Log,
     /// The master, if this is a replica.
     pub master: Option<String>,
     /// Which node of a Cluster this is.
     pub cluster: Option<Node>,
-    /// What it had at some time.
-    saved: BTreeMap<Bytes, Entry>,
+    /// What it had at some time: its keys and its libraries.
+    saved: (BTreeMap<Bytes, Entry>, Libraries),
 }
 
 /// What a server has after a start.
@@ -87,16 +95,28 @@ impl Session {
     }
 }
 
-/// The keys and the other arguments of a script call.
-pub fn keys_of_call(arguments: &[Bytes]) -> Option<(&[Bytes], &[Bytes])> {
+/// The keys and the other arguments of a call of a script or a function.
+pub type Parts<'a> = (&'a [Bytes], &'a [Bytes]);
+
+/// The parts of a call, if it has as many keys as it says.
+pub fn keys_of_call(arguments: &[Bytes]) -> Option<Parts<'_>> {
     let count: usize = std::str::from_utf8(arguments.get(2)?).ok()?.parse().ok()?;
     arguments[3..].split_at_checked(count)
+}
+
+/// The name of a command in capitals, with that of its part, as `FUNCTION|LOAD`.
+fn full_name(arguments: &[Bytes]) -> String {
+    let name = String::from_utf8_lossy(&arguments[0]).to_ascii_uppercase();
+    match (name.as_str(), arguments.get(1)) {
+        ("FUNCTION", Some(part)) => format!("{name}|{}", option(part)),
+        _ => name,
+    }
 }
 
 /// The keys that a command names.
 fn keys<'a>(name: &str, arguments: &'a [Bytes]) -> &'a [Bytes] {
     match name {
-        "EVAL" | "EVALSHA" => keys_of_call(arguments).map_or(&[], |(keys, _)| keys),
+        "EVAL" | "EVALSHA" | "FCALL" | "FCALL_RO" => keys_of_call(arguments).map_or(&[], |(keys, _)| keys),
         "DEL" | "UNLINK" | "EXISTS" | "MGET" => &arguments[1..],
         "SPUBLISH" | "SSUBSCRIBE" => arguments.get(1..2).unwrap_or(&[]),
         "PUBLISH" | "SCAN" | "TIME" => &[],
@@ -112,10 +132,11 @@ impl Server {
             condition: Condition::default(),
             database: scripts.database(),
             scripts,
+            libraries: Libraries::default(),
             log: Log::default(),
             master: None,
             cluster: None,
-            saved: BTreeMap::new(),
+            saved: Default::default(),
         })
     }
 
@@ -135,7 +156,7 @@ impl Server {
         self.scripts.flush();
     }
 
-    /// Starts anew, with some of its keys.
+    /// Starts anew, with some of its keys and libraries.
     pub fn restart(&mut self, keeps: Keeps) {
         self.scripts.flush();
         self.condition.is_loading = false;
@@ -143,15 +164,17 @@ impl Server {
         database.published.clear();
         if keeps != Keeps::All {
             let mut changed: BTreeSet<_> = database.entries.keys().cloned().collect();
-            database.entries = if keeps == Keeps::Saved { self.saved.clone() } else { BTreeMap::new() };
+            let kept = if keeps == Keeps::Saved { self.saved.clone() } else { Default::default() };
+            (database.entries, self.libraries) = kept;
             changed.extend(database.entries.keys().cloned());
             self.log.note(&database, changed);
+            self.log.note_libraries(self.libraries.texts());
         }
     }
 
-    /// Saves the keys as they are now.
+    /// Saves the keys and the libraries as they are now.
     pub fn save(&mut self) {
-        self.saved = lock(&self.database).entries.clone();
+        self.saved = (lock(&self.database).entries.clone(), self.libraries.clone());
     }
 
     /// Drops a key.
@@ -179,8 +202,8 @@ impl Server {
 
     /// Runs a command of a connection. Some have several replies.
     pub fn run(&mut self, session: &mut Session, arguments: &[Bytes]) -> Vec<Reply> {
-        let name = String::from_utf8_lossy(&arguments[0]).to_ascii_uppercase();
-        let asking = std::mem::take(&mut session.asking);
+        let name = full_name(arguments);
+        let (asking, before) = (std::mem::take(&mut session.asking), self.log.end());
         if let Some(refusal) = self.refusal(&name, arguments, asking) {
             return vec![refusal];
         }
@@ -202,6 +225,8 @@ impl Server {
         let changed = std::mem::take(&mut lock(&self.database).changed);
         if !changed.is_empty() {
             self.log.note(&lock(&self.database), changed);
+        }
+        if self.log.end() > before {
             session.written = self.log.end();
         }
         vec![reply]
@@ -210,7 +235,10 @@ impl Server {
     /// Why a command does not run, if so.
     fn refusal(&self, name: &str, arguments: &[Bytes], asking: bool) -> Option<Reply> {
         let Condition { is_loading, is_full, denied, .. } = &self.condition;
-        if denied.contains(name) {
+        if functions::arity(name).is_some_and(|arity| !fits(arity, arguments)) {
+            return Some(wrong_count(name));
+        }
+        if denied.contains(name) || name.split_once('|').is_some_and(|(all, _)| denied.contains(all)) {
             let name = name.to_ascii_lowercase();
             return Some(Reply::error(format!(
                 "NOPERM this user has no permissions to run the '{name}' command"
@@ -229,19 +257,27 @@ impl Server {
                 return redirect.map(Reply::Error);
             }
         }
-        let command = command(name)?;
-        if command.writes && self.master.is_some() {
-            return Some(Reply::error("READONLY You can't write against a read only replica."));
+        let (writes, grows) = self.effects(name, arguments)?;
+        if writes && self.master.is_some() {
+            return Some(Reply::error(READ_ONLY));
         }
-        (command.grows && *is_full)
-            .then(|| Reply::error("OOM command not allowed when used memory > 'maxmemory'."))
+        (grows && *is_full).then(|| Reply::error(FULL))
+    }
+
+    /// Whether a command writes, and whether it is refused when the memory is full.
+    fn effects(&self, name: &str, arguments: &[Bytes]) -> Option<(bool, bool)> {
+        let command = command(name).map(|command| (command.writes, command.grows));
+        command.or_else(|| self.libraries.effects(name, arguments))
     }
 
     fn answer(&mut self, name: &str, session: &mut Session, arguments: &[Bytes]) -> Reply {
-        let limits = Limits { is_full: self.condition.is_full, is_read_only: self.master.is_some() };
+        let (is_full, is_read_only) = (self.condition.is_full, self.master.is_some());
+        let limits = Limits { is_full, is_read_only, is_reader: false };
         match name {
             "EVAL" => self.scripts.eval(arguments, limits),
             "EVALSHA" => self.scripts.eval_by_digest(arguments, limits),
+            "FCALL" | "FCALL_RO" => self.call(name, arguments),
+            _ if name.starts_with("FUNCTION") => self.function(name, arguments),
             "HELLO" => {
                 let version = arguments.get(1).and_then(|version| version.first());
                 session.protocol = if version == Some(&b'3') { 3 } else { 2 };

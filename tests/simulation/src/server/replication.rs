@@ -6,10 +6,16 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::database::{Database, Entry};
+use super::functions::Texts;
 use super::reply::Bytes;
+use super::{Server, lock};
 
-/// The keys that one request has changed, as they are after it.
-pub type Change = Vec<(Bytes, Option<Entry>)>;
+/// What one request has changed, as it is after it.
+pub enum Change {
+    Keys(Vec<(Bytes, Option<Entry>)>),
+    /// All libraries.
+    Libraries(Texts),
+}
 
 #[derive(Default)]
 pub struct Log {
@@ -39,15 +45,23 @@ impl Log {
     }
 
     pub fn note(&mut self, database: &Database, changed: BTreeSet<Bytes>) {
-        if !self.is_kept {
-            self.taken += 1;
-            return;
-        }
         let after = |key: Bytes| {
             let entry = database.entries.get(&key).cloned();
             (key, entry)
         };
-        self.changes.push_back(changed.into_iter().map(after).collect());
+        self.add(|| Change::Keys(changed.into_iter().map(after).collect()));
+    }
+
+    pub fn note_libraries(&mut self, texts: Texts) {
+        self.add(|| Change::Libraries(texts));
+    }
+
+    fn add(&mut self, change: impl FnOnce() -> Change) {
+        if !self.is_kept {
+            self.taken += 1;
+            return;
+        }
+        self.changes.push_back(change());
         self.changed.notify_one();
     }
 
@@ -59,8 +73,17 @@ impl Log {
 }
 
 /// Takes over changes of another server.
-pub fn apply(database: &mut Database, changes: impl IntoIterator<Item = Change>) {
-    for (key, entry) in changes.into_iter().flatten() {
+pub fn apply(server: &mut Server, changes: impl IntoIterator<Item = Change>) {
+    for change in changes {
+        match change {
+            Change::Keys(keys) => apply_keys(&mut lock(&server.database), keys),
+            Change::Libraries(texts) => server.take_over(&texts),
+        }
+    }
+}
+
+fn apply_keys(database: &mut Database, keys: Vec<(Bytes, Option<Entry>)>) {
+    for (key, entry) in keys {
         match entry {
             Some(entry) => drop(database.entries.insert(key, entry)),
             None => drop(database.entries.remove(&key)),

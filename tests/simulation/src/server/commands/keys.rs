@@ -94,7 +94,7 @@ pub fn scan(database: &mut Database, arguments: &[Bytes]) -> Outcome {
 }
 
 /// Whether a key matches a pattern of `*`, `?`, classes and escapes.
-fn matches(pattern: &[u8], key: &[u8]) -> bool {
+pub fn matches(pattern: &[u8], key: &[u8]) -> bool {
     match pattern {
         [] => key.is_empty(),
         [b'*', rest @ ..] => (0..=key.len()).any(|at| matches(rest, &key[at..])),

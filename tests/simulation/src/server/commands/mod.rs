@@ -10,7 +10,7 @@ pub mod strings;
 use super::database::{NOT_FLOAT, NOT_INTEGER};
 
 /// Reads an integer as a server does: no sign `+`, no leading zeros.
-fn integer(text: &[u8]) -> Result<i64, String> {
+pub fn integer(text: &[u8]) -> Result<i64, String> {
     let text = std::str::from_utf8(text).map_err(|_| NOT_INTEGER)?;
     let number: i64 = text.parse().map_err(|_| NOT_INTEGER)?;
     if number.to_string() == text { Ok(number) } else { Err(NOT_INTEGER.into()) }
@@ -45,6 +45,6 @@ fn part_of_text(count: usize, from: i64, to: i64) -> std::ops::Range<usize> {
 }
 
 /// An option of a command, in capitals.
-fn option(text: &[u8]) -> String {
+pub fn option(text: &[u8]) -> String {
     String::from_utf8_lossy(text).to_ascii_uppercase()
 }
