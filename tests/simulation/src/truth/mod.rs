@@ -1,6 +1,7 @@
-//! The simulated server is held to the truth: random commands, and what the client has sent in worlds, run beside a real server
-//! whose clock is set to the same times. Equal replies, and equal state after each sequence.
+//! The simulated server is held to the truth: random commands, random calls of functions, and what the client has sent in worlds,
+//! run beside a real server whose clock is set to the same times. Equal replies, and equal state after each sequence.
 
+mod functions;
 mod random;
 mod real;
 
@@ -35,7 +36,12 @@ pub fn compare(count: u64, from: u64, program: &str) -> Result<bool, String> {
     }
     let (mut differ, mut requests) = (0, 0);
     for seed in from..from + count {
-        for (what, sequence) in [("random commands", random(seed)), ("a world", recorded(seed))] {
+        let sequences = [
+            ("random commands", random(seed)),
+            ("functions", functions::sequence(seed)),
+            ("a world", recorded(seed)),
+        ];
+        for (what, sequence) in sequences {
             requests += sequence.len();
             if let Some(difference) = difference(&mut real, &sequence)? {
                 differ += 1;
@@ -67,6 +73,8 @@ fn difference(real: &mut Real, sequence: &[Request]) -> Result<Option<String>, S
     let words = |words: &[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
     real.ask(&words(&["FLUSHALL"]))?;
     real.ask(&words(&["SCRIPT", "FLUSH"]))?;
+    // Some servers do not have it.
+    real.ask(&words(&["FUNCTION", "FLUSH"]))?;
     real.ask(&words(&["CONFIG", "SET", "maxmemory", "0"]))?;
     let mut was_full = false;
     for (nth, request) in sequence.iter().enumerate() {
@@ -84,6 +92,8 @@ fn difference(real: &mut Real, sequence: &[Request]) -> Result<Option<String>, S
             continue;
         }
         let ours = comparable(simulated.run(&mut session, &request.arguments).remove(0));
+        let is_unordered = request.arguments[0].eq_ignore_ascii_case(b"FUNCTION");
+        let [ours, theirs] = [ours, theirs].map(|reply| if is_unordered { sorted(reply) } else { reply });
         lock(&simulated.database).published.clear();
         if !real.says(&ours, &theirs) {
             let request = told(&request.arguments);
@@ -145,10 +155,20 @@ fn comparable(reply: Reply) -> Reply {
             Reply::Error(text.trim_end_matches(", ").trim().into())
         }
         Reply::Map(pairs) => {
-            Reply::Array(pairs.into_iter().flat_map(|(field, value)| [field, value]).collect())
+            let flat = pairs.into_iter().flat_map(|(field, value)| [field, value]);
+            Reply::Array(flat.map(comparable).collect())
         }
+        Reply::Array(all) => Reply::Array(all.into_iter().map(comparable).collect()),
         other => other,
     }
+}
+
+/// A reply whose order is that of a hash.
+fn sorted(reply: Reply) -> Reply {
+    let Reply::Array(all) = reply else { return reply };
+    let mut all: Vec<_> = all.into_iter().map(sorted).collect();
+    all.sort_by_key(|one| format!("{one:?}"));
+    Reply::Array(all)
 }
 
 fn told(arguments: &[Bytes]) -> String {

@@ -66,7 +66,7 @@ impl Random {
         (os::draw(&mut self.0) % end as u64) as usize
     }
 
-    fn one<'a>(&mut self, all: &[&'a str]) -> &'a str {
+    pub fn one<'a>(&mut self, all: &[&'a str]) -> &'a str {
         all[self.below(all.len())]
     }
 
