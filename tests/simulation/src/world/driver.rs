@@ -109,13 +109,19 @@ impl World {
                 network.evict_one(&address);
             }
             Fault::Stop => network.stop(&address, span(2500)),
-            Fault::Flush => network.flush_scripts(&address),
+            Fault::Flush => {
+                network.flush_scripts(&address);
+                if network.happens(300) {
+                    network.flush_functions(&address);
+                }
+            }
             Fault::Full => {
                 let span = span(4000);
                 tokio::spawn(Arc::clone(&network).fill(address, span));
             }
             Fault::Deny => {
-                let denied = network.one(&["EVALSHA", "EVAL", "SUBSCRIBE", "PING"]).copied();
+                let some = ["EVALSHA", "EVAL", "FCALL", "FUNCTION|LOAD", "SUBSCRIBE", "PING"];
+                let denied = network.one(&some).copied();
                 let span = span(1500);
                 tokio::spawn(Arc::clone(&network).deny(address, denied.unwrap_or("PING"), span));
             }
