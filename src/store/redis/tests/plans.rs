@@ -78,10 +78,11 @@ fn operations_leave_with_those_of_their_slot_and_group() {
     let two = [at(2, Some(1), "a"), at(1, Some(1), "b"), at(2, Some(1), "c")];
     assert_eq!(planned(&two), ["1 b shared 1 5 1 [1]", "2 a c shared 1 5 1 [0][2]"]);
     let groups = [at(1, Some(2), "a"), at(1, Some(1), "b"), at(1, Some(2), "c")];
-    assert_eq!(planned(&groups), ["1 b shared 1 5 1 [1]", "2 a c shared 2 5 1 [0][2]"]);
+    // The group that was submitted first leaves first.
+    assert_eq!(planned(&groups), ["2 a c shared 2 5 1 [0][2]", "1 b shared 1 5 1 [1]"]);
     // One of no group takes the arguments of the group that leaves first.
     let any = [at(1, None, "a"), at(1, Some(2), "b"), at(1, Some(1), "c"), at(2, None, "d")];
-    assert_eq!(planned(&any), ["2 a c shared 1 5 1 [0][2]", "1 b shared 2 5 1 [1]", "1 d shared -1 5 1 [3]"]);
+    assert_eq!(planned(&any), ["2 a b shared 2 5 1 [0][1]", "1 c shared 1 5 1 [2]", "1 d shared -1 5 1 [3]"]);
     let ranks = [1, 0].map(|rank| waiting::<Ask>("a", Ask { rank, ..ask(10 * i64::from(rank)) }));
     assert_eq!(planned(&ranks), ["2 a a shared 0 0 1 10 1 [1][0]"]);
 }
