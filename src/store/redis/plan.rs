@@ -76,27 +76,40 @@ impl Plan {
     }
 }
 
-/// Returns the group in which each operation leaves. Those of no group join the first that leaves to their slot: so a
-/// release is sent before the acquires of its key that come after it.
-fn groups<O: Operation>(items: &[Item<O>]) -> Vec<u128> {
+/// Returns the group in which each operation leaves, by number: groups leave in the order in which their first operations were
+/// submitted. Those of no group join the first that leaves to their slot: so a release is sent before the acquires of its key that
+/// come after it.
+fn groups<O: Operation>(items: &[Item<O>]) -> Vec<usize> {
     let own = |item: &Item<O>| item.operation.as_ref().filter(|_| item.is_wanted()).and_then(O::group);
+    let (mut numbers, mut last) = (HashMap::new(), None);
+    let mut groups: Vec<Option<usize>> = Vec::with_capacity(items.len());
+    for item in items {
+        let group = own(item);
+        // Mostly, all are of one group.
+        if last.is_none_or(|(known, _)| known != group) {
+            let next = numbers.len();
+            last = Some((group, group.map(|group| *numbers.entry(group).or_insert(next))));
+        }
+        groups.push(last.and_then(|(_, number)| number));
+    }
     let mut first = HashMap::new();
-    if items.iter().any(|item| own(item).is_none()) {
-        for item in items {
-            if let Some(group) = own(item) {
-                let least: &mut u128 = first.entry(item.slot).or_insert(group);
+    if groups.contains(&None) {
+        for (item, group) in items.iter().zip(&groups) {
+            if let Some(group) = *group {
+                let least: &mut usize = first.entry(item.slot).or_insert(group);
                 *least = group.min(*least);
             }
         }
     }
-    items.iter().map(|item| own(item).or_else(|| first.get(&item.slot).copied()).unwrap_or(0)).collect()
+    let joined = |item: &Item<O>| first.get(&item.slot).copied().unwrap_or(0);
+    items.iter().zip(groups).map(|(item, group)| group.unwrap_or_else(|| joined(item))).collect()
 }
 
 /// Operations in the order of a plan, and the group of each item if there are several.
 struct Pending<'a, O: Operation> {
     items: &'a [Item<O>],
     order: &'a [usize],
-    groups: &'a [u128],
+    groups: &'a [usize],
 }
 
 impl<O: Operation> Pending<'_, O> {
