@@ -61,8 +61,8 @@ impl Network {
     pub async fn restart(self: Arc<Self>, address: String, keeps: Keeps, away: Duration, loads: Duration) {
         let how = format!("{address}, keeps {keeps:?}, {away:?}, {loads:?}");
         self.trace.note("restart", how.as_bytes());
-        let line = if self.happens(500) { Line::Closed } else { Line::Cut };
-        self.end(line, |other, _| other == address);
+        // What has not reached it yet is lost.
+        self.end(Line::Cut, |other, _| other == address);
         let now = Instant::now();
         if let Some(host) = lock(&self.state).hosts.get_mut(&address) {
             host.refuses_until = now + away;

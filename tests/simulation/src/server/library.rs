@@ -10,7 +10,7 @@ use super::reply::{Bytes, Reply};
 use super::{coverage, faults, lock};
 
 /// What a function may say about itself.
-const FLAGS: [&str; 4] = ["no-writes", "allow-oom", "allow-stale", "no-cluster"];
+const FLAGS: [&str; 5] = ["no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"];
 
 const NO_NAME: &str = "Library names can only contain letters, numbers, or underscores(_) and must be at least one \
                        character long";

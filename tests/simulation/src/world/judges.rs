@@ -63,6 +63,8 @@ struct State {
     /// What all processes have to agree on.
     agreed: BTreeMap<&'static str, u64>,
     losses: u64,
+    /// When the last one was.
+    lost_at: Option<Instant>,
     /// How often the clock was set, or another server may have begun to serve.
     turns: u64,
     uncertain: u32,
@@ -121,6 +123,7 @@ impl Judges {
     pub fn forget(&self) {
         let mut state = lock(&self.0);
         state.losses += 1;
+        state.lost_at = Some(Instant::now());
         // Fences are ahead of a clock that was set back, as long as they are not lost.
         if state.clock != 0 {
             state.turn();
@@ -183,6 +186,12 @@ impl Judges {
             state.losses += 1;
         }
         state.losses
+    }
+
+    /// Whether nothing was lost for so long: what was granted earlier was lost with it.
+    pub fn nothing_is_lost_for(&self, span: Duration) -> bool {
+        let state = lock(&self.0);
+        state.uncertain == 0 && state.lost_at.is_none_or(|at| at.elapsed() > span)
     }
 
     /// A call took longer than it may.

@@ -26,8 +26,8 @@ const MOST_A_SECOND: f64 = 1.0;
 const MOST_OF_A_WAIT: f64 = 9.0;
 /// What may fall into a span beyond its share.
 const EDGES: f64 = 4.0;
-/// What it takes to connect again where messages are late.
-const CONNECTIONS: f64 = 10.0;
+/// What it takes to connect again where messages are late, or a fault has cut a connection that is not used until now.
+const CONNECTIONS: f64 = 12.0;
 /// The renewals of what another caller holds in a ttl: three, some of them twice.
 const RENEWALS: f64 = 6.0;
 
@@ -56,7 +56,8 @@ impl World {
         sleep(IDLE).await;
         for (process, before) in processes.iter().zip(before) {
             let sent = self.network.requests(process.number) - before;
-            let connections = if self.shape.weather.often_late > 0 { CONNECTIONS } else { 0.0 };
+            let is_cut = self.shape.weather.often_late > 0 || !self.shape.faults.is_empty();
+            let connections = if is_cut { CONNECTIONS } else { 0.0 };
             if sent as f64 > self.besides(IDLE) + connections {
                 let number = process.number;
                 self.judges.condemn(format!("process {number} sent {sent} requests in {IDLE:?} of idleness"));

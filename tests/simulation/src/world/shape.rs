@@ -191,8 +191,8 @@ impl Shape {
     /// who spins sends many times as much.
     pub fn busiest(&self) -> u64 {
         let calls = self.callers as u64 * (2000 / (self.idle + 1)).max(1);
-        // At each master of a Cluster it subscribes to the channels of each group of slots.
-        let channels = if self.servers == Servers::Cluster { 600 } else { 0 };
+        // At each master of a Cluster it subscribes to the channels of each group of slots, 256 in all, and again after each cut.
+        let channels = if self.servers == Servers::Cluster { 1200 } else { 0 };
         200 + channels + 12 * calls * self.requests_of_a_call()
     }
 
