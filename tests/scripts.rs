@@ -1,10 +1,11 @@
 //! Each script belongs to one operation, says in its header what it does, compiles, and has nothing that luacheck warns of.
+//! The same holds for the operations of the library.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{fs, iter, slice};
+use std::{fs, iter};
 
 use support::redis_server::RedisServer;
 
@@ -21,14 +22,29 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The scripts: `token_bucket/reserve` and its text. Not the shared pieces.
-fn scripts() -> Vec<(String, String)> {
+/// All Lua files: `token_bucket/reserve` and its text.
+fn lua_files() -> Vec<(String, String)> {
     let lua = root().join("lua");
-    let scripts = files(&lua, "lua").into_iter().map(|path| {
+    let texts = files(&lua, "lua").into_iter().map(|path| {
         let name = path.strip_prefix(&lua).unwrap().with_extension("");
         (name.to_str().unwrap().to_owned(), fs::read_to_string(path).unwrap())
     });
-    scripts.filter(|(name, _)| !name.starts_with("lib/")).collect()
+    texts.collect()
+}
+
+/// The scripts. Not the shared pieces, and not the library.
+fn scripts() -> Vec<(String, String)> {
+    lua_files().into_iter().filter(|(name, _)| name.contains('/') && !name.starts_with("lib/")).collect()
+}
+
+/// The pieces of the library, in their order.
+fn library() -> Vec<(String, String)> {
+    let source = fs::read_to_string(root().join("src/store/redis/library.rs")).unwrap();
+    let (_, list) = source.split_once("= pieces![").unwrap();
+    let (list, _) = list.split_once("];").unwrap();
+    let names = list.lines().filter_map(|line| line.trim().strip_prefix('"')?.strip_suffix("\","));
+    let files: BTreeMap<_, _> = lua_files().into_iter().collect();
+    names.map(|name| (name.to_owned(), files[name].clone())).collect()
 }
 
 /// What changes a key, in a script or by a shared piece.
@@ -69,8 +85,9 @@ fn headers_say_what_a_script_does() {
 #[test]
 fn the_clock_is_read_in_one_place_and_returned() {
     let reads = |path: &PathBuf| fs::read_to_string(path).unwrap().contains("'TIME'");
+    let clocks = ["lua/clock.lua", "lua/lib/clock.lua"].map(|path| root().join(path));
     let read: Vec<_> = files(&root().join("lua"), "lua").into_iter().filter(reads).collect();
-    assert_eq!(read, [root().join("lua/lib/clock.lua")]);
+    assert_eq!(read.iter().collect::<BTreeSet<_>>(), clocks.iter().collect());
     for (name, text) in scripts() {
         let returns = text.lines().find_map(|line| line.strip_prefix("-- returns")).unwrap();
         assert!(returns.trim_start().starts_with("now (µs)"), "{name} returns {returns}");
@@ -88,11 +105,24 @@ fn each_script_belongs_to_one_operation() {
     }
 }
 
-/// What a source names in `script!(…)` or `scripts!(…)`, each time; `…` and `quick` stand for what a macro puts in.
-fn joins(source: &str, opening: &str) -> Vec<Vec<String>> {
-    let source = source.replace("$($rules,)+", "\"…\",").replace("$($rules),+", "\"…\"");
-    let source = source.replace("$($quick,)+", "\"quick\",");
-    let lists = source.split(opening).skip(1).filter_map(|rest| rest.split_once(')'));
+/// Each operation of the library is one that a source names, and the other way round.
+#[test]
+fn each_operation_of_the_library_is_named_by_a_source() {
+    let text: String = library().into_iter().map(|(_, text)| text).collect();
+    let there: BTreeSet<_> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("function operations.")?.split('(').next().map(str::to_owned))
+        .collect();
+    let sources: String =
+        files(&root().join("src"), "rs").iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    let named = sources.split("function!(").skip(1).filter_map(|rest| rest.split('"').nth(1));
+    let named = named.filter(|name| !name.contains(' '));
+    assert_eq!(there, named.map(str::to_owned).collect());
+}
+
+/// What a source names in `script!(…)`, each time.
+fn joins(source: &str) -> Vec<Vec<String>> {
+    let lists = source.split("script!(").skip(1).filter_map(|rest| rest.split_once(')'));
     let names = |list: &str| list.split('"').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
     lists.map(|(list, _)| names(list)).filter(|names| !names.is_empty()).collect()
 }
@@ -102,26 +132,12 @@ fn joined() -> BTreeMap<String, String> {
     let sources: String =
         files(&root().join("src"), "rs").iter().map(|path| fs::read_to_string(path).unwrap()).collect();
     let lua = |name: &str| fs::read_to_string(root().join("lua").join(name).with_extension("lua")).unwrap();
-    let kinds = joins(&sources, "scripts!(");
-    let mut joined = BTreeMap::new();
-    for names in joins(&sources, "script!(") {
+    let text = |names: &[String]| {
         let (own, pieces) = names.split_first().unwrap();
-        let kinds = if pieces.iter().any(|piece| piece == "…") { kinds.clone() } else { vec![Vec::new()] };
-        for kind in kinds {
-            let (quick, rules): (Vec<_>, Vec<_>) =
-                kind.into_iter().partition(|name| name.starts_with("lib/quick_"));
-            let pieces = pieces.iter().flat_map(|piece| match &**piece {
-                "…" => &rules[..],
-                "quick" => &quick[..],
-                _ => slice::from_ref(piece),
-            });
-            let text =
-                iter::once("lib/clock").chain(pieces.map(String::as_str)).chain([&**own]).map(lua).collect();
-            let name = iter::once(own).chain(&rules).map(|name| name.replace('/', "-"));
-            joined.insert(name.collect::<Vec<_>>().join("+"), text);
-        }
-    }
-    joined
+        let files = iter::once("lib/clock").chain(pieces.iter().map(String::as_str)).chain([&**own]);
+        (own.replace('/', "-"), files.map(lua).collect())
+    };
+    joins(&sources).iter().map(|names| text(names)).collect()
 }
 
 #[tokio::test]
@@ -129,8 +145,7 @@ async fn scripts_compile_with_every_shared_piece() {
     let server = RedisServer::start().await;
     let joined = joined();
     for (own, _) in scripts() {
-        let own = own.replace('/', "-");
-        assert!(joined.keys().any(|name| *name == own || name.starts_with(&format!("{own}+"))), "{own}");
+        assert!(joined.contains_key(&own.replace('/', "-")), "{own}");
     }
     for (name, text) in joined {
         let sha = server.cli(&["SCRIPT", "LOAD", &text]);
@@ -138,7 +153,30 @@ async fn scripts_compile_with_every_shared_piece() {
     }
 }
 
-/// By .luacheckrc; where it is not installed (Debian's lua-check), nothing is checked.
+/// What one call leaves behind would be seen by the next: only the piece that binds the built-ins sets a variable of its top.
+/// Where luac is not installed (Debian's lua5.1, of which lua-check needs a part), nothing is checked.
+#[test]
+fn the_library_keeps_nothing_between_calls() {
+    for (name, _) in library() {
+        let file = root().join("lua").join(&name).with_extension("lua");
+        let Ok(output) = Command::new("luac5.1").args(["-l", "-p"]).arg(file).output() else {
+            eprintln!("luac5.1 cannot be run: the library is not checked");
+            return;
+        };
+        let listing = String::from_utf8(output.stdout).unwrap();
+        let sets = listing.lines().filter(|line| line.contains("SETUPVAL") || line.contains("SETGLOBAL"));
+        let sets: Vec<_> = sets.filter_map(|line| line.split(';').nth(1).map(str::trim)).collect();
+        if name == "clock" {
+            let bound: BTreeSet<_> = sets.iter().copied().collect();
+            assert_eq!((sets.len(), bound.len()), (12, 12), "each name is bound once: {sets:?}");
+        } else {
+            assert!(sets.is_empty(), "{name} sets {sets:?}");
+        }
+    }
+}
+
+/// By .luacheckrc; where it is not installed (Debian's lua-check), nothing is checked. The pieces of the library are checked one
+/// by one, so that none uses what another one keeps to itself.
 #[test]
 fn luacheck_has_no_warnings() {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lua");
@@ -147,12 +185,15 @@ fn luacheck_has_no_warnings() {
     for (name, text) in joined() {
         fs::write(dir.join(name).with_extension("lua"), text).unwrap();
     }
-    let config = root().join(".luacheckrc");
-    match Command::new("luacheck").arg("--no-color").arg("--config").arg(config).arg("-q").arg(&dir).output()
-    {
-        Ok(output) => {
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let pieces = library().into_iter().map(|(name, _)| root().join("lua").join(name).with_extension("lua"));
+    let check = |config: &str, paths: Vec<PathBuf>| {
+        let mut luacheck = Command::new("luacheck");
+        luacheck.arg("--no-color").arg("--config").arg(root().join(config)).arg("-q").args(paths);
+        match luacheck.output() {
+            Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout)),
+            Err(error) => eprintln!("luacheck cannot be run ({error}): the scripts are not checked"),
         }
-        Err(error) => eprintln!("luacheck cannot be run ({error}): the scripts are not checked"),
-    }
+    };
+    check(".luacheckrc", vec![dir]);
+    check(".luacheckrc-library", pieces.collect());
 }

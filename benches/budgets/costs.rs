@@ -68,11 +68,12 @@ async fn hot_key(bench: &Bench, bucket: &TokenBucket) -> f64 {
     pairs.load(Ordering::Relaxed) as f64 / bench.settings.length.as_secs_f64()
 }
 
-/// The server's time in scripts so far, µs.
+/// The server's time in functions and scripts so far, µs.
 fn spent(bench: &Bench) -> f64 {
     let mut connection = bench.server.connection();
     let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut connection).unwrap();
-    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:")).unwrap_or("usec=0");
-    let time = line.split(',').find_map(|field| field.strip_prefix("usec=")).unwrap();
-    time.parse().unwrap()
+    let lines = ["cmdstat_evalsha:", "cmdstat_fcall:"].into_iter();
+    let lines = lines.filter_map(|name| stats.lines().find_map(|line| line.strip_prefix(name)));
+    let times = lines.filter_map(|line| line.split(',').find_map(|field| field.strip_prefix("usec=")));
+    times.map(|time| time.parse::<f64>().unwrap()).sum()
 }

@@ -184,12 +184,13 @@ fn granted(reply: &Value, by_hand: bool) -> bool {
     }
 }
 
-/// The server's time in scripts so far, µs.
+/// The server's time in functions and scripts so far, µs.
 fn spent(connection: &mut Connection) -> f64 {
     let stats: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
-    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:")).unwrap_or("usec=0");
-    let time = line.split(',').find_map(|field| field.strip_prefix("usec=")).unwrap();
-    time.parse().unwrap()
+    let lines = ["cmdstat_evalsha:", "cmdstat_fcall:"].into_iter();
+    let lines = lines.filter_map(|name| stats.lines().find_map(|line| line.strip_prefix(name)));
+    let times = lines.filter_map(|line| line.split(',').find_map(|field| field.strip_prefix("usec=")));
+    times.map(|time| time.parse::<f64>().unwrap()).sum()
 }
 
 /// The bytes that hexadecimal digits stand for.

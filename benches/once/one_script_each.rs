@@ -7,11 +7,14 @@ use deadpool_redis::redis::{self, AsyncConnectionConfig, Script};
 use tower_distributed::BloomFilter;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// As the crate puts it together.
+/// As the crate puts it together for a server without functions.
 const SCRIPT: &str = concat!(
-    include_str!("../../lua/lib/clock.lua"),
-    include_str!("../../lua/lib/bloom.lua"),
-    include_str!("../../lua/bloom_filter/check_and_insert.lua"),
+    include_str!("../../lua/clock.lua"),
+    include_str!("../../lua/state.lua"),
+    include_str!("../../lua/bloom.lua"),
+    include_str!("../../lua/filter.lua"),
+    include_str!("../../lua/serve.lua"),
+    "return serve(KEYS, ARGV)",
 );
 
 #[derive(Clone)]
@@ -56,7 +59,7 @@ impl Bare {
         let Filter { sha, keys, config, bits, hashes } = &*self.filter;
         let mut call = redis::cmd("EVALSHA");
         call.arg(sha).arg(keys.len()).arg(keys);
-        call.arg(config).arg(hashes).arg(0).arg(bits.div_ceil(8) - 1);
+        call.arg("check_and_insert").arg(config).arg(hashes).arg(0).arg(bits.div_ceil(8) - 1);
         // As the documentation of the filter has it.
         let hash = xxh3_128(item);
         let (mut x, y) = (hash as u64, (hash >> 64) as u64);

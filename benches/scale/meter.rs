@@ -48,7 +48,7 @@ impl Meter {
             let seconds = |name: &str| field(&info, name).parse::<f64>().unwrap();
             let cpu = seconds("used_cpu_user_main_thread") + seconds("used_cpu_sys_main_thread");
             reading.cpu += cpu * 1e6;
-            reading.scripts += calls(&info, "evalsha") + calls(&info, "eval");
+            reading.scripts += calls(&info, "evalsha") + calls(&info, "eval") + calls(&info, "fcall");
             reading.publishes += calls(&info, "publish");
         }
         reading

@@ -22,7 +22,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Records all calls of scripts until it is finished.
+    /// Records all calls of functions and scripts until it is finished.
     pub fn start(url: &str) -> Self {
         let mut stream = connect(url);
         stream.write_all(b"MONITOR\r\n").unwrap();
@@ -38,7 +38,7 @@ impl Recorder {
                 // +1700000000.123456 [0 127.0.0.1:40000] "EVALSHA" "…"
                 let Some(at) = line.windows(2).position(|pair| pair == b"] ") else { continue };
                 let words = &line[at + 2..];
-                if words.starts_with(b"\"EVALSHA\" ") {
+                if words.starts_with(b"\"EVALSHA\" ") || words.starts_with(b"\"FCALL\" ") {
                     calls.add(&arguments(words));
                 } else if arguments(words).last().is_some_and(|last| last == END) {
                     return calls;

@@ -1,4 +1,4 @@
-//! One shard of a filter in memory: the twin of `lua/lib/bloom.lua`.
+//! One shard of a filter in memory: the twin of `lua/bloom.lua`.
 
 use super::hash::Probe;
 use super::layout::Layout;

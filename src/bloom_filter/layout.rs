@@ -101,7 +101,7 @@ impl Layout {
         -(self.bits as f64 / f64::from(self.hashes)) * (-share).ln_1p()
     }
 
-    /// Writes the four arguments that `lua/lib/bloom.lua` takes.
+    /// Writes the four arguments that `lua/bloom.lua` takes.
     pub(crate) fn write(&self, call: &mut Arguments<'_>) {
         call.text(Arc::clone(&self.descriptor));
         call.integer(self.hashes.into());

@@ -4,12 +4,12 @@ use std::ops::RangeInclusive;
 
 use super::bits::{Bits, SAMPLE, slot};
 use super::layout::Layout;
-use super::operations::PARTS;
+use super::operations::{FILTER, PARTS};
 use super::shard_key;
 use super::size::FilterSize;
 use crate::Error;
 use crate::bloom_filter::stored_layout::{Mismatch, UNREADABLE, read};
-use crate::store::{Arguments, Fields, Garbled, Namespace, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Fields, Garbled, Namespace, Operation, Repeat, Script, function};
 
 /// What is known of a stored filter. [`Operator`](crate::operator) has an example.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,7 +69,7 @@ impl Operation for Look {
     type Cell = Bits;
     type Reply = Option<Shard>;
     type Undo = Self;
-    const SCRIPT: Script = script!("bloom_filter/inspect", "lib/refused");
+    const SCRIPT: Script = function!(Reads: "inspect_filter"; FILTER);
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Safe;
 

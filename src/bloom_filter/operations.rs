@@ -1,4 +1,4 @@
-//! The operations on one shard of a filter. Each is one script in `lua/bloom_filter/` and its twin in Rust.
+//! The operations on one shard of a filter. Each is one operation of `lua/filter.lua` and its twin in Rust.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use super::bits::Bits;
 use super::hash::Probe;
 use super::layout::Layout;
 use crate::bloom_filter::stored_layout::{Mismatch, read};
-use crate::store::{Arguments, Fields, Garbled, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Fields, Garbled, Operation, Repeat, Script, function};
 
 /// The configuration, the bits of even generations, and the bits of odd generations.
 pub(crate) const PARTS: &[&str] = &["config", "bits0", "bits1"];
@@ -31,6 +31,9 @@ pub(crate) trait Step: fmt::Debug + Send + Sync + 'static {
     const APPLY: fn(&mut Bits, &Layout, &[Probe], i64) -> Result<Answers, Mismatch>;
 }
 
+/// The pieces of the Lua library for filters.
+pub(super) const FILTER: &[&str] = &["bloom", "filter"];
+
 /// Implements steps: `Step(SCRIPT, REPEAT, NUMBERS) => APPLY;`.
 macro_rules! steps {
     ($($(#[$doc:meta])* $step:ident($script:expr, $repeat:ident, $numbers:literal) => $apply:expr;)+) => {$(
@@ -49,27 +52,27 @@ macro_rules! steps {
 
 steps! {
     /// Inserts items. Answers 1 for each that was contained before, else 0.
-    CheckAndInsert(script!("bloom_filter/check_and_insert", "lib/bloom"), Never, 1)
+    CheckAndInsert(function!(Writes: "check_and_insert"; FILTER), Never, 1)
         => |bits, layout, probes, now| {
             probes.iter().map(|probe| Ok(u64::from(!bits.insert(layout, probe, now)?))).collect()
         };
 
     /// Answers 1 for each item that is contained, else 0.
-    Contains(script!("bloom_filter/contains", "lib/bloom"), Safe, 1)
+    Contains(function!(Reads: "contains"; FILTER), Safe, 1)
         => |bits, layout, probes, now| {
             probes.iter().map(|probe| Ok(u64::from(bits.contains(layout, probe, now)?))).collect()
         };
 
     /// Counts the set bits of the current generation and of the one before.
-    Count(script!("bloom_filter/count", "lib/bloom"), Safe, 2)
+    Count(function!(Reads: "count"; FILTER), Safe, 2)
         => |bits, layout, _, now| bits.count(layout, now).map(Answers::from);
 
     /// Deletes all items and the configuration.
-    Clear(script!("bloom_filter/clear", "lib/bloom"), Never, 1)
+    Clear(function!(Writes: "clear_filter"; FILTER), Never, 1)
         => |bits, layout, _, now| bits.clear(layout, now).map(|()| smallvec![1]);
 
     /// Makes sure that the filter exists with this layout.
-    Open(script!("bloom_filter/open", "lib/bloom"), Safe, 1)
+    Open(function!(Writes: "open_filter"; FILTER), Safe, 1)
         => |bits, layout, _, now| bits.enter(layout, now).map(|_| smallvec![1]);
 }
 

@@ -1,4 +1,4 @@
-//! Items that a filter remembers: the twin of `lua/lib/claim.lua`.
+//! Items that a filter remembers: the twin of `lua/claim.lua`.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::Error;
 use crate::bloom_filter::stored_layout::Mismatch;
 use crate::bloom_filter::{BloomFilter, Probe, shard_key};
 use crate::lease::holder::Holder;
-use crate::lease::kind::{Kind, Scripts, scripts};
+use crate::lease::kind::Kind;
 use crate::store::Arguments;
 
 /// A filter that remembers the handled items.
@@ -47,8 +47,8 @@ impl Kind for FilterClaims {
     type Holders = Holder<false>;
     type Outcome = Filtered;
     const PARTS: &'static [&'static str] = &["claim", "@config", "waiters", "beats", "@bits0", "@bits1"];
-    const SCRIPTS: Scripts =
-        scripts!("lib/quick_claim", "lib/quick_outcome"; "lib/bloom", "lib/mutex", "lib/claim");
+    const NAME: &'static str = "claim";
+    const PIECES: &'static [&'static str] = &["mutex", "bloom", "claim"];
     const FENCED: bool = false;
 }
 

@@ -14,7 +14,7 @@ use support::redis_server::RedisServer;
 const SEQUENCES: usize = 400;
 const STEPS: usize = 40;
 
-/// Replaces `lua/lib/clock.lua`.
+/// Replaces `lua/clock.lua`.
 const CLOCK: &str = "local now = tonumber(redis.call('GET', 'clock'))\n";
 
 /// What another program, or another version, could have written.

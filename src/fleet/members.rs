@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::store::{
     Arguments, Cell, Client, Fields, Garbled, Namespace, Operation, PeriodicTask, Repeat, Script, Signal,
-    script,
+    function,
 };
 use crate::sync::lock;
 use crate::{Error, Key, Store, random};
@@ -56,7 +56,7 @@ impl Operation for Beat {
     type Cell = Alive;
     type Reply = u32;
     type Undo = Self;
-    const SCRIPT: Script = script!("fleet/members", "lib/refused");
+    const SCRIPT: Script = function!(Writes: "count_members"; &["fleet"]);
     const PARTS: &'static [&'static str] = &["members"];
     const REPEAT: Repeat = Repeat::Safe;
     // A process that leaves is not alive again by an earlier call.

@@ -9,7 +9,7 @@ use super::value::Sealed;
 use super::version::{LAST, SettingVersion, id, value, written};
 use crate::error::Cause;
 use crate::random;
-use crate::store::{Arguments, Cell, Field, Fields, Garbled, Namespace, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Cell, Field, Fields, Garbled, Namespace, Operation, Repeat, Script, function};
 use crate::{Error, Key, Store};
 
 /// How many versions are kept.
@@ -88,7 +88,7 @@ impl<T: Sealed> Operation for Read<T> {
     type Cell = Versions<T>;
     type Reply = Stored;
     type Undo = Self;
-    const SCRIPT: Script = script!("fleet/read", "lib/refused");
+    const SCRIPT: Script = function!(Reads: "read_setting"; &["fleet"]);
     const PARTS: &'static [&'static str] = T::PARTS;
     const REPEAT: Repeat = Repeat::Safe;
 
@@ -174,7 +174,7 @@ impl<T: Sealed> Operation for Set<T> {
     type Cell = Versions<T>;
     type Reply = SetReply;
     type Undo = Self;
-    const SCRIPT: Script = script!("fleet/set", "lib/refused");
+    const SCRIPT: Script = function!(Writes: "set_setting"; &["fleet"]);
     const PARTS: &'static [&'static str] = T::PARTS;
     // By its id, a second copy finds what the first has added.
     const REPEAT: Repeat = Repeat::Safe;

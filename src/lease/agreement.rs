@@ -13,10 +13,10 @@ mod all;
 mod behind;
 mod busy;
 mod claims;
+mod cost;
 mod evicted_flows;
 mod ids;
 mod kept;
-mod quick;
 mod told;
 mod virtual_time;
 
@@ -75,7 +75,7 @@ struct Side<K: Kind> {
     revoke: Client<Revoke<K>>,
     /// Set if operations do not run in a store.
     states: Option<States<K>>,
-    /// Whether each operation is a call of its own, which may take a quick path.
+    /// Whether each operation is a call of its own, and not one of a batch.
     alone: bool,
 }
 

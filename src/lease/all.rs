@@ -7,7 +7,7 @@ use super::admission::Leases;
 use super::handle::Lease;
 use super::holder::{Exclusive, Holder};
 use super::key_state::{KeyState, Spans};
-use super::kind::{Holders as _, Kind as _};
+use super::kind::{Holders as _, Kind as _, LEASES};
 use super::operations::WRONG_TYPE;
 use super::options::micros;
 use super::token::{Suffix, Token};
@@ -15,7 +15,7 @@ use super::tokens::{Grant, unexpected};
 use super::validity::{Anchor, Validity};
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::store::{
-    Arguments, Cell, Client, Fields, Garbled, Namespace, Operation, Push, Repeat, Script, script,
+    Arguments, Cell, Client, Fields, Garbled, Namespace, Operation, Push, Repeat, Script, function,
 };
 use crate::{Error, Key, clock};
 
@@ -103,7 +103,7 @@ impl Operation for AcquireAll {
     type Reply = AllAnswer;
     // A caller that goes away withdraws its tokens itself, since the answer may be lost too.
     type Undo = Self;
-    const SCRIPT: Script = script!("lease/acquire_all", "lib/lease", "lib/mutex", "lib/queue");
+    const SCRIPT: Script = function!(Writes: "acquire_all", "mutex"; LEASES, &["mutex", "several"]);
     const PARTS: &'static [&'static str] = Exclusive::PARTS;
     const REPEAT: Repeat = Repeat::Safe;
     const SAME_ONCE: bool = false;

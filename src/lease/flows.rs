@@ -1,4 +1,4 @@
-//! Fair shares and classes among the waiters of a key, and newest first: the Rust twin of `lua/lib/flows.lua` and
+//! Fair shares and classes among the waiters of a key, and newest first: the Rust twin of `lua/flows.lua` and
 //! `turns.lua`.
 //!
 //! Start-time fair queueing: P. Goyal, H. M. Vin and H. Cheng, "Start-time Fair Queueing", SIGCOMM 1996. Each flow has a

@@ -1,7 +1,7 @@
 //! The kind of lease with one holder at a time, and its holder in the in-memory store. Mutexes use it, and so do flights and
-//! claims. It does the same as `lua/lib/mutex.lua`.
+//! claims. It does the same as `lua/mutex.lua`.
 
-use super::kind::{At, Holders, Kind, Scripts, scripts};
+use super::kind::{At, Holders, Kind};
 use super::queue::Queue;
 use super::token::Token;
 
@@ -13,7 +13,8 @@ impl Kind for Exclusive {
     type Holders = Holder;
     type Outcome = ();
     const PARTS: &'static [&'static str] = &["lock", "fence", "waiters", "beats"];
-    const SCRIPTS: Scripts = scripts!("lib/quick_unlock"; "lib/quick_mutex"; "lib/mutex");
+    const NAME: &'static str = "mutex";
+    const PIECES: &'static [&'static str] = &["mutex"];
 }
 
 /// The number of fences of one grant. A process uses the next one each time it hands the lock over within itself.

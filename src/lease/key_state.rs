@@ -1,6 +1,6 @@
 //! The state of one key (its holders and waiters), and the operations on it, including how free leases are granted.
 //!
-//! This is the specification. The in-memory store runs this code. The scripts in `lua/lease/` do the same on Redis,
+//! This is the specification. The in-memory store runs this code. The library in `lua/` does the same on Redis,
 //! and the agreement tests compare the two. The model in `model/` checks this code.
 
 use hashbrown::HashMap;
@@ -44,7 +44,7 @@ impl Terms {
         ttl << 48 | waiting
     }
 
-    /// The arguments of `lua/lib/acquire.lua`.
+    /// The arguments of `lua/acquire.lua`.
     pub(super) fn written(self) -> [i64; 3] {
         let rank = self.rank + if self.placed { 16 } else { 0 };
         [self.ttl, (self.ttl + 999) / 1000, 32 * self.max_waiters + rank]

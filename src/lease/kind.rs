@@ -7,7 +7,6 @@ use super::outcome::Outcome;
 use super::queue::Queue;
 use super::settings::Settings;
 use super::token::Token;
-use crate::store::Script;
 
 /// One kind of lease: its rules in Lua, and the same in Rust.
 pub(crate) trait Kind: Clone + fmt::Debug + Send + Sync + 'static {
@@ -15,9 +14,12 @@ pub(crate) trait Kind: Clone + fmt::Debug + Send + Sync + 'static {
     type Holders: Holders;
     /// The outcomes of earlier leases of a key; `()` for most kinds.
     type Outcome: Outcome<Self::Holders>;
-    /// The last parts of the names of the keys, which no other kind uses; see `lua/lib/lease.lua`.
+    /// The last parts of the names of the keys, which no other kind uses; see `lua/state.lua`.
     const PARTS: &'static [&'static str];
-    const SCRIPTS: Scripts;
+    /// Its name in the Lua library.
+    const NAME: &'static str;
+    /// The pieces of the library with its rules.
+    const PIECES: &'static [&'static str];
     /// Whether each grant has a fence, which the store keeps.
     const FENCED: bool = true;
 
@@ -42,39 +44,8 @@ pub(crate) type Query<K> = <<K as Kind>::Outcome as Outcome<<K as Kind>::Holders
 pub(crate) type Found<K> = <<K as Kind>::Outcome as Outcome<<K as Kind>::Holders>>::Found;
 pub(crate) type Entry<K> = <<K as Kind>::Outcome as Outcome<<K as Kind>::Holders>>::Entry;
 
-/// The scripts of a kind.
-#[derive(Debug)]
-pub(crate) struct Scripts {
-    pub(crate) acquire_release: Script,
-    pub(crate) renew: Script,
-    pub(crate) heartbeat: Script,
-    pub(crate) holders: Script,
-    pub(crate) revoke: Script,
-}
-
-/// Joins the scripts of a kind with the Lua files that have its quick path and its rules:
-/// `scripts!("lib/quick_mutex"; "lib/mutex")`; or before them, with the file that needs no time:
-/// `scripts!("lib/quick_unlock"; "lib/quick_mutex"; "lib/mutex")`.
-macro_rules! scripts {
-    ($first:literal; $($quick:literal),+; $($rules:literal),+) => {{
-        let scripts = $crate::lease::kind::scripts!($($quick),+; $($rules),+);
-        let first = $crate::store::lua!($first);
-        let acquire_release = $crate::store::Script { first, ..scripts.acquire_release };
-        $crate::lease::kind::Scripts { acquire_release, ..scripts }
-    }};
-    ($($quick:literal),+; $($rules:literal),+) => {
-        $crate::lease::kind::Scripts {
-            acquire_release: $crate::store::script!(
-                "lease/acquire_release", $($quick,)+ "lib/lease", $($rules,)+ "lib/queue", "lib/acquire", "lib/release", "lib/complete"
-            ),
-            renew: $crate::store::script!("lease/renew", "lib/lease", $($rules),+),
-            heartbeat: $crate::store::script!("lease/heartbeat", "lib/lease", $($rules,)+ "lib/queue"),
-            holders: $crate::store::script!("lease/holders", "lib/lease", $($rules),+),
-            revoke: $crate::store::script!("lease/revoke", "lib/lease", $($rules,)+ "lib/queue"),
-        }
-    };
-}
-pub(crate) use scripts;
+/// The pieces of the Lua library that all operations on leases need.
+pub(crate) const LEASES: &[&str] = &["token", "queue", "grants", "holders"];
 
 /// Where a token that wants to hold stands: its rank, the settings that apply to it, and the time, µs.
 #[derive(Clone, Copy, Debug)]

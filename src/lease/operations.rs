@@ -1,14 +1,14 @@
-//! The operations on the leases of a key. Each is a script in `lua/lease/`, and the same in Rust.
+//! The operations on the leases of a key. Each is an operation of the library in `lua/`, and the same in Rust.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::key_state::{KeyState, Spans, Standing, Terms, Was};
-use super::kind::{Entry, Found, Kind, Query, Scope};
+use super::kind::{Entry, Found, Kind, LEASES, Query, Scope};
 use super::outcome::{Look, Outcome};
 use super::settings::KeyLimit;
 use super::token::Token;
-use crate::store::{Arguments, Field, Fields, Garbled, Operation, Push, Repeat, Script};
+use crate::store::{Arguments, Field, Fields, Garbled, Operation, Push, Repeat, Script, function};
 
 /// The arguments that all scripts of a namespace share.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl<K: Kind> Scene<K> {
 }
 
 impl Spans {
-    /// The argument that `lua/lib/queue.lua` takes: the spans, and the prefix of the channel names.
+    /// The argument that `lua/queue.lua` takes: the spans, and the prefix of the channel names.
     pub(crate) fn with(self, channels: &str) -> Arc<str> {
         let Self { grant, alive, tombstone } = self;
         format!("{grant} {alive} {tombstone} {channels}").into()
@@ -153,6 +153,8 @@ pub(crate) struct Standings {
 pub(super) const WRONG_TYPE: Garbled =
     Garbled("WRONGTYPE a key of the lease is of another type: delete the key, or choose another name");
 
+const OUT_OF_MEMORY: Garbled = Garbled("OOM the server is out of memory, so nothing was done");
+
 const GARBLED: Garbled = Garbled("the script replied with something other than a list of grants");
 
 /// The state of a token, from the numbers that say so in a reply. A lock of another program may have a ttl whose end is no
@@ -186,7 +188,7 @@ impl<K: Kind> Operation for AcquireRelease<K> {
     type Reply = Answer<Found<K>>;
     // A waiter that goes away withdraws its token itself, since the answer may be lost too.
     type Undo = Self;
-    const SCRIPT: Script = K::SCRIPTS.acquire_release;
+    const SCRIPT: Script = function!(Writes: "leases", K::NAME; LEASES, K::PIECES, &["acquire", "runs"]);
     const PARTS: &'static [&'static str] = K::PARTS;
     const REPEAT: Repeat = Repeat::Safe;
     const MOST_RUNS: usize = K::Outcome::MOST_RUNS;
@@ -244,6 +246,7 @@ impl<K: Kind> Operation for AcquireRelease<K> {
         };
         let what = match (self.verb, status) {
             (_, -1) => return Err(WRONG_TYPE),
+            (_, -3) => return Err(OUT_OF_MEMORY),
             (Verb::Acquire { .. }, status) => What::Acquired(standing(status, time, fence, before)),
             (Verb::Release { .. }, 1) => What::Released(Was::Held),
             (Verb::Release { .. }, 2) => What::Released(Was::Waiting),
@@ -301,7 +304,7 @@ impl<K: Kind> Operation for Renew<K> {
     /// The server's time, and the new expiry, µs; or `None` if the token holds no longer.
     type Reply = (i64, Option<i64>);
     type Undo = Self;
-    const SCRIPT: Script = K::SCRIPTS.renew;
+    const SCRIPT: Script = function!(Writes: "renew", K::NAME; LEASES, K::PIECES, &["care"]);
     const PARTS: &'static [&'static str] = K::PARTS;
     const REPEAT: Repeat = Repeat::Safe;
     const MOST_RUNS: usize = 192;
@@ -333,7 +336,7 @@ impl<K: Kind> Operation for Heartbeat<K> {
     type Cell = StateOf<K>;
     type Reply = Standings;
     type Undo = Self;
-    const SCRIPT: Script = K::SCRIPTS.heartbeat;
+    const SCRIPT: Script = function!(Writes: "heartbeat", K::NAME; LEASES, K::PIECES, &["care"]);
     const PARTS: &'static [&'static str] = K::PARTS;
     const REPEAT: Repeat = Repeat::Safe;
     const NOTIFIES: bool = true;

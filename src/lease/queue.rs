@@ -1,4 +1,4 @@
-//! The waiters for one key: the Rust twin of `lua/lib/queue.lua`.
+//! The waiters for one key: the Rust twin of `lua/queue.lua`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

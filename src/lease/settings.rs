@@ -1,4 +1,4 @@
-//! What may change while waiters for permits wait: the Rust twin of `lua/lib/settings.lua`.
+//! What may change while waiters for permits wait: the Rust twin of `lua/settings.lua`.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -169,7 +169,7 @@ impl FleetSet {
 debug!(FleetSet, limit);
 
 impl KeyLimit {
-    /// The argument that `lua/lib/settings.lua` reads.
+    /// The argument that `lua/settings.lua` reads.
     pub(crate) fn text(self) -> String {
         let Self { source, version, limit } = self;
         let limit = limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
@@ -178,7 +178,7 @@ impl KeyLimit {
 }
 
 impl Told {
-    /// The argument that `lua/lib/settings.lua` reads.
+    /// The argument that `lua/settings.lua` reads.
     pub(crate) fn text(&self) -> String {
         let Rules { version, aging, newest, reserved } = &*self.rules;
         let mut text = self.limit.map(KeyLimit::text).unwrap_or_default();

@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use super::admission::{Admission, spans};
 use super::key_state::{Spans, Was};
-use super::kind::Kind;
+use super::kind::{Kind, LEASES};
 use super::operations::{StateOf, WRONG_TYPE};
 use super::outcome::Outcome as _;
 use super::token::{self, Token};
-use crate::store::{Arguments, Field, Fields, Garbled, Namespace, News, Operation, Push, Repeat, Script};
+use crate::store::{
+    Arguments, Field, Fields, Garbled, Namespace, News, Operation, Push, Repeat, Script, function,
+};
 use crate::{Error, Key, Store};
 
 /// How many holders a snapshot has at most.
@@ -150,7 +152,7 @@ impl<K: Kind> Operation for Look<K> {
     type Cell = StateOf<K>;
     type Reply = Snapshot;
     type Undo = Self;
-    const SCRIPT: Script = K::SCRIPTS.holders;
+    const SCRIPT: Script = function!(Reads: "holders", K::NAME; LEASES, K::PIECES, &["care"]);
     const PARTS: &'static [&'static str] = K::PARTS;
     const REPEAT: Repeat = Repeat::Safe;
 
@@ -188,7 +190,7 @@ impl<K: Kind> Operation for Revoke<K> {
     type Cell = StateOf<K>;
     type Reply = Was;
     type Undo = Self;
-    const SCRIPT: Script = K::SCRIPTS.revoke;
+    const SCRIPT: Script = function!(Writes: "revoke", K::NAME; LEASES, K::PIECES, &["care"]);
     const PARTS: &'static [&'static str] = K::PARTS;
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = 64;

@@ -7,7 +7,7 @@
 //! The process is 16 hexadecimal digits, the numbers are hexadecimal too: the ttl in µs, the fence_ttl in ms. All but
 //! the process may be missing. Permits end in `/weight/limit`, or in `/idle` if they wait until none is held. Readers end
 //! in `/r` and their group, writers in `/w` and how many writers in a row may pass waiting readers. A lock with a value of
-//! the user ends in `:` and that value. The scripts read the same: see `lua/lib/lease.lua`.
+//! the user ends in `:` and that value. The scripts read the same: see `lua/token.lua`.
 //!
 //! Most tokens have no more than an id, a ttl and an [`Ending`]. They stay numbers until somebody needs their text: the
 //! in-memory store never does.
@@ -175,7 +175,7 @@ impl Token {
         matches!(self, Self::Text(text) if text.contains(':'))
     }
 
-    /// Until when the fence of a holder is kept, µs: never less than its lease. `lib/lease.lua` does the same.
+    /// Until when the fence of a holder is kept, µs: never less than its lease. `lua/token.lua` does the same.
     pub(crate) fn kept_until(&self, expiry: i64, now: i64) -> i64 {
         let left = (expiry - now + 999) / 1000 + 1;
         let fence_ttl = match self {

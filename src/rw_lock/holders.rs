@@ -1,7 +1,7 @@
-//! The readers or the writer of a lock in the in-memory store. It does the same as `lua/lib/rw_lock.lua`.
+//! The readers or the writer of a lock in the in-memory store. It does the same as `lua/rw_lock.lua`.
 
 use crate::lease::ends::Ends;
-use crate::lease::kind::{At, Holders, Kind, Scripts, scripts};
+use crate::lease::kind::{At, Holders, Kind};
 use crate::lease::queue::Queue;
 use crate::lease::token::{Ending, Token};
 
@@ -13,7 +13,8 @@ impl Kind for ReadWrite {
     type Holders = RwHolders;
     type Outcome = ();
     const PARTS: &'static [&'static str] = &["rw:holders", "rw:fence", "rw:waiters", "rw:beats"];
-    const SCRIPTS: Scripts = scripts!("lib/quick_rw_lock"; "lib/rw_lock");
+    const NAME: &'static str = "rw_lock";
+    const PIECES: &'static [&'static str] = &["rw_lock"];
 
     fn is_exclusive(token: &Token) -> bool {
         writes(token).is_some()

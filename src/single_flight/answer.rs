@@ -1,4 +1,4 @@
-//! The stored answer of a flight, kept beside the leader's lock: the in-memory equivalent of `lua/lib/answer.lua`.
+//! The stored answer of a flight, kept beside the leader's lock: the in-memory equivalent of `lua/answer.lua`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::kept::StoredAnswer;
 use super::shared::ANSWER;
 use crate::lease::holder::{Holder, Kept};
-use crate::lease::kind::{Kind, Scripts, scripts};
+use crate::lease::kind::Kind;
 use crate::lease::outcome::{Completing, Entered, Look, Outcome};
 use crate::store::{Arguments, Field, Garbled};
 
@@ -19,8 +19,8 @@ impl Kind for Flight {
     type Outcome = Answers;
     const PARTS: &'static [&'static str] =
         &["flight:lock", "flight:answer", "flight:waiters", "flight:beats"];
-    const SCRIPTS: Scripts =
-        scripts!("lib/quick_lead", "lib/quick_answer", "lib/quick_outcome"; "lib/mutex", "lib/answer");
+    const NAME: &'static str = "flight";
+    const PIECES: &'static [&'static str] = &["mutex", "answer"];
     const FENCED: bool = false;
 }
 

@@ -7,7 +7,7 @@ use super::answer::{Flight, fresh_for};
 use super::local_cache::message;
 use crate::lease::key_state::KeyState;
 use crate::lease::kind::Kind;
-use crate::store::{ALL, Arguments, Field, Fields, Garbled, Namespace, Operation, Repeat, Script, script};
+use crate::store::{ALL, Arguments, Field, Fields, Garbled, Namespace, Operation, Repeat, Script, function};
 use crate::{Error, Key, Store};
 
 type State = KeyState<<Flight as Kind>::Holders>;
@@ -75,7 +75,7 @@ impl Operation for Look {
     type Cell = State;
     type Reply = Option<StoredAnswer>;
     type Undo = Self;
-    const SCRIPT: Script = script!("single_flight/answer", "lib/refused");
+    const SCRIPT: Script = function!(Reads: "look_at_answer"; &["mutex", "answer"]);
     const PARTS: &'static [&'static str] = Flight::PARTS;
     const REPEAT: Repeat = Repeat::Safe;
 
@@ -115,7 +115,7 @@ impl Operation for Forget {
     type Cell = State;
     type Reply = ();
     type Undo = Self;
-    const SCRIPT: Script = script!("single_flight/forget");
+    const SCRIPT: Script = function!(Writes: "forget_answer"; &["mutex", "answer"]);
     // By the connection of the publications: it does not pass one that was sent before.
     const BULK: bool = true;
     const PARTS: &'static [&'static str] = Flight::PARTS;

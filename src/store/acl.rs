@@ -7,14 +7,14 @@ use super::durability::Durability;
 use crate::Error;
 
 /// The commands that the store sends, and those in its scripts.
-const COMMANDS: &str = "+evalsha +eval +ping +info +subscribe +publish +time \
+const COMMANDS: &str = "+evalsha +eval +fcall +function|load +ping +info +subscribe +publish +time \
     +get +mget +set +setrange +strlen +del +unlink +exists +pexpire +pttl \
     +hget +hset +hdel +hexists +lrange +ltrim +rpush \
     +zadd +zcard +zcount +zincrby +zmscore +zrange +zrangebyscore +zrank +zrem +zremrangebyscore +zscore \
     +bitcount +bitfield +bitfield_ro";
 
 /// The commands of an operator, and those in the scripts that it runs.
-const OPERATOR: &str = "+evalsha +eval +ping +info +scan +publish +time \
+const OPERATOR: &str = "+evalsha +eval +fcall +function|load +ping +info +scan +publish +time \
     +get +mget +getrange +strlen +set +setrange +del +exists +pexpire +pttl \
     +hget +hexists +hdel +lrange +ltrim +rpush \
     +zadd +zcard +zcount +zincrby +zmscore +zrange +zrangebyscore +zrem +zremrangebyscore +zscore \
@@ -31,7 +31,7 @@ impl Store {
     ///
     /// let store = Store::builder().prefix("shop").redis("redis://127.0.0.1/")?;
     /// let rule = store.acl_rule("app")?;
-    /// assert!(rule.starts_with("ACL SETUSER app resetkeys ~shop:* resetchannels &shop:wake:* -@all +evalsha +eval"));
+    /// assert!(rule.starts_with("ACL SETUSER app resetkeys ~shop:* resetchannels &shop:wake:* -@all +evalsha +eval +fcall"));
     /// # Ok::<(), tower_distributed::Error>(())
     /// ```
     ///
@@ -45,6 +45,7 @@ impl Store {
     ///   database other than 0.
     /// * For a Cluster, the rule has `+spublish` and `+ssubscribe`, which Redis has from 7.0 on: leave them out before. Without
     ///   them, each wake-up goes to all nodes.
+    /// * `+fcall` and `+function|load` are for Redis from 7.0 on: leave them out before. Without them, calls are scripts.
     /// * Without `+info`, the store does not notice a server that is too old. Without the channels,
     ///   `+subscribe` or `+publish`, waiters poll.
     /// * Up to Redis 7.0, the error for a command that is denied in a script does not name the command. `ACL LOG` does.

@@ -52,7 +52,8 @@ pub(super) const PREFIX: &str = "td";
 /// * If the connection turns out to be closed, the store connects and sends once more.
 /// * If nothing was received on the connection for 1 s, a call that must not run twice waits for the answer to a `PING`
 ///   first, for up to `timeout`.
-/// * If the server does not know the script, the store sends the script once more, with a new `timeout`.
+/// * If the server does not know the library or the script, the store sends it and then the call once more, each with a new
+///   `timeout`. If the server refuses writes, it sends the call as a script.
 /// * If a master of a Cluster redirects the call, the store sends it to the other one, with a new `timeout`, and connects
 ///   first if it has no connection there.
 /// * While a slot of a Cluster is being moved, the store sends the call again until `timeout` is over. The last
@@ -79,6 +80,7 @@ pub(crate) struct Limits {
     pub(crate) max_queued: usize,
     pub(crate) max_queued_bytes: usize,
     pub(crate) durability: Option<Durability>,
+    pub(crate) functions: bool,
     pub(crate) local_share: Bounds,
 }
 
@@ -94,6 +96,7 @@ impl Default for StoreBuilder {
                 max_queued: 131_072,
                 max_queued_bytes: 64 << 20,
                 durability: None,
+                functions: true,
                 local_share: Bounds::LOCAL_SHARE,
             },
             access: Access::default(),
@@ -148,6 +151,14 @@ setters! { StoreBuilder:
     /// An operation counts with its key, its payload and 256 bytes. An operation above this bound fails in the same way
     /// as above [`max_queued`](Self::max_queued).
     fn max_queued_bytes(bytes: usize) => limits.max_queued_bytes = bytes;
+
+    /// Sets whether the store may use functions of Redis (`FUNCTION LOAD`, `FCALL`). Default: yes.
+    ///
+    /// A server from Redis 7 on, or Valkey, loads the store's library once and keeps it, in about 130 KB of memory. Its name is
+    /// `td_` and a digest of its text. Servers that have no functions, and users whose ACL denies them, get scripts by
+    /// themselves, which cost the server more time for each call; [`Store::stats`](crate::Store::stats) tells which it is. So
+    /// this is for servers on which functions must not be loaded.
+    fn functions(functions: bool) => limits.functions = functions;
 
     /// Sets the runtime for work that must not depend on any caller: renewals, heartbeats, the subscription,
     /// releases after a drop, the look-up of a Cluster's masters, and calls made outside of any runtime. Default: a thread of this crate,

@@ -188,13 +188,33 @@ pub(crate) trait Cell: Clone + Default + Send + 'static {
     }
 }
 
-/// The text of a script, without the clock that the store adds before the body.
+/// What a server runs for an operation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Script {
-    pub(crate) name: &'static str,
-    /// What needs no time; mostly nothing.
-    pub(crate) first: &'static str,
-    pub(crate) body: &'static str,
+pub(crate) enum Script {
+    /// A script of its own, without the clock that the store adds before it.
+    Text { name: &'static str, body: &'static str },
+    /// An operation of the [library](super::library).
+    Library(Function),
+}
+
+/// An operation of the library.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Function {
+    /// Its first arguments: its name, and of some the kind of leases.
+    pub(crate) words: &'static [&'static str],
+    /// The pieces of the library that it needs, for servers without functions.
+    pub(crate) pieces: &'static [&'static [&'static str]],
+    pub(crate) rights: Rights,
+}
+
+/// What a function may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rights {
+    /// It writes nothing.
+    Reads,
+    /// It writes. A server that refuses writes, since it is out of memory or has too few replicas, refuses it as a whole, and
+    /// gets the script.
+    Writes,
 }
 
 /// The text of a Lua file.
@@ -208,14 +228,25 @@ pub(crate) use lua;
 /// Joins the pieces of a script at compile time: `script!(own file, shared pieces…)`. The shared pieces come first.
 macro_rules! script {
     ($name:literal $(, $lib:literal)* $(,)?) => {
-        $crate::store::Script {
+        $crate::store::Script::Text {
             name: $name,
-            first: "",
             body: concat!($($crate::store::lua!($lib),)* $crate::store::lua!($name)),
         }
     };
 }
 pub(crate) use script;
+
+/// An operation of the library: `function!(rights: words; pieces)`.
+macro_rules! function {
+    ($rights:ident: $($word:expr),+; $($pieces:expr),*) => {
+        $crate::store::Script::Library($crate::store::Function {
+            words: &[$($word),+],
+            pieces: &[$($pieces),*],
+            rights: $crate::store::Rights::$rights,
+        })
+    };
+}
+pub(crate) use function;
 
 /// Collects the arguments of a call, in the order of ARGV.
 pub(crate) struct Arguments<'a>(&'a mut Vec<Argument>);

@@ -17,6 +17,9 @@ pub struct StoreStats {
     /// The version of the server to which the runtime of the caller is connected, such as `7.0.15`: of Redis, or of Valkey.
     /// `None` in memory, without a connection, and if the server does not report it.
     pub server_version: Option<String>,
+    /// Whether the calls of this runtime are calls of functions ([`functions`](crate::StoreBuilder::functions)), or scripts.
+    /// `None` in memory and without a connection.
+    pub functions: Option<bool>,
     /// How many operations wait now to be sent, in all runtimes. The bound is
     /// [`max_queued`](crate::StoreBuilder::max_queued) for each runtime.
     pub queued: u64,

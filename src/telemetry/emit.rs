@@ -77,9 +77,11 @@ pub(super) fn emit(event: Event, fields: Fields<'_>, detail: fmt::Arguments<'_>)
         };
     }
     match event {
-        Event::OutageEnded | Event::Reconnected | Event::SubscriptionBack | Event::SettingChanged => {
-            at!(INFO)
-        }
+        Event::OutageEnded
+        | Event::Reconnected
+        | Event::SubscriptionBack
+        | Event::FunctionsMissing
+        | Event::SettingChanged => at!(INFO),
         Event::Misconfigured => at!(ERROR),
         Event::BreakerOpened | Event::BreakerHalfOpen | Event::BreakerClosed => at!(DEBUG),
         _ => at!(WARN),

@@ -35,6 +35,8 @@ named! {
         Reconnected = "reconnected",
         SubscriptionLost = "subscription_lost",
         SubscriptionBack = "subscription_back",
+        /// Calls go as scripts, since the server has no functions, or denies them.
+        FunctionsMissing = "functions_missing",
         /// The store refused an operation because a bound is reached.
         Overloaded = "overloaded",
         /// A lease ended before it was released.

@@ -22,6 +22,8 @@ struct Inner {
     address: Arc<str>,
     state: Mutex<State>,
     subscription_lost: AtomicBool,
+    /// Whether it was told that the server has no functions.
+    without_functions: AtomicBool,
     succeeded: Series,
     failed: Series,
     batch: Series,
@@ -56,6 +58,7 @@ impl Server {
             overloaded: series(Event::Overloaded, "server", &address),
             state: Mutex::default(),
             subscription_lost: AtomicBool::new(false),
+            without_functions: AtomicBool::new(false),
             address,
         }))
     }
@@ -144,6 +147,14 @@ impl Server {
         if !self.0.subscription_lost.swap(true, Ordering::Relaxed) {
             let text = format_args!("no subscription, so waiters poll the store: {why}");
             self.tell(Event::SubscriptionLost, text);
+        }
+    }
+
+    /// Calls go as scripts. It is told once.
+    pub(crate) fn without_functions(&self, why: &str) {
+        if !self.0.without_functions.swap(true, Ordering::Relaxed) {
+            let text = format_args!("the server has no functions for this user, so calls are scripts: {why}");
+            self.tell(Event::FunctionsMissing, text);
         }
     }
 

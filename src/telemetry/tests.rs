@@ -9,7 +9,7 @@ use super::names::{Event, METRICS, Outcome};
 
 const PAGE: &str = include_str!("../docs/telemetry.md");
 
-const EVENTS: [&str; 33] = [
+const EVENTS: [&str; 34] = [
     "outage_began",
     "outage_ended",
     "breaker_opened",
@@ -18,6 +18,7 @@ const EVENTS: [&str; 33] = [
     "reconnected",
     "subscription_lost",
     "subscription_back",
+    "functions_missing",
     "overloaded",
     "lease_lost",
     "body_outlived_lease",

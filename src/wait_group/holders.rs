@@ -1,10 +1,10 @@
-//! The holders of permits in the in-memory store. It does the same as `lua/lib/permits.lua`.
+//! The holders of permits in the in-memory store. It does the same as `lua/permits.lua`.
 
 use crate::lease::ends::Ends;
 use std::convert::Infallible;
 
 use crate::lease::flows::{Flow, Order};
-use crate::lease::kind::{At, Holders, Kind, Scripts, scripts};
+use crate::lease::kind::{At, Holders, Kind};
 use crate::lease::outcome::{Completing, Entered, Look, Outcome};
 use crate::lease::queue::Queue;
 use crate::lease::settings::Told;
@@ -23,8 +23,8 @@ impl Kind for Permits {
     type Outcome = Tells;
     const PARTS: &'static [&'static str] =
         &["permits:holders", "permits:flows", "permits:waiters", "permits:beats"];
-    const SCRIPTS: Scripts =
-        scripts!("lib/quick_permits"; "lib/permits", "lib/settings", "lib/flows", "lib/turns");
+    const NAME: &'static str = "permits";
+    const PIECES: &'static [&'static str] = &["permits", "settings", "flows", "turns"];
     const FENCED: bool = false;
 
     fn usual_fence(_: i64) -> i64 {

@@ -112,9 +112,9 @@ pub(crate) fn connections(server: &RedisServer) -> usize {
     clients.lines().filter(|client| !asks(client)).count()
 }
 
-/// The number of script calls that the server has run.
+/// The number of calls of scripts and functions that the server has run.
 pub(crate) fn scripts_run(server: &RedisServer) -> u64 {
-    server.calls_of("evalsha") + server.calls_of("eval")
+    ["evalsha", "eval", "fcall"].map(|command| server.calls_of(command)).iter().sum()
 }
 
 /// Waits until the server has run no script for 300 ms; returns the number of script calls.

@@ -14,6 +14,7 @@ mod durable_cluster;
 #[cfg(feature = "sentinel")]
 mod failover;
 mod fsync;
+mod functions;
 mod late_captures;
 mod max_clients;
 mod network;

@@ -32,18 +32,18 @@ fn store(url: &str) -> Store {
 }
 
 /// A server whose commands have other names.
-async fn renamed(commands: &[&str]) -> RedisServer {
+pub(crate) async fn renamed(commands: &[&str]) -> RedisServer {
     let arguments: Vec<_> = commands.iter().flat_map(|name| ["--rename-command", name, ""]).collect();
     RedisServer::with_args(&arguments).await
 }
 
 /// A store by the URL, and another process.
-fn two(url: &str) -> [Store; 2] {
+pub(crate) fn two(url: &str) -> [Store; 2] {
     [store(url), store(url)]
 }
 
 /// Uses the main primitives as two processes do: with a waiter of one for what the other holds. `server` has the state.
-async fn all_work([one, other]: &[Store; 2], server: &RedisServer) {
+pub(crate) async fn all_work([one, other]: &[Store; 2], server: &RedisServer) {
     let waits = async |part: &str, waiters: u64| {
         let beats = format!("td:{{x:k}}:{part}");
         eventually("the waiter", SOON, async || server.query(&["ZCARD", &beats]) == Ok(waiters)).await;
@@ -175,7 +175,7 @@ async fn messages_that_never_arrive_are_made_up_for() {
 #[tokio::test]
 async fn a_service_without_scripts_is_named() {
     const REMEDY: &str = "renamed, disabled or missing";
-    for commands in [&["EVALSHA"][..], &["EVAL"], &["EVAL", "EVALSHA"]] {
+    for commands in [&["EVALSHA", "FCALL"][..], &["EVAL", "FCALL"], &["EVAL", "EVALSHA", "FCALL"]] {
         let server = renamed(commands).await;
         all_fail(&store(&server.url()), REMEDY).await;
     }
@@ -189,7 +189,7 @@ async fn a_service_without_scripts_is_named() {
         "ERR unsupported command 'evalsha'",
     ] {
         let proxy = FilterProxy::start(&[server.port()]).await;
-        let proxy = proxy.refusing(&["EVAL", "EVALSHA"], Refusal::Error(text));
+        let proxy = proxy.refusing(&["EVAL", "EVALSHA", "FCALL"], Refusal::Error(text));
         all_fail(&store(&proxy.url()), REMEDY).await;
         let mutex = Mutex::builder().tries(1000).build(&store(&proxy.url()), "x").unwrap();
         let locked = tokio::time::timeout(AT_ONCE, mutex.lock("k")).await;
@@ -205,7 +205,7 @@ async fn a_proxy_that_checks_scripts_is_named() {
         "ERR script tried accessing undeclared key",
     ] {
         let proxy = FilterProxy::start(&[server.port()]).await;
-        let proxy = proxy.refusing(&["EVAL", "EVALSHA"], Refusal::Error(text));
+        let proxy = proxy.refusing(&["EVAL", "EVALSHA", "FCALL"], Refusal::Error(text));
         all_fail(&store(&proxy.url()), "check of scripts off").await;
     }
 }

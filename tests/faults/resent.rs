@@ -34,17 +34,19 @@ impl Scene {
     async fn idle(&self) {
         eventually("the connections to be idle", SOON, async || {
             let clients = self.server.cli(&["CLIENT", "LIST"]);
-            let mut users = clients.lines().filter(|client| client.contains(" cmd=eval"));
+            let mut users = clients
+                .lines()
+                .filter(|client| client.contains(" cmd=eval") || client.contains(" cmd=fcall"));
             users.all(|client| !client.contains(" idle=0 ") && !client.contains(" idle=1 "))
         })
         .await;
     }
 
     /// Calls from each process, over connections that are idle and break once the server has run the call.
-    async fn broken<T>(&self, call: impl AsyncFn(usize) -> T) -> Vec<T> {
+    async fn broken<T>(&self, command: &[u8], call: impl AsyncFn(usize) -> T) -> Vec<T> {
         self.idle().await;
         let before = self.proxy.replies_dropped();
-        (0..PROCESSES).for_each(|_| self.proxy.drop_next_reply_after(b"EVALSHA"));
+        (0..PROCESSES).for_each(|_| self.proxy.drop_next_reply_after(command));
         let outcomes = join_all((0..PROCESSES).map(|at| call(at))).await;
         assert_eq!(self.proxy.replies_dropped() - before, PROCESSES as u64);
         outcomes
@@ -63,7 +65,7 @@ async fn a_new_item_is_not_told_as_seen() {
     for filter in &filters {
         filter.insert("warm").await.unwrap();
     }
-    let outcomes = scene.broken(async |at| filters[at].insert(format!("item {at}")).await).await;
+    let outcomes = scene.broken(b"FCALL", async |at| filters[at].insert(format!("item {at}")).await).await;
     assert!(outcomes.iter().all(is_unknown), "{outcomes:?}");
 }
 
@@ -75,7 +77,7 @@ async fn a_request_is_not_charged_twice() {
     for (at, bucket) in buckets.iter().enumerate() {
         bucket.allow(format!("warm {at}")).await.unwrap();
     }
-    let outcomes = scene.broken(async |at| buckets[at].allow(at.to_string()).await).await;
+    let outcomes = scene.broken(b"EVALSHA", async |at| buckets[at].allow(at.to_string()).await).await;
     assert!(outcomes.iter().all(is_unknown), "{outcomes:?}");
     for (at, bucket) in buckets.iter().enumerate() {
         assert_eq!(bucket.peek(at.to_string()).await.unwrap().remaining(), 9, "it is charged once");

@@ -119,7 +119,7 @@ pub(crate) fn forged_request(rng: &mut StdRng, frame: Vec<u8>) -> Vec<u8> {
     let text = |nth: usize| leaves.get(nth).map_or(&[][..], |leaf| text_of(&frame[leaf.clone()]));
     let keys = str::from_utf8(text(2)).ok().and_then(|keys| keys.parse::<usize>().ok());
     match leaves.get(3 + keys.unwrap_or_default()..).and_then(|arguments| arguments.choose(rng)) {
-        Some(argument) if text(0).starts_with(b"EVAL") => {
+        Some(argument) if text(0).starts_with(b"EVAL") || text(0) == b"FCALL" => {
             with_forged_leaf(rng, &frame, argument.clone(), true)
         }
         _ => frame,

@@ -23,6 +23,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use support::client::Client;
 use support::filter_proxy::FilterProxy;
 use support::redis_server::RedisServer;
+use support::resp;
 use tower_distributed::Store;
 
 use crate::calls::{Calls, Kept};
@@ -91,8 +92,14 @@ impl ForgedWay {
     }
 }
 
-/// The name in the header of a script, of a request that has its text.
+/// The name in the header of a script, of a request that has its text; or of the operation of a call of a function.
 fn script_name(frame: &[u8]) -> Option<String> {
+    if resp::first_word(frame) == "FCALL" {
+        let text = String::from_utf8_lossy(frame).into_owned();
+        let words: Vec<_> = text.split("\r\n").skip(2).step_by(2).collect();
+        let keys: usize = words.get(2)?.parse().ok()?;
+        return words.get(3 + keys).map(|name| (*name).to_owned());
+    }
     let name = |line: &str| {
         let (name, _) = line.strip_prefix("-- ")?.split_once(": ")?;
         (name.contains('/') && !name.contains(' ')).then(|| name.to_owned())
@@ -167,7 +174,7 @@ async fn round(server: &mut Server, honest: &Store, seed: u64) -> Result<BTreeSe
     let forged = Store::builder().timeout(Duration::from_secs(1)).redis(&way.proxy.url()).unwrap();
     let is_deceived = rng.random();
     if is_deceived {
-        // Then calls have the text of their scripts.
+        // Then calls have the text of their scripts. Those of functions name their operation.
         server.client.query::<String>(cmd("SCRIPT").arg("FLUSH")).unwrap();
         let deceived = Calls::new(&forged, seed).await.map_err(|error| error.to_string())?;
         for _ in 0..rng.random_range(1..20) {

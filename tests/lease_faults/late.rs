@@ -40,7 +40,9 @@ impl Scene {
     async fn idle(&self) {
         let is_idle = async || {
             let clients = self.server.cli(&["CLIENT", "LIST"]);
-            let mut users = clients.lines().filter(|client| client.contains(" cmd=eval"));
+            let mut users = clients
+                .lines()
+                .filter(|client| client.contains(" cmd=eval") || client.contains(" cmd=fcall"));
             users.all(|client| !client.contains(" idle=0 ") && !client.contains(" idle=1 "))
         };
         eventually("the connections to be idle", SOON, is_idle).await;

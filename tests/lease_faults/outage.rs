@@ -1,4 +1,4 @@
-//! Redis is away for a while, or forgets its scripts.
+//! Redis is away for a while, or forgets its scripts and functions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -151,7 +151,7 @@ async fn turn(family: &Family, held: &AtomicBool, turns: &AtomicU64) -> Result<(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn flushed_scripts_are_never_noticed() {
+async fn flushed_scripts_and_functions_are_never_noticed() {
     let servers = join_all((0..3).map(|_| RedisServer::start())).await;
     let stores: Vec<_> = servers.iter().map(|server| open(&server.url())).collect();
     let mut families = Family::each(&stores[0], LONG).to_vec();
@@ -162,11 +162,12 @@ async fn flushed_scripts_are_never_noticed() {
         contention.more_turns().await;
         for server in &servers {
             server.cli(&["SCRIPT", "FLUSH"]);
+            server.cli(&["FUNCTION", "FLUSH"]);
         }
     }
     contention.more_turns().await;
     let (turns, failed) = contention.end().await;
-    println!("{turns} turns while scripts were flushed 40 times");
+    println!("{turns} turns while scripts and functions were flushed 40 times");
     assert_eq!(failed, 0);
 }
 

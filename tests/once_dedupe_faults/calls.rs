@@ -15,7 +15,7 @@ async fn requests<T>(scene: &Scene, act: impl Future<Output = T>) -> (u64, T) {
 }
 
 fn scripts(scene: &Scene) -> u64 {
-    scene.server.calls_of("evalsha")
+    scene.server.calls_of("fcall")
 }
 
 #[tokio::test]

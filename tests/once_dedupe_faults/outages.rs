@@ -85,7 +85,9 @@ async fn a_confirmation_that_was_sent_twice_is_no_loss() {
         let claim = take(dedupe, "item").await;
         eventually("the connections to be idle", SOON, async || {
             let clients = scene.server.cli(&["CLIENT", "LIST"]);
-            let mut users = clients.lines().filter(|client| client.contains(" cmd=eval"));
+            let mut users = clients
+                .lines()
+                .filter(|client| client.contains(" cmd=eval") || client.contains(" cmd=fcall"));
             users.all(|client| !client.contains(" idle=0 ") && !client.contains(" idle=1 "))
         })
         .await;
@@ -107,7 +109,7 @@ async fn a_claim_whose_reply_is_lost_is_given_back() {
     for number in 0..10 {
         let item = format!("item {number}");
         let before = scene.proxy.replies_dropped();
-        scene.proxy.drop_next_reply_after(b"EVALSHA");
+        scene.proxy.drop_next_reply_after(b"FCALL");
         assert!(scene.far.try_claim(&item).await.unwrap_err().is_unavailable());
         assert_eq!(scene.proxy.replies_dropped(), before + 1);
         scene.nothing_is_left().await;

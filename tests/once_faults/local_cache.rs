@@ -56,9 +56,9 @@ impl Process {
     }
 }
 
-/// How many scripts the server has run.
+/// How many functions the server has run.
 fn calls(server: &RedisServer) -> u64 {
-    server.calls_of("evalsha")
+    server.calls_of("fcall")
 }
 
 fn lose_answers(server: &RedisServer) {

@@ -74,7 +74,9 @@ async fn an_answer_that_was_published_twice_counts() {
         eventually("the flight", SOON, async || keys(&server, "lock") == 1).await;
         eventually("the connections to be idle", SOON, async || {
             let clients = server.cli(&["CLIENT", "LIST"]);
-            let mut users = clients.lines().filter(|client| client.contains(" cmd=eval"));
+            let mut users = clients
+                .lines()
+                .filter(|client| client.contains(" cmd=eval") || client.contains(" cmd=fcall"));
             users.all(|client| !client.contains(" idle=0 ") && !client.contains(" idle=1 "))
         })
         .await;

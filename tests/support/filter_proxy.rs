@@ -154,7 +154,7 @@ impl Shared {
                     match self.refusal(&request) {
                         None => {
                             if resp::expects_reply(&request) {
-                                due.push_back(Due::Reply { of_script: resp::first_word(&request).starts_with("EVAL") });
+                                due.push_back(Due::Reply { of_script: is_call(&request) });
                             }
                             let Some(request) = self.forged(false, request) else { return Ok(()) };
                             to_server.write_all(&request).await?;
@@ -196,4 +196,10 @@ impl Shared {
         let name = resp::first_word(request).to_ascii_uppercase();
         self.refusals.lock().unwrap().get(&name).copied()
     }
+}
+
+/// Whether a request calls a script or a function.
+fn is_call(request: &[u8]) -> bool {
+    let name = resp::first_word(request);
+    name.starts_with("EVAL") || name == "FCALL"
 }

@@ -35,6 +35,14 @@ pub fn since_7_0() -> bool {
     *SINCE
 }
 
+/// Whether the program has functions. If not, the first call says so on the standard error.
+pub fn has_functions() -> bool {
+    static HAS: LazyLock<bool> = LazyLock::new(|| {
+        said(version() >= (7, 0), "passed over the tests with functions: they need Redis 7.0")
+    });
+    *HAS
+}
+
 /// Whether the program has WAITAOF. If not, the first call says so on the standard error.
 pub fn with_waitaof() -> bool {
     static WITH: LazyLock<bool> = LazyLock::new(|| {

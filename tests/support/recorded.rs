@@ -1,24 +1,24 @@
-//! The calls of scripts that this crate sends, recorded by MONITOR, to be sent again with other tokens and keys.
+//! The calls of functions and scripts that this crate sends, recorded by MONITOR, to be sent again with other tokens and keys.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 
 use deadpool_redis::redis::{self, Cmd};
 
-/// The arguments of one EVALSHA.
+/// One EVALSHA or FCALL.
 #[derive(Clone, Debug)]
 pub struct Recorded(Vec<Vec<u8>>);
 
 /// What the server was sent last, so that the record ends there.
 const END: &str = "the end of the record";
 
-/// Records the calls of scripts that a server gets.
+/// Records the calls of functions and scripts that a server gets.
 pub struct Recorder {
     url: String,
     lines: BufReader<TcpStream>,
 }
 
-/// Returns the calls of scripts that the server gets while `send` runs.
+/// Returns the calls of functions and scripts that the server gets while `send` runs.
 pub fn record(url: &str, send: impl FnOnce()) -> Vec<Recorded> {
     let recorder = Recorder::start(url);
     send();
@@ -42,8 +42,14 @@ impl Recorder {
         redis::cmd("PING").arg(END).exec(&mut connection).unwrap();
         let commands = self.lines.split(b'\n').map(|line| arguments(&line.unwrap()));
         let commands = commands.take_while(|command| command.get(1).is_none_or(|arg| arg != END.as_bytes()));
-        commands.filter(|command| command[0].eq_ignore_ascii_case(b"EVALSHA")).map(Recorded).collect()
+        commands.filter(|command| is_call(command)).map(Recorded).collect()
     }
+}
+
+/// A new connection asks for functions by a call without keys.
+fn is_call(command: &[Vec<u8>]) -> bool {
+    let is_one = [&b"EVALSHA"[..], b"FCALL"].iter().any(|name| command[0].eq_ignore_ascii_case(name));
+    is_one && command[2] != b"0"
 }
 
 /// Reads `+time [db address] "name" "argument"`; a command of a script has no name here.
@@ -82,9 +88,13 @@ impl Recorded {
     /// The same call on another key. It has one.
     pub fn on(&self, key: &str) -> Cmd {
         assert_eq!(self.0[2], b"1", "it has one key");
-        let mut call = redis::cmd("EVALSHA");
+        let mut call = self.command();
         call.arg(&self.0[1..3]).arg(key).arg(&self.0[4..]);
         call
+    }
+
+    fn command(&self) -> Cmd {
+        redis::cmd(str::from_utf8(&self.0[0]).unwrap())
     }
 
     /// The keys and arguments.
@@ -110,7 +120,7 @@ impl Recorded {
 
     /// The same call with other texts in place of some: once in each argument, in this order.
     pub fn replacing(&self, texts: &[(Vec<u8>, Vec<u8>)]) -> Cmd {
-        let mut call = redis::cmd("EVALSHA");
+        let mut call = self.command();
         for argument in &self.0[1..] {
             let mut argument = argument.clone();
             for (from, to) in texts {

@@ -108,6 +108,14 @@ impl RedisServer {
         line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
     }
 
+    /// The same of all commands.
+    pub fn all_calls(&self) -> Vec<(String, u64)> {
+        let stats = self.cli(&["INFO", "commandstats"]);
+        let lines = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="));
+        let number = |rest: &str| rest.split(',').next().unwrap().parse().unwrap();
+        lines.map(|(name, rest)| (name.to_owned(), number(rest))).collect()
+    }
+
     /// Sends SIGKILL. Returns when the server has ended. Its port stays reserved for [`RedisServer::restart`].
     pub fn kill9(&self) {
         *self.process() = None;

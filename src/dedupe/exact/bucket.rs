@@ -1,4 +1,4 @@
-//! The handled items of one bucket in memory: the twin of `lua/lib/exact.lua`.
+//! The handled items of one bucket in memory: the twin of `lua/exact.lua`.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Items whose digests are stored: the twin of `lua/lib/exact.lua`.
+//! Items whose digests are stored: the twin of `lua/exact.lua`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use super::layout::{Digest, Layout};
 use crate::bloom_filter::stored_layout::Mismatch;
 use crate::dedupe::claims::{Found, Known, Memory, step};
 use crate::lease::holder::Holder;
-use crate::lease::kind::{Kind, Scripts, scripts};
+use crate::lease::kind::Kind;
 use crate::store::{Arguments, Client, Namespace};
 use crate::{Error, Key, Store};
 
@@ -23,8 +23,8 @@ impl Kind for ExactClaims {
     type Outcome = Exact;
     const PARTS: &'static [&'static str] =
         &["exact:claim", "@exact:0", "exact:waiters", "exact:beats", "@exact:1", "@exact:2"];
-    const SCRIPTS: Scripts =
-        scripts!("lib/quick_new", "lib/quick_exact", "lib/quick_outcome"; "lib/mutex", "lib/exact");
+    const NAME: &'static str = "exact";
+    const PIECES: &'static [&'static str] = &["mutex", "exact"];
     const FENCED: bool = false;
 }
 

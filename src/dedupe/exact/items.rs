@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::bucket::Bucket;
 use super::layout::{Digest, Layout};
 use crate::bloom_filter::stored_layout::{Mismatch, UNREADABLE, read, read_flag};
-use crate::store::{Arguments, Cell, Fields, Garbled, Namespace, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Cell, Fields, Garbled, Namespace, Operation, Repeat, Script, function};
 use crate::{Error, Key, Store};
 
 /// The hashes of a bucket.
@@ -55,11 +55,14 @@ pub(super) fn bucket_key(digest: &Digest) -> Key {
     Key::from(digest.bucket)
 }
 
+/// The pieces of the Lua library for handled items.
+const EXACT: &[&str] = &["mutex", "exact"];
+
 impl Operation for Open {
     type Cell = Stored;
     type Reply = Option<Mismatch>;
     type Undo = Self;
-    const SCRIPT: Script = script!("dedupe/open", "lib/refused");
+    const SCRIPT: Script = function!(Writes: "open_layout"; EXACT);
     const PARTS: &'static [&'static str] = &["layout"];
     const REPEAT: Repeat = Repeat::Safe;
 
@@ -100,7 +103,7 @@ impl Operation for Look {
     type Cell = Bucket;
     type Reply = bool;
     type Undo = Self;
-    const SCRIPT: Script = script!("dedupe/look", "lib/refused");
+    const SCRIPT: Script = function!(Reads: "look_at_item"; EXACT);
     const PARTS: &'static [&'static str] = HASHES;
     const REPEAT: Repeat = Repeat::Safe;
 
@@ -122,7 +125,7 @@ impl Operation for Forget {
     type Cell = Bucket;
     type Reply = bool;
     type Undo = Self;
-    const SCRIPT: Script = script!("dedupe/forget", "lib/refused");
+    const SCRIPT: Script = function!(Writes: "forget_item"; EXACT);
     const PARTS: &'static [&'static str] = HASHES;
     const REPEAT: Repeat = Repeat::Never;
 

@@ -18,7 +18,7 @@ const OFTEN: Duration = Duration::from_millis(20);
 const KEY: &str = "td:{api:}:members";
 const ONE: NonZeroU32 = NonZeroU32::MIN;
 
-/// Replaces `lua/lib/clock.lua`.
+/// Replaces `lua/clock.lua`.
 const CLOCK: &str = "local now = tonumber(redis.call('GET', 'clock'))\n";
 const START: i64 = 1_760_000_000_000_000;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::list::{List, MOST_BYTES};
 use crate::error::Cause;
-use crate::store::{Arguments, Cell, Field, Fields, Garbled, Namespace, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Cell, Field, Fields, Garbled, Namespace, Operation, Repeat, Script, function};
 use crate::{Error, Key};
 
 /// The stored list of a process.
@@ -46,7 +46,7 @@ impl Operation for Put {
     type Cell = Stored;
     type Reply = ();
     type Undo = Self;
-    const SCRIPT: Script = script!("fleet/refused");
+    const SCRIPT: Script = function!(Writes: "note_refused"; &["fleet"]);
     const PARTS: &'static [&'static str] = &["refused"];
     const REPEAT: Repeat = Repeat::Safe;
     // The last list remains.
@@ -78,7 +78,7 @@ impl Operation for Look {
     type Cell = Stored;
     type Reply = Arc<[u8]>;
     type Undo = Self;
-    const SCRIPT: Script = script!("fleet/look_refused", "lib/refused");
+    const SCRIPT: Script = function!(Reads: "look_at_refused"; &["fleet"]);
     const PARTS: &'static [&'static str] = Put::PARTS;
     const REPEAT: Repeat = Repeat::Safe;
 

@@ -81,7 +81,7 @@ impl<K: Tried> Pair<K> {
         self.server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
         let both = join(self.lua.take(other, first, 0), self.lua.take(key.clone(), step.clone(), 0));
         let (_, lua) = tokio::task::unconstrained(both).await;
-        assert_eq!(self.server.calls_of("evalsha"), 2, "they did not leave together");
+        assert_eq!(self.server.calls_of("fcall"), 2, "they did not leave together");
         assert_eq!(lua, self.rust.take(key, step, 0).await);
         lua
     }

@@ -117,8 +117,12 @@ impl Place {
         let operation = operation.ok_or_else(lost)?;
         let fields = reply.fields(self.at as usize..(self.at + self.size) as usize);
         operation.decode(self.nth as usize, reply.now, fields).map_err(|Garbled(text)| {
-            let wrong_type = text.starts_with("WRONGTYPE");
-            Error::unavailable(if wrong_type { Cause::WrongType } else { Cause::Unexpected }, text)
+            let cause = match text.split(' ').next() {
+                Some("WRONGTYPE") => Cause::WrongType,
+                Some("OOM") => Cause::NotServing,
+                _ => Cause::Unexpected,
+            };
+            Error::unavailable(cause, text)
         })
     }
 

@@ -12,10 +12,12 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
 use super::failure::{self, Redirect};
+use super::functions::{self, Loading};
 use super::link::{Link, Ready};
 use super::plan::Call;
 use super::reply::Reply;
 use super::runtime::{Route, RuntimeLinks};
+use super::script::Form;
 use super::{Loaded, RedisStore};
 use crate::Error;
 use crate::error::{Cause, Outage};
@@ -37,6 +39,10 @@ const LATE: Duration = Duration::from_millis(20);
 
 /// The number of times that all other tasks run before a reply counts as missing.
 const TURNS: usize = 8;
+
+/// How often the library is loaded for one call: again if it is flushed meanwhile, or the connection is lost. After that the
+/// call goes as a script.
+const LOADS: usize = 3;
 
 /// The failure of an attempt to run a script.
 pub(super) struct Failed {
@@ -66,9 +72,13 @@ impl Failed {
 impl RedisStore {
     /// Runs a script. The call is sent once, with these exceptions:
     ///
+    /// * The server does not know the function, and so has not run it. Then the library is loaded, and the call is sent again;
+    ///   as a script if the library cannot be loaded.
     /// * The server does not know the script, and so has not run it. Then the call is sent again with the text of
     ///   the script. `SCRIPT LOAD` would not be enough: the scripts could be flushed in between, and on a Cluster
     ///   it would have to reach the right node first.
+    /// * The server refuses writes, since it is out of memory or has too few replicas, and so has not run the function. Then the
+    ///   call is sent again as a script, of which it refuses only what writes; if it is out of memory, only what grows.
     /// * The master does not have the slot of its keys, and has not run it. Then it is sent to the one that has.
     /// * The slot of its keys is being moved to another node, which has refused the call. Then it is sent again until the
     ///   timeout is over. If the script may have run in part, this holds only for [`Repeat::Safe`].
@@ -99,7 +109,7 @@ impl RedisStore {
             false => Ok(()),
         };
         let mut outcome = match probed {
-            Ok(()) => self.attempt(runtime, &route.link, script, call, false).await,
+            Ok(()) => self.attempt(runtime, &route.link, script, call, (route.master, false)).await,
             Err(failed) => Err(failed),
         };
         let mut twice = false;
@@ -108,7 +118,7 @@ impl RedisStore {
             && failed.is_repeated(call.repeat, was_idle)
         {
             twice = true;
-            outcome = self.attempt(runtime, &route.link, script, call, false).await;
+            outcome = self.attempt(runtime, &route.link, script, call, (route.master, false)).await;
         }
         let (mut pause, mut redirected, mut other, mut refused) = (MOVING, 0, None, None);
         while let Err(failed) = &outcome {
@@ -126,7 +136,7 @@ impl RedisStore {
                         self.telemetry.call(began, false);
                         return Err(if twice { error.of_last_copy() } else { error });
                     }
-                    self.attempt(runtime, &to.link, script, call, *ask).await
+                    self.attempt(runtime, &to.link, script, call, (to.master, *ask)).await
                 }
                 (Cause::Redirected, None) => {
                     self.source.look_for_masters(None);
@@ -144,7 +154,7 @@ impl RedisStore {
                     };
                     paused.await;
                     (pause, redirected, other) = (2 * pause, 0, None);
-                    self.attempt(runtime, &route.link, script, call, false).await
+                    self.attempt(runtime, &route.link, script, call, (route.master, false)).await
                 }
                 _ => break,
             };
@@ -204,33 +214,32 @@ impl RedisStore {
         })
     }
 
-    /// Sends a call once, or twice if the server does not know the script.
+    /// Sends a call once, and again if the server does not know the function or the script, or refuses the function.
     async fn attempt(
         &self,
         runtime: &Handle,
         link: &Arc<Link>,
         script: &Loaded,
         call: &Call,
-        asking: bool,
+        (master, asking): (usize, bool),
     ) -> Result<Reply, Failed> {
         let held = self.hold(runtime, link).await?;
-        let (mut connection, since) = (held.connection.clone(), held.switches);
-        let (mut written, sent, mut full) = (true, Instant::now(), None);
-        let reply = loop {
-            let command = full.as_ref().unwrap_or(&call.command);
-            // Futures are large, and would be copied on their way into each other.
-            let reply = {
-                let sending = pin!(self.send(&mut connection, (command, call.slot), asking, &mut written));
-                let sending = pin!(self.source.unless_switched(since, sending));
-                self.in_time(runtime, link, sending).await
-            };
-            match &reply {
-                Some(Err(error)) if full.is_none() && failure::is_no_script(error) => {
-                    full = Some(script.in_full(&call.command));
-                }
-                _ => break reply,
-            }
+        let (form, sent) = (script.form(held.functions.are_used()), Instant::now());
+        let mut attempt = Attempt {
+            store: self,
+            runtime,
+            link,
+            script,
+            call,
+            master,
+            asking,
+            held,
+            form,
+            loads: 0,
+            written: true,
         };
+        let reply = attempt.reply().await?;
+        let Attempt { held, form, written, .. } = attempt;
         let mut redirect = None;
         let outage = match reply {
             Some(Ok((reply, unconfirmed))) => match Reply::parse(reply, call.size()) {
@@ -240,7 +249,7 @@ impl RedisStore {
                     return Ok(reply);
                 }
                 None => {
-                    let text = format!("the script {} returned an unexpected reply", script.name);
+                    let text = script.unexpected(form);
                     failure::of(Cause::Unexpected, text)
                 }
             },
@@ -252,7 +261,7 @@ impl RedisStore {
         };
         let failed = self.failed(link, &held, sent, outage);
         if failure::is_outage(failed.outage.cause) {
-            self.source.look_for_masters(Some(connection));
+            self.source.look_for_masters(Some(held.connection.clone()));
         }
         Err(Failed { written, redirect, ..failed })
     }
@@ -318,6 +327,97 @@ impl RedisStore {
             }
         }
         None
+    }
+}
+
+/// A call on its way to one server.
+struct Attempt<'a> {
+    store: &'a RedisStore,
+    runtime: &'a Handle,
+    link: &'a Arc<Link>,
+    script: &'a Loaded,
+    call: &'a Call,
+    /// The number of the master.
+    master: usize,
+    /// Whether the server is only getting the slot.
+    asking: bool,
+    held: Arc<Ready>,
+    /// How the call is sent next.
+    form: Form,
+    /// How often the library was loaded for it.
+    loads: usize,
+    /// Whether anything was probably written.
+    written: bool,
+}
+
+/// What a server has answered, and why the call does not count; `None`: nothing in time.
+type Answered = Option<Result<(redis::Value, Option<RedisError>), RedisError>>;
+
+impl Attempt<'_> {
+    async fn reply(&mut self) -> Result<Answered, Failed> {
+        loop {
+            if self.form == Form::Function && self.held.functions.are_missing() {
+                if !self.load().await? {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let reply = self.send().await;
+            match reply.as_ref().and_then(|reply| self.other_form(reply.as_ref().err()?)) {
+                Some(form) => self.form = form,
+                None => return Ok(reply),
+            }
+        }
+    }
+
+    async fn send(&mut self) -> Answered {
+        let Self { store, runtime, link, call, asking, .. } = *self;
+        let command = self.script.in_form(&call.command, self.form);
+        let (mut connection, since) = (self.held.connection.clone(), self.held.switches);
+        // Futures are large, and would be copied on their way into each other.
+        let sending = pin!(store.send(&mut connection, (&command, call.slot), asking, &mut self.written));
+        let sending = pin!(store.source.unless_switched(since, sending));
+        store.in_time(runtime, link, sending).await
+    }
+
+    /// In which other form the call is sent after this error, if so. It has not run.
+    fn other_form(&self, error: &RedisError) -> Option<Form> {
+        match self.form {
+            Form::Function if functions::is_unknown(error) => self.held.functions.miss(),
+            Form::Function if functions::are_refused(error) => {
+                self.held.functions.forbid();
+                self.store.telemetry.without_functions(&error.to_string());
+                return Some(Form::Digest);
+            }
+            // A function is refused as a whole, also where it would write nothing, or at OOM only free.
+            Form::Function if failure::refuses_writes(error) => return Some(Form::Digest),
+            Form::Digest if failure::is_no_script(error) => return Some(Form::Full),
+            _ => return None,
+        }
+        Some(Form::Function)
+    }
+
+    /// Loads the library, and sets the form to send the call in. Returns whether there was an answer in time.
+    async fn load(&mut self) -> Result<bool, Failed> {
+        self.loads += 1;
+        if self.loads > LOADS {
+            // It was flushed again and again, or another library has its name.
+            self.held.functions.pause();
+            self.store.telemetry.without_functions("the library is missing after it was loaded");
+            self.form = Form::Digest;
+            return Ok(true);
+        }
+        let loading = self.store.load_library(self.runtime, self.link, &self.held, self.master).await;
+        self.form = match loading {
+            Some(Loading::Done) => Form::Function,
+            Some(Loading::NotNow | Loading::Never) => Form::Digest,
+            Some(Loading::Lost) => {
+                self.held = self.store.hold(self.runtime, self.link).await?;
+                self.script.form(self.held.functions.are_used())
+            }
+            None => return Ok(false),
+        };
+        Ok(true)
     }
 }
 

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 
 pub(super) use self::connecting::no_connection;
+pub(super) use self::denied::is_denied;
 use crate::error::{Cause, Outage};
 
 /// Codes of a server that is up but cannot serve now. An error that a script raises contains the code in its text,
@@ -89,7 +90,7 @@ pub(super) fn outage(error: RedisError) -> Outage {
         Cause::Moving
     } else if error.detail().is_some_and(|text| text.contains(NON_LOCAL)) {
         Cause::MovedMidway
-    } else if denied::is_denied(&error) {
+    } else if is_denied(&error) {
         Cause::Denied
     } else if is_not_serving(&error) {
         Cause::NotServing
@@ -112,6 +113,11 @@ fn is_not_serving(error: &RedisError) -> bool {
 /// Whether the server has no memory for what a call would add.
 pub(super) fn is_out_of_memory(error: &RedisError) -> bool {
     has_code(error, &["OOM"])
+}
+
+/// Whether the server refuses all that writes, or all that grows.
+pub(super) fn refuses_writes(error: &RedisError) -> bool {
+    has_code(error, &["OOM", "NOREPLICAS", "MISCONF"])
 }
 
 fn has_code(error: &RedisError, codes: &[&str]) -> bool {

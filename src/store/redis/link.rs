@@ -10,12 +10,17 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::failure::disconnected;
+use super::functions::{self, Functions, Loading};
+use super::library::Library;
 use super::source::{Connection, Source};
 use super::version;
-use crate::error::Outage;
+use crate::error::{Cause, Outage};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::telemetry::Server;
+
+/// After so many connections in a row that are closed when they are asked for functions, a proxy does not know these.
+const CLOSED: u64 = 2;
 
 #[derive(Debug)]
 pub(super) struct Link {
@@ -34,6 +39,12 @@ pub(super) struct Link {
     switches: AtomicU64,
     /// Whether it has had a connection.
     has_connected: AtomicBool,
+    /// The library; `None`: calls are to go as scripts.
+    library: Option<Arc<Library>>,
+    /// How many connections in a row were closed when they were asked for functions.
+    closed_at_functions: AtomicU64,
+    /// The same for connections that were to load the library.
+    closed_at_load: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -48,6 +59,7 @@ enum State {
 pub(super) struct Ready {
     pub(super) connection: Connection,
     version: Option<String>,
+    pub(super) functions: Functions,
     /// After how many switches of the master it was made.
     pub(super) switches: u64,
 }
@@ -55,7 +67,13 @@ pub(super) struct Ready {
 type Attempt = Option<Result<Arc<Ready>, Outage>>;
 
 impl Link {
-    pub(super) fn new(source: Source, connect_timeout: Duration, process: u32, telemetry: Server) -> Self {
+    pub(super) fn new(
+        source: Source,
+        connect_timeout: Duration,
+        process: u32,
+        telemetry: Server,
+        library: Option<Arc<Library>>,
+    ) -> Self {
         Self {
             source,
             connect_timeout,
@@ -67,6 +85,9 @@ impl Link {
             failing: AtomicBool::new(false),
             switches: AtomicU64::new(0),
             has_connected: AtomicBool::new(false),
+            library,
+            closed_at_functions: AtomicU64::new(0),
+            closed_at_load: AtomicU64::new(0),
         }
     }
 
@@ -155,6 +176,14 @@ impl Link {
         }
     }
 
+    /// Whether calls go as functions, if there is a connection.
+    pub(super) fn has_functions(&self) -> Option<bool> {
+        match &*lock(&self.state) {
+            State::Ready(ready) => Some(ready.functions.are_there()),
+            _ => None,
+        }
+    }
+
     /// Closes the connection; with `held` only if it is that one, and was not replaced yet. The next call makes another.
     pub(super) fn close(&self, held: Option<&Arc<Ready>>) {
         let mut state = lock(&self.state);
@@ -194,13 +223,55 @@ impl Link {
         loop {
             let switches = self.source.switches();
             let mut connection = self.source.connect().await?;
-            let version = version::check(&mut connection).await?;
+            let Some((version, functions)) = self.inspect(&mut connection).await? else { continue };
             // If the master has changed meanwhile, the connection may lead to the former one.
             if switches == self.source.switches() {
                 self.answered();
                 self.telemetry.connected(self.has_connected.swap(true, Ordering::Relaxed));
-                return Ok(Ready { connection, version, switches });
+                return Ok(Ready { connection, version, functions, switches });
             }
         }
+    }
+
+    /// Notes how loading the library has ended. Returns whether it will not be loaded from now on.
+    pub(super) fn has_refused_to_load(&self, ended: Loading) -> bool {
+        match ended {
+            Loading::Lost => self.closed_at_load.fetch_add(1, Ordering::Relaxed) + 1 == CLOSED,
+            Loading::Done => {
+                self.closed_at_load.store(0, Ordering::Relaxed);
+                false
+            }
+            Loading::NotNow => false,
+            Loading::Never => true,
+        }
+    }
+
+    /// Finds out the version of the server, and whether it has functions. `None`: the connection was closed for that.
+    async fn inspect(
+        &self,
+        connection: &mut Connection,
+    ) -> Result<Option<(Option<String>, Functions)>, Outage> {
+        let closed = self.closed_at_functions.load(Ordering::Relaxed);
+        let is_known = closed < CLOSED && self.closed_at_load.load(Ordering::Relaxed) < CLOSED;
+        let library = self.library.as_ref().filter(|_| is_known);
+        let Some(question) = library.map(|library| functions::question(library)) else {
+            return Ok(Some((version::ask(connection).await?, Functions::none())));
+        };
+        // At first both are asked in one write. A proxy may close the connection at either of them.
+        let (version, answer) = if closed == 0 && !connection.is_cluster() {
+            match connection.send_both(&version::question(), &question).await {
+                Ok((told, answer)) => (version::check(told, false)?, answer),
+                Err(error) => (None, Err(error)),
+            }
+        } else {
+            (version::ask(connection).await?, connection.send(&question).await)
+        };
+        let (has, why) = functions::told(answer);
+        let is_closed = why.as_ref().is_some_and(|outage| outage.cause == Cause::Disconnected);
+        self.closed_at_functions.store(if is_closed { closed + 1 } else { 0 }, Ordering::Relaxed);
+        if let Some(outage) = why.filter(|_| !is_closed || closed + 1 == CLOSED) {
+            self.telemetry.without_functions(&outage.text);
+        }
+        Ok((!is_closed).then(|| (version, Functions::from(has))))
     }
 }

@@ -13,9 +13,11 @@ mod durable;
 pub(in crate::store) mod endpoint;
 mod failure;
 mod flusher;
+mod functions;
 pub(crate) mod future;
 #[cfg(interleavings)]
 pub(crate) mod interleavings;
+mod library;
 mod link;
 mod plan;
 pub(crate) mod pool;
@@ -52,6 +54,7 @@ use tokio::time::{Instant, timeout};
 use self::batch::Batch;
 use self::budget::Budget;
 pub(in crate::store) use self::budget::{MOST_BYTES, MOST_OPERATIONS};
+use self::library::Library;
 use self::link::Link;
 use self::refused::Refused;
 use self::runtime::RuntimeLinks;
@@ -70,7 +73,7 @@ use crate::error::Cause;
 use crate::sync::lock;
 use crate::telemetry::Server;
 
-/// The clock that is added before every script. It sets `now`, in µs.
+/// The clock that is added before every script of its own. It sets `now`, in µs.
 pub(crate) const CLOCK: &str = lua!("lib/clock");
 
 pub(crate) struct RedisStore {
@@ -83,8 +86,9 @@ pub(crate) struct RedisStore {
     hasher: RandomState,
     runtimes: Mutex<Vec<Arc<RuntimeLinks>>>,
     overloaded: OnceLock<Error>,
-    /// By where their texts lie, and how long these are: they are static, and to hash all of a text takes longer than most calls.
-    scripts: Mutex<HashMap<(usize, usize), Arc<Loaded>>>,
+    library: Arc<Library>,
+    /// By their names.
+    scripts: Mutex<HashMap<String, Arc<Loaded>>>,
     pub(crate) background: Background,
     pub(crate) owed: Owed,
     /// Outcomes of flights that are on their way, though their callers have them.
@@ -121,6 +125,7 @@ impl RedisStore {
             source,
             hasher: RandomState::new(),
             runtimes: Mutex::default(),
+            library: Library::with_clock(clock),
             scripts: Mutex::default(),
             owed: Owed::default(),
             publications: Arc::default(),
@@ -132,9 +137,8 @@ impl RedisStore {
     }
 
     fn load(&self, script: Script) -> Arc<Loaded> {
-        let load = || Arc::new(Loaded::new(self.clock, script));
-        let place = (script.body.as_ptr() as usize, script.body.len());
-        Arc::clone(lock(&self.scripts).entry(place).or_insert_with(load))
+        let load = || Arc::new(Loaded::new(self.clock, script, &self.library));
+        Arc::clone(lock(&self.scripts).entry(script.name()).or_insert_with(load))
     }
 
     /// The prefix of the channels for wake-ups.
@@ -160,6 +164,7 @@ impl RedisStore {
         StoreStats {
             breaker: here.map_or(BreakerState::Closed, |links| links.breaker()),
             server_version: here.and_then(|links| links.server_version()),
+            functions: here.and_then(|links| links.have_functions()),
             queued: runtimes.iter().map(|links| links.budget.operations()).sum(),
             operations: self.operations.load(Ordering::Relaxed),
             batches: self.batches.load(Ordering::Relaxed),

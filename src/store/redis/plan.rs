@@ -183,6 +183,9 @@ impl<O: Operation> Pending<'_, O> {
                 command.arg(key);
             });
         }
+        for word in script.words() {
+            command.arg(word);
+        }
         arguments.iter().for_each(|argument| argument.add_to(&mut command, slot));
         command
     }

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use super::RedisStore;
 use super::breaker::Breaker;
 use super::budget::Budget;
+use super::library::Library;
 use super::link::Link;
 use super::source::Source;
 use crate::store::BreakerState;
@@ -25,6 +26,7 @@ pub(super) struct RuntimeLinks {
     limits: Limits,
     process: u32,
     telemetry: Server,
+    library: Option<Arc<Library>>,
     /// By master, then by link. There are as many links as `connections`, and one more for bulk operations. Made on
     /// first use.
     routes: Mutex<Vec<Option<Arc<Route>>>>,
@@ -58,6 +60,7 @@ impl RuntimeLinks {
             limits,
             process: store.process,
             telemetry: store.telemetry.clone(),
+            library: limits.functions.then(|| Arc::clone(&store.library)),
             routes: Mutex::default(),
             budget: Arc::new(Budget::new(limits.max_queued, limits.max_queued_bytes)),
             ends,
@@ -110,7 +113,8 @@ impl RuntimeLinks {
         let Limits { timeout, connect_timeout, .. } = self.limits;
         let master = number / (self.limits.connections + 1);
         let source = self.source.to_master(master);
-        let link = Link::new(source, connect_timeout, self.process, self.telemetry.clone());
+        let (telemetry, library) = (self.telemetry.clone(), self.library.clone());
+        let link = Link::new(source, connect_timeout, self.process, telemetry, library);
         let route = Arc::new(Route {
             link: Arc::new(link),
             breaker: Breaker::new(connect_timeout + timeout, self.telemetry.clone()),
@@ -144,6 +148,11 @@ impl RuntimeLinks {
     /// The version of a server to which it is connected.
     pub(super) fn server_version(&self) -> Option<String> {
         lock(&self.routes).iter().flatten().find_map(|route| route.link.version())
+    }
+
+    /// Whether calls go as functions; `None` without a connection.
+    pub(super) fn have_functions(&self) -> Option<bool> {
+        lock(&self.routes).iter().flatten().find_map(|route| route.link.has_functions())
     }
 }
 

@@ -1,59 +1,144 @@
-//! A script that is ready to be called.
+//! What runs an operation on a server: a function of the library, or a script.
 
 #[cfg(test)]
-mod mutants;
+pub(super) mod mutants;
+
+use std::borrow::Cow;
+use std::sync::OnceLock;
 
 use redis::{self, Cmd};
 
-use crate::store::operation::Script;
+use super::library::Library;
+use crate::store::operation::{Function, Script};
 
 /// About the bytes of a key or an argument.
 const TEXT: usize = 40;
 
-/// A script joined with the clock.
+/// What runs an operation, with the clock of a store.
 pub(crate) struct Loaded {
-    pub(super) name: &'static str,
+    pub(super) name: String,
+    script: Script,
+    clock: &'static str,
+    function: Option<String>,
+    /// Made on first use.
+    text: OnceLock<Text>,
+}
+
+/// A script as it is sent.
+struct Text {
     text: String,
     sha: String,
 }
 
+/// How a call is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Function,
+    /// By the digest of the script.
+    Digest,
+    /// With the text of the script.
+    Full,
+}
+
 impl Script {
+    /// What names it: its first arguments, or its own name.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Text { name, .. } => (*name).to_owned(),
+            Self::Library(function) => function.words.join(" "),
+        }
+    }
+
+    /// The text of the script.
     pub(crate) fn with_clock(&self, clock: &str) -> String {
-        let Self { first, body, .. } = self;
-        // The clocks of tests replace `redis` too.
-        let is_usual = !cfg!(test) || clock == super::CLOCK;
-        let (first, clock) = if is_usual { (*first, clock) } else { (clock, *first) };
-        let text = format!("{first}{clock}{body}");
-        #[cfg(test)]
-        let text = mutants::applied(text);
-        text
+        match self {
+            Self::Text { body, .. } => {
+                let text = format!("{clock}{body}");
+                #[cfg(test)]
+                let text = mutants::applied(text);
+                text
+            }
+            Self::Library(function) => function.script(clock),
+        }
     }
 }
 
 impl Loaded {
-    pub(super) fn new(clock: &str, script: Script) -> Self {
-        let text = script.with_clock(clock);
-        let sha = redis::Script::new(&text).get_hash().to_owned();
-        Self { name: script.name, text, sha }
+    pub(super) fn new(clock: &'static str, script: Script, library: &Library) -> Self {
+        let function = match script {
+            Script::Text { .. } => None,
+            Script::Library(Function { rights, .. }) => Some(library.function(rights)),
+        };
+        Self { name: script.name(), script, clock, function, text: OnceLock::new() }
     }
 
-    /// Starts a call by the digest of the script. The caller adds the keys and the arguments: `texts` in all, with payloads
-    /// of `bytes`.
+    /// The form of the calls that [`call`](Self::call) starts.
+    fn usual(&self) -> Form {
+        if self.function.is_some() { Form::Function } else { Form::Digest }
+    }
+
+    /// The form for a server with or without functions.
+    pub(super) fn form(&self, has_functions: bool) -> Form {
+        if has_functions { self.usual() } else { Form::Digest }
+    }
+
+    /// Starts a call. The caller adds the keys, then the [first arguments](Self::words) and the others: `texts` in all, with
+    /// payloads of `bytes`.
     pub(super) fn call(&self, keys: usize, texts: usize, bytes: usize) -> Cmd {
-        let mut call = Cmd::with_capacity(3 + texts, 64 + TEXT * texts + bytes);
-        call.arg("EVALSHA").arg(&self.sha).arg(keys);
+        let mut call = Cmd::with_capacity(5 + texts, 96 + TEXT * texts + bytes);
+        self.begin(&mut call, self.usual());
+        call.arg(keys);
         call
     }
 
-    /// Returns the same call with the text of the script.
-    pub(super) fn in_full(&self, call: &Cmd) -> Cmd {
-        let mut full = redis::cmd("EVAL");
-        full.arg(&self.text);
+    /// The first arguments of each call.
+    pub(super) fn words(&self) -> &'static [&'static str] {
+        match self.script {
+            Script::Text { .. } => &[],
+            Script::Library(Function { words, .. }) => words,
+        }
+    }
+
+    fn begin(&self, call: &mut Cmd, form: Form) {
+        match (form, &self.function) {
+            (Form::Function, Some(function)) => call.arg("FCALL").arg(function),
+            (Form::Full, _) => call.arg("EVAL").arg(&self.text().text),
+            _ => call.arg("EVALSHA").arg(&self.text().sha),
+        };
+    }
+
+    /// Returns the same call in another form.
+    pub(super) fn in_form<'a>(&self, call: &'a Cmd, form: Form) -> Cow<'a, Cmd> {
+        if form == self.usual() {
+            return Cow::Borrowed(call);
+        }
+        let mut other = Cmd::new();
+        self.begin(&mut other, form);
         for argument in call.args_iter().skip(2) {
             if let redis::Arg::Simple(bytes) = argument {
-                full.arg(bytes);
+                other.arg(bytes);
             }
         }
-        full
+        Cow::Owned(other)
+    }
+
+    /// What is wrong if the reply to a call of this form is none.
+    pub(super) fn unexpected(&self, form: Form) -> String {
+        let Self { name, function, .. } = self;
+        match function.as_ref().filter(|_| form == Form::Function) {
+            Some(function) => format!(
+                "the operation {name} returned an unexpected reply: if FUNCTION LIST shows the function {function} in \
+                 another library, delete that one"
+            ),
+            None => format!("the script {name} returned an unexpected reply"),
+        }
+    }
+
+    fn text(&self) -> &Text {
+        self.text.get_or_init(|| {
+            let text = self.script.with_clock(self.clock);
+            let sha = redis::Script::new(&text).get_hash().to_owned();
+            Text { text, sha }
+        })
     }
 }

@@ -6,7 +6,7 @@
 //! subscribes, at each master, to its channels of the groups whose tags are there.
 //!
 //! Where the tag of a group is at another master than a key of the group, or where nobody is subscribed, scripts publish to
-//! all nodes: see `lease.publish` in `lua/lib/lease.lua`. So nothing depends on two processes that know the same masters.
+//! all nodes: see `grants.publish` in `lua/grants.lua`. So nothing depends on two processes that know the same masters.
 
 use std::sync::LazyLock;
 

@@ -295,6 +295,17 @@ impl Connection {
         self.send(command).await
     }
 
+    /// Sends two commands in one write, and returns the reply to each.
+    pub(super) async fn send_both(
+        &mut self,
+        one: &Cmd,
+        other: &Cmd,
+    ) -> Result<(Result<Value, RedisError>, Result<Value, RedisError>), RedisError> {
+        let mut replies = self.send_together(&[one, other], 0).await?.into_iter().map(checked);
+        let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
+        Ok((next(), next()))
+    }
+
     /// Sends commands in one write. Returns the replies without the first `skip`; each may be an error of the server.
     pub(super) async fn send_together(
         &mut self,

@@ -44,7 +44,7 @@ impl<const IN_ORDER: bool, const ONE_KEY: bool> Operation for Ask<IN_ORDER, ONE_
     type Cell = Nothing;
     type Reply = (i64, usize);
     type Undo = Self;
-    const SCRIPT: Script = Script { name: "ask", first: "", body: "" };
+    const SCRIPT: Script = Script::Text { name: "ask", body: "" };
     const PARTS: &'static [&'static str] = &["x"];
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = 4;
@@ -110,7 +110,7 @@ impl<const RESERVED: bool> Operation for Plain<RESERVED> {
     type Cell = Nothing;
     type Reply = ();
     type Undo = Self;
-    const SCRIPT: Script = Script { name: "plain", first: "", body: "" };
+    const SCRIPT: Script = Script::Text { name: "plain", body: "" };
     const PARTS: &'static [&'static str] = &["x"];
     const REPEAT: Repeat = Repeat::Safe;
     const RESERVED: bool = RESERVED;

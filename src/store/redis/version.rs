@@ -1,6 +1,6 @@
 //! Checks whether a server is new enough for the scripts.
 
-use redis::{self, Value};
+use redis::{self, RedisError, Value};
 
 use tokio::time::timeout;
 
@@ -11,38 +11,41 @@ use crate::error::{Cause, Outage};
 /// The oldest supported version. It introduced `SET` with both `PX` and `GET`.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// Reads the version of the server, as it reports it. A server that does not report it, for example because INFO is forbidden, is
-/// accepted.
-pub(super) async fn check(connection: &mut Connection) -> Result<Option<String>, Outage> {
+/// The command that asks for it.
+pub(super) fn question() -> redis::Cmd {
     let mut info = redis::cmd("INFO");
     info.arg("server");
-    let cluster = connection.is_cluster();
+    info
+}
+
+/// Asks for it. INFO is sent to all nodes of a Cluster, and one node may not answer.
+pub(super) async fn ask(connection: &mut Connection) -> Result<Option<String>, Outage> {
+    let is_cluster = connection.is_cluster();
+    let info = question();
     let asked = connection.send(&info);
-    let told = match cluster {
-        // INFO is sent to all nodes of a Cluster, and one node may not answer.
-        true => match timeout(NODE_TIMEOUT, asked).await {
-            Ok(told) => told,
-            Err(_) => return Ok(None),
-        },
-        false => asked.await,
+    if !is_cluster {
+        return check(asked.await, false);
+    }
+    match timeout(NODE_TIMEOUT, asked).await {
+        Ok(told) => check(told, true),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Reads the version of the server, as it reports it. A server that does not report it, for example because INFO is forbidden, is
+/// accepted.
+pub(super) fn check(told: Result<Value, RedisError>, is_cluster: bool) -> Result<Option<String>, Outage> {
+    let error = match told {
+        Ok(told) => return accepted(&told),
+        Err(error) => error,
     };
-    let told = match told {
-        Ok(told) => told,
-        Err(error) => {
-            let outage = failure::outage(error);
-            // In a Cluster one node may be down while the others serve.
-            let is_lost = outage.cause == Cause::Disconnected && !cluster;
-            let lost = |outage: Outage| {
-                let text = format!(
-                    "{} (at INFO, which a proxy must answer: it may refuse it by an error)",
-                    outage.text
-                );
-                Outage { text: text.into(), ..outage }
-            };
-            return if is_lost { Err(lost(outage)) } else { Ok(None) };
-        }
-    };
-    accepted(&told)
+    let outage = failure::outage(error);
+    // In a Cluster one node may be down while the others serve.
+    if outage.cause != Cause::Disconnected || is_cluster {
+        return Ok(None);
+    }
+    let text = format!("{} (at INFO, which a proxy must answer: it may refuse it by an error)", outage.text);
+    Err(Outage { text: text.into(), ..outage })
 }
 
 /// Returns the version in a reply to INFO, unless it is too old.

@@ -18,7 +18,7 @@ use support::redis_server::RedisServer;
 const START: i64 = 1_760_000_000_000_000;
 const STEPS: usize = 3000;
 
-/// Replaces `lua/lib/clock.lua`. Keys expire by the time that the test sets.
+/// Replaces `lua/clock.lua`. Keys expire by the time that the test sets.
 const CLOCK: &str = "
 local server = redis
 local now = tonumber(server.call('GET', 'clock'))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::step::{Adapted, LONGEST};
-use crate::store::{Field, Fields, Garbled, Namespace, Operation, Repeat, Script, script};
+use crate::store::{Field, Fields, Garbled, Namespace, Operation, Repeat, Script, function};
 use crate::{Error, Key};
 
 /// The limit of a key that [adapts](super::Adaptive), and what all processes saw. The figures are approximate.
@@ -62,7 +62,7 @@ impl Operation for LookAtLimit {
     type Cell = Adapted;
     type Reply = Option<AdaptiveState>;
     type Undo = Self;
-    const SCRIPT: Script = script!("wait_group/limit", "lib/refused");
+    const SCRIPT: Script = function!(Reads: "look_at_limit"; &["adapt"]);
     const PARTS: &'static [&'static str] = super::step::Adapt::PARTS;
     const REPEAT: Repeat = Repeat::Safe;
 

@@ -1,6 +1,6 @@
-//! The limit of a key that adapts: `lua/wait_group/adapt.lua` in Rust.
+//! The limit of a key that adapts: `lua/adapt.lua` in Rust.
 
-use crate::store::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, function};
 
 /// By what the limit moves, and its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -356,7 +356,7 @@ impl Operation for Adapt {
     type Cell = Adapted;
     type Reply = Told;
     type Undo = Self;
-    const SCRIPT: Script = script!("wait_group/adapt");
+    const SCRIPT: Script = function!(Writes: "adapt"; &["adapt"]);
     const PARTS: &'static [&'static str] = &["permits:limit"];
     // A second copy would count its samples again. A lost report is made up for by the next one.
     const REPEAT: Repeat = Repeat::Never;

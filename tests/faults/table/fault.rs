@@ -64,7 +64,7 @@ impl fmt::Display for Fault {
             Self::ReplyDropped => "commands run, replies dropped for 0.3 or 1.5 s",
             Self::Resets => "connections closed every 100 ms",
             Self::Partition => "one of two processes cut off for 1.5 s",
-            Self::ScriptFlush => "`SCRIPT FLUSH`",
+            Self::ScriptFlush => "`SCRIPT FLUSH` and `FUNCTION FLUSH`",
             Self::ClientKill => "`CLIENT KILL` of all connections",
             Self::ClientPause => "`CLIENT PAUSE` for 0.3 or 1.5 s",
             Self::Busy => "busy with a script for 0.3 or 1.5 s",
@@ -167,7 +167,10 @@ impl Fault {
                     proxy.delay_replies(Duration::ZERO);
                 }
             }
-            Self::ScriptFlush => to_masters(scene, &["SCRIPT", "FLUSH"]).await,
+            Self::ScriptFlush => {
+                to_masters(scene, &["SCRIPT", "FLUSH"]).await;
+                to_masters(scene, &["FUNCTION", "FLUSH"]).await;
+            }
             Self::ClientKill => {
                 to_masters(scene, &["CLIENT", "KILL", "TYPE", "normal"]).await;
                 to_masters(scene, &["CLIENT", "KILL", "TYPE", "pubsub"]).await;

@@ -25,7 +25,7 @@ const CHECKED: [&str; 2] = ["bad lua script", "tried accessing undeclared key"];
 /// After this, a server repeats the arguments of a command that it does not know: keys, tokens and passwords.
 const ARGUMENTS: &str = ", with args beginning with";
 
-pub(super) fn is_denied(error: &RedisError) -> bool {
+pub(in crate::store::redis) fn is_denied(error: &RedisError) -> bool {
     // If an error has no code, its first word is taken for one.
     let text = format!("{} {}", error.code().unwrap_or_default(), error.detail().unwrap_or_default());
     let is_one = |parts: &[&str]| has_one(&text, parts);

@@ -23,7 +23,7 @@ use rand::seq::SliceRandom as _;
 use support::redis_server::RedisServer;
 use support::scratch_dir::ScratchDir;
 
-/// Names a piece of the scripts, and the file with its mutant: `lib/queue=/tmp/queue.lua`.
+/// Names a piece of the scripts, and the file with its mutant: `queue=/tmp/queue.lua`.
 const VARIABLE: &str = "TOWER_DISTRIBUTED_LUA_MUTANT";
 
 /// Those of the order in which permits are granted.
@@ -37,65 +37,45 @@ const TURNS: &[&str] = &[
 
 /// The tests that should find the mutants of a piece.
 const TESTS: &[(&str, &[&str])] = &[
-    ("bloom_filter/check_and_insert", &["bloom"]),
-    ("bloom_filter/clear", &["bloom"]),
-    ("bloom_filter/contains", &["bloom"]),
-    ("bloom_filter/count", &["bloom"]),
-    ("bloom_filter/inspect", &["bloom", "operator"]),
-    ("bloom_filter/open", &["bloom"]),
-    ("dedupe/forget", &["dedupe::"]),
-    ("dedupe/look", &["dedupe::"]),
-    ("dedupe/open", &["dedupe::exact::tests"]),
-    ("fleet/look_refused", &["lease::", "mutex::"]),
-    ("fleet/members", &["fleet::members"]),
-    ("fleet/read", &["fleet::"]),
-    ("fleet/refused", &["fleet::refused"]),
-    ("fleet/set", &["fleet::"]),
-    ("lease/acquire_all", &["lease::", "mutex::"]),
-    ("lease/acquire_release", &["permits_agree"]),
-    ("lease/heartbeat", &["permits_agree", "lease::"]),
-    ("lease/holders", &["lease::"]),
-    ("lease/renew", &["permits_agree", "lease::"]),
-    ("lease/revoke", &["lease::"]),
-    ("lib/acquire", &["permits_agree", "mutexes_agree", "flights_agree"]),
-    ("lib/answer", &["agreement::busy", "flights_agree"]),
+    ("acquire", &["permits_agree", "mutexes_agree", "flights_agree"]),
+    ("adapt", &["wait_group::adaptive"]),
+    ("answer", &["agreement::busy", "flights_agree", "single_flight::"]),
+    ("bloom", &["agreement::busy", "claims::claims_agree", "bloom"]),
+    ("care", &["permits_agree", "lease::"]),
+    ("claim", &["claims::claims_agree", "exact_claims_agree"]),
+    ("clock", &["permits_agree"]),
+    ("exact", &["agreement::busy", "exact_claims_agree", "dedupe::"]),
+    ("filter", &["bloom", "operator"]),
+    ("fleet", &["fleet::", "lease::", "mutex::"]),
+    ("flows", TURNS),
+    ("grants", &["agreement::busy", "permits_agree", "mutexes_agree", "reader_writer_locks_agree"]),
+    ("holders", &["permits_agree", "reader_writer_locks_agree"]),
+    ("mutex", &["agreement::busy", "mutexes_agree"]),
+    ("permits", &["agreement::busy", "permits_agree"]),
+    ("queue", &["agreement::busy", "permits_agree", "mutexes_agree", "reader_writer_locks_agree"]),
+    (
+        "runs",
+        &["permits_agree", "mutexes_agree", "reader_writer_locks_agree", "flights_agree", "claims_agree"],
+    ),
+    ("rw_lock", &["agreement::busy", "reader_writer_locks_agree"]),
+    ("serve", &["permits_agree", "mutexes_agree"]),
+    ("settings", TURNS),
+    ("several", &["lease::", "mutex::"]),
+    ("state", &["permits_agree", "mutexes_agree", "reader_writer_locks_agree"]),
+    ("token", &["permits_agree", "mutexes_agree", "reader_writer_locks_agree"]),
+    ("turns", TURNS),
     ("lib/bare", &["token_bucket::agreement"]),
-    ("lib/bloom", &["agreement::busy", "claims::claims_agree"]),
     ("lib/bucket", &["token_bucket::agreement"]),
     ("lib/calendar", &["token_bucket::agreement"]),
-    ("lib/claim", &["claims::claims_agree", "exact_claims_agree"]),
-    ("lib/clock", &["token_bucket::agreement", "permits_agree"]),
-    ("lib/complete", &["claims::claims_agree", "exact_claims_agree", "flights_agree"]),
-    ("lib/exact", &["agreement::busy", "exact_claims_agree"]),
-    ("lib/flows", TURNS),
+    ("lib/clock", &["token_bucket::agreement"]),
     ("lib/hold_step", &["token_bucket::agreement"]),
     ("lib/holds", &["token_bucket::agreement"]),
-    ("lib/lease", &["permits_agree", "mutexes_agree", "reader_writer_locks_agree"]),
-    ("lib/mutex", &["agreement::busy", "mutexes_agree"]),
-    ("lib/permits", &["agreement::busy", "permits_agree"]),
-    ("lib/queue", &["agreement::busy", "permits_agree", "mutexes_agree", "reader_writer_locks_agree"]),
     ("lib/quick", &["token_bucket::agreement"]),
-    ("lib/quick_answer", &["flights_agree", "agreement::quick"]),
-    ("lib/quick_claim", &["agreement::quick", "claims_agree"]),
-    ("lib/quick_exact", &["agreement::quick", "exact_claims_agree"]),
     ("lib/quick_hold", &["token_bucket::agreement"]),
     ("lib/quick_holds", &["token_bucket::agreement"]),
-    ("lib/quick_lead", &["agreement::quick", "flights_agree"]),
-    ("lib/quick_mutex", &["agreement::quick", "mutexes_agree"]),
-    ("lib/quick_new", &["agreement::quick", "exact_claims_agree"]),
-    ("lib/quick_outcome", &["agreement::quick", "flights_agree", "claims_agree"]),
-    ("lib/quick_permits", &["agreement::quick", "permits_agree"]),
-    ("lib/quick_rw_lock", &["agreement::quick", "reader_writer_locks_agree"]),
-    ("lib/quick_unlock", &["agreement::quick", "mutexes_agree"]),
-    ("lib/refused", &["fleet::", "permits_agree"]),
-    ("lib/release", &["permits_agree", "mutexes_agree", "reader_writer_locks_agree"]),
-    ("lib/runs", &["permits_agree", "mutexes_agree"]),
-    ("lib/rw_lock", &["agreement::busy", "reader_writer_locks_agree"]),
-    ("lib/settings", TURNS),
+    ("lib/refused", &["token_bucket::agreement"]),
+    ("lib/runs", &["token_bucket::agreement"]),
     ("lib/several", &["token_bucket::agreement"]),
-    ("lib/turns", TURNS),
-    ("single_flight/answer", &["flights_agree"]),
-    ("single_flight/forget", &["flights_agree", "single_flight::"]),
     ("token_bucket/adjust", &["token_bucket::agreement"]),
     ("token_bucket/cancel", &["token_bucket::agreement"]),
     ("token_bucket/hold", &["token_bucket::agreement"]),
@@ -106,8 +86,6 @@ const TESTS: &[(&str, &[&str])] = &[
     ("token_bucket/reserve", &["token_bucket::agreement"]),
     ("token_bucket/reserve_all", &["token_bucket::agreement"]),
     ("token_bucket/reset", &["token_bucket::agreement"]),
-    ("wait_group/adapt", &["wait_group::adaptive"]),
-    ("wait_group/limit", &["wait_group::adaptive"]),
 ];
 
 /// Returns the tests that should find the mutants of a piece.
@@ -121,7 +99,7 @@ fn lua() -> PathBuf {
 }
 
 /// Puts the mutant that the environment names into a script.
-pub(super) fn applied(script: String) -> String {
+pub(in crate::store::redis) fn applied(script: String) -> String {
     let Ok(mutant) = env::var(VARIABLE) else { return script };
     let (piece, file) = mutant.split_once('=').unwrap();
     let original = fs::read_to_string(lua().join(piece).with_extension("lua")).unwrap();
@@ -173,8 +151,9 @@ fn mutants(text: &str) -> Vec<(String, String)> {
 
 /// The pieces that have mutants, with them and what each lacks.
 fn all(mutants: fn(&str) -> Vec<(String, String)>) -> Vec<(String, Vec<(String, String)>)> {
-    let folders = fs::read_dir(lua()).unwrap().map(|folder| folder.unwrap().path());
-    let files = folders.flat_map(|folder| fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()));
+    let list = |folder: PathBuf| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let of_folders = list(lua()).filter(|path| path.is_dir()).flat_map(list);
+    let files = list(lua()).chain(of_folders).filter(|path| path.extension().is_some_and(|it| it == "lua"));
     let pieces = files.map(|file| {
         let piece = file.strip_prefix(lua()).unwrap().with_extension("");
         (piece.to_str().unwrap().to_owned(), mutants(&fs::read_to_string(file).unwrap()))
@@ -264,7 +243,7 @@ async fn tried(pieces: Vec<(String, Vec<(String, String)>)>) -> (usize, Vec<Stri
     (count, alive)
 }
 
-/// Takes minutes. `MUTANTS=lib/queue` tries the mutants of one piece.
+/// Takes minutes. `MUTANTS=queue` tries the mutants of one piece.
 #[tokio::test]
 #[ignore = "part of the long run"]
 async fn every_missing_ttl_is_found() {
@@ -272,7 +251,7 @@ async fn every_missing_ttl_is_found() {
     assert!(alive.is_empty(), "{}", alive.join("\n"));
 }
 
-/// Takes a quarter of an hour. `MUTANTS=lib/queue` tries the mutants of one piece, `MOST=50` as many of each piece, `SEED`
+/// Takes a quarter of an hour. `MUTANTS=queue` tries the mutants of one piece, `MOST=50` as many of each piece, `SEED`
 /// others.
 #[tokio::test]
 #[ignore = "part of the long run"]

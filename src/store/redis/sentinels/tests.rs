@@ -107,7 +107,7 @@ async fn calls_leave_a_former_master_for_the_one_that_is_named() {
     let named =
         |server: usize, epoch| sentinels.asked.learn(&format!("127.0.0.1:{}", servers[server].port()), epoch);
     let source = Source::Sentinel(Arc::clone(&sentinels));
-    let link = Link::new(source.clone(), LONGEST, std::process::id(), Server::new("test"));
+    let link = Link::new(source.clone(), LONGEST, std::process::id(), Server::new("test"), None);
     let (link, runtime) = (Arc::new(link), tokio::runtime::Handle::current());
     named(0, 1);
     let first = link.hold(&runtime).await.unwrap();

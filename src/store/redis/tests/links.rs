@@ -16,7 +16,7 @@ const SPAN: Duration = Duration::from_secs(1);
 fn link() -> Link {
     let client = client::<Ask>(Store::builder());
     let store = &client.store;
-    Link::new(store.source.clone(), SPAN, store.process, store.telemetry.clone())
+    Link::new(store.source.clone(), SPAN, store.process, store.telemetry.clone(), None)
 }
 
 #[tokio::test(start_paused = true)]

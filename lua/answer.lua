@@ -1,0 +1,66 @@
+-- answer: the answer of a flight, kept for a while beside the lock. The mark is `entered fresh stale codec bytes`: when
+-- the answer was entered, how long from then on it is fresh, how long it is served stale while a caller makes a fresh one
+-- (all µs), the name of the codec that encoded the bytes, and the bytes. A caller that asked while the answer was fresh
+-- may get it as long as it is kept. An answer that is fresh for no time is only for callers that wait when it is entered.
+-- An answer that was entered later than now is not served: the clock was set back, so its age is unknown.
+-- Bytes that begin with `+` are an answer; others say that the work failed, or is not shared.
+-- Arguments  for all runs: the codec; to look: when the caller first asked (µs, 0: now), whether it takes a stale answer
+--            (0, 1), and how long before its end (µs) an answer counts as stale, and is taken, if it begins with `+`; to
+--            enter: `fresh stale` (see the mark; stale is at least fresh), how long the answer is kept (ms), its bytes
+local answer = {}
+local small = 1024 -- bytes: what is entered also if the server is out of memory
+local published = 8192 -- bytes: larger answers are not part of the message: the waiters read them
+
+-- Finds `fresh stale bytes`, with the times counted from now, or `other` if another codec wrote the answer. If the
+-- answer was fresh at any time since the caller asked, nothing is left to do.
+function answer.look(keys, first, args, now, bypass, base, at)
+  local stored = call('GET', keys[first + 1])
+  if not stored then return nil end
+  local entered, fresh, stale, name, bytes = match(stored, '^(%d+) (%d+) (%d+) (%S+) ()')
+  if not entered then return 'other' end
+  local age, since = now - entered, number(args[at])
+  if age < 0 then return nil end
+  local good = entered + fresh > (since > 0 and min(since, now) or now)
+  if not good and (stale - age <= 0 or args[at + 1] == '0') then return nil end
+  if name ~= args[base] then return 'other' end
+  local left = fresh - age
+  local text = format('%d %d ', left, stale - age) .. sub(stored, bytes)
+  if bypass then return text end
+  local early = left > 0 and left <= number(args[at + 2]) and sub(stored, bytes, bytes) == '+'
+  return text, good and not early
+end
+
+function answer.is_small(args, at)
+  return #args[at + 2] <= small
+end
+
+function answer.enter(keys, first, args, now, holding, base, at)
+  if not holding then return nil, false end
+  local codec, spans, bytes = args[base], ' ' .. args[at] .. ' ', args[at + 2]
+  if spans == ' 0 0 ' and call('EXISTS', keys[first + 2]) == 0 then return nil, false end
+  call('SET', keys[first + 1], format('%d', now) .. spans .. codec .. ' ' .. bytes, 'PX', args[at + 1])
+  return nil, #bytes > published or codec .. spans .. bytes
+end
+
+kinds.flight = {holders = mutex, outcome = answer, keys = 4, shared = 1, arguments = 3}
+
+-- Returns what is known of the answer to a key.
+-- Keys       those of the lease; the mark is the answer
+-- Arguments  how many bytes to return
+-- Returns    now (µs); the length of the stored string (0: there is none; -1: it is of another type); the time until
+--            it expires (ms); its first bytes
+function operations.look_at_answer(keys, args)
+  local now, length = clock(), attempt('STRLEN', keys[2])
+  if type(length) == 'table' then return state.refused(now, length, 0, '') end
+  return {now, length, call('PTTL', keys[2]), call('GETRANGE', keys[2], 0, args[2] - 1)}
+end
+
+-- Removes the answer to a key, also while a run is in progress, and notifies all processes.
+-- Keys       those of the lease; the mark is the answer
+-- Arguments  the channel of all processes; the message
+-- Returns    now (µs)
+function operations.forget_answer(keys, args)
+  call('DEL', keys[2])
+  call('PUBLISH', args[2], args[3])
+  return {clock()}
+end

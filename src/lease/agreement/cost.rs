@@ -1,0 +1,232 @@
+//! What calls on free keys cost the server: few commands, in few calls.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tower::{Layer as _, ServiceExt as _, service_fn};
+
+use super::{Side, TTLS};
+use crate::dedupe::Claimed;
+use crate::lease::holder::Exclusive;
+use crate::lease::key_state::{Standing, Terms};
+use crate::lease::operations::{AcquireRelease, Verb, What};
+use crate::{
+    BloomFilter, ConcurrencyLimitLayer, Dedupe, DedupeLayer, Mutex, MutexLayer, RwLock, RwLockLayer,
+    SingleFlight, Store, WaitGroup,
+};
+use support::eventually;
+use support::patient;
+use support::redis_server::RedisServer;
+
+const SOON: Duration = Duration::from_secs(10);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Runs a pair of calls twice, first to load the library, and returns how many commands the second one cost the server.
+async fn cost(pair: impl AsyncFn(&RedisServer, Store)) -> u64 {
+    let server = RedisServer::start().await;
+    let store = patient!(server.url());
+    pair(&server, store.clone()).await;
+    server.query::<()>(&["FLUSHALL"]).unwrap();
+    server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
+    pair(&server, store).await;
+    commands(&server)
+}
+
+/// How many commands operations have cost the server since its statistics were reset.
+fn commands(server: &RedisServer) -> u64 {
+    let others = ["fcall", "info", "config|resetstat", "keys"];
+    server
+        .all_calls()
+        .into_iter()
+        .filter(|(name, _)| !others.contains(&&**name))
+        .map(|(_, calls)| calls)
+        .sum()
+}
+
+/// The time, whether there are waiters, the lock and its fence.
+#[tokio::test]
+async fn a_mutex() {
+    let pair = async |server: &RedisServer, store| {
+        let mutex = Mutex::new(&store, "m").unwrap();
+        assert!(mutex.try_lock("k").await.unwrap().unlock().await.unwrap());
+        assert!(server.calls_of("time") < 4, "a release needs no time");
+    };
+    assert_eq!(cost(pair).await, 5 + 3);
+}
+
+/// The first call leaves at once, the others together.
+#[tokio::test]
+async fn several_in_a_call() {
+    let server = RedisServer::start().await;
+    let mutex = Mutex::new(&patient!(server.url()), "m").unwrap();
+    assert!(mutex.try_lock("k").await.unwrap().unlock().await.unwrap());
+    server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
+    let lock = async |key| mutex.try_lock(key).await.unwrap().unlock().await.unwrap();
+    assert_eq!(tokio::join!(lock("a"), lock("b"), lock("c")), (true, true, true));
+    assert!(server.calls_of("fcall") < 6);
+}
+
+#[tokio::test]
+async fn a_permit() {
+    let pair = async |_: &RedisServer, store| {
+        let group = WaitGroup::new(&store, "g", 1).unwrap();
+        assert!(group.try_add("k").await.unwrap().done().await.unwrap());
+    };
+    assert_eq!(cost(pair).await, 5 + 4);
+}
+
+#[tokio::test]
+async fn readers_and_a_writer() {
+    let pair = async |_: &RedisServer, store| {
+        let lock = RwLock::new(&store, "l").unwrap();
+        let readers = (lock.try_read("k").await.unwrap(), lock.try_read("k").await.unwrap());
+        assert!(readers.0.release().await.unwrap() && readers.1.release().await.unwrap());
+        assert!(lock.try_write("k").await.unwrap().release().await.unwrap());
+    };
+    assert_eq!(cost(pair).await, (6 + 7 + 4 + 4) + (7 + 4));
+}
+
+async fn cost_of_items(dedupe: impl Fn(&Store) -> Dedupe) -> u64 {
+    let server = RedisServer::start().await;
+    let dedupe = dedupe(&patient!(server.url()));
+    let handle = async |item| {
+        let Claimed::New(claim) = dedupe.try_claim(item).await.unwrap() else { panic!("it is new") };
+        assert!(claim.confirm().await.unwrap());
+    };
+    // The first one begins the slice, or the generation.
+    handle("a").await;
+    server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
+    handle("b").await;
+    let commands = commands(&server);
+    let Claimed::New(claim) = dedupe.try_claim("c").await.unwrap() else { panic!("it is new") };
+    assert!(claim.release().await.unwrap());
+    // What was handled is known.
+    for item in ["a", "b"] {
+        assert!(matches!(dedupe.try_claim(item).await.unwrap(), Claimed::Duplicate), "{item}");
+    }
+    handle("c").await;
+    commands
+}
+
+#[tokio::test]
+async fn an_item() {
+    // All items are of one bucket.
+    let dedupe = |store: &Store| Dedupe::exact(store, "d").capacity(100).remember_for(DAY).build().unwrap();
+    assert_eq!(cost_of_items(dedupe).await, 6 + 6);
+}
+
+#[tokio::test]
+async fn an_item_of_a_filter() {
+    let filter = || BloomFilter::builder().capacity(10_000).false_positive_rate(0.01);
+    let forever = |store: &Store| {
+        Dedupe::builder().remember_forever().build(&filter().build(store, "d").unwrap()).unwrap()
+    };
+    assert_eq!(cost_of_items(forever).await, 5 + 8);
+    let day = |store: &Store| Dedupe::new(&filter().remember_for(DAY).build(store, "d").unwrap()).unwrap();
+    assert_eq!(cost_of_items(day).await, 6 + 8);
+}
+
+#[tokio::test]
+async fn confirmations_that_leave_together_tell_how_full_the_filter_is() {
+    let server = RedisServer::start().await;
+    let filter = BloomFilter::builder().capacity(1000).false_positive_rate(0.01);
+    let filter = filter.build(&patient!(server.url()), "d").unwrap();
+    let dedupe = Dedupe::builder().remember_forever().build(&filter).unwrap();
+    let handle = async |item: usize| {
+        let Claimed::New(claim) = dedupe.try_claim(item.to_be_bytes()).await.unwrap() else { return };
+        assert!(claim.confirm().await.unwrap());
+    };
+    handle(0).await;
+    let first = dedupe.fill().unwrap();
+    server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
+    join_all((1..100).map(handle)).await;
+    assert!(server.calls_of("fcall") < 20, "{}", server.calls_of("fcall"));
+    assert!(dedupe.fill().unwrap() > 2.0 * first, "{:?} after {first}", dedupe.fill());
+}
+
+#[tokio::test]
+async fn a_flight() {
+    let pair = async |server: &RedisServer, store| {
+        let flights: SingleFlight<u32> = SingleFlight::new(&store, "f").unwrap();
+        assert_eq!(flights.run("a", async || 7).await.unwrap(), 7);
+        eventually("the flight ends", SOON, async || locks(server) == 0).await;
+    };
+    assert_eq!(cost(pair).await, 4 + 5);
+}
+
+#[tokio::test]
+async fn releases_leave_with_acquires_of_any_terms() {
+    let server = RedisServer::start().await;
+    let lua = Side::<Exclusive>::new(&patient!(server.url()), None, false);
+    let run = async |key: &'static str, id: u8, verb, terms| {
+        let scene = Arc::clone(&lua.scenes[0]);
+        let call = AcquireRelease { scene, token: format!("aaaaaaaaaaaaaaaa-{id}").into(), verb, terms };
+        lua.run(&lua.acquire_release, &key.into(), call).await
+    };
+    let acquire = || Verb::Acquire { query: Some(()), bypass: false };
+    let release = || Verb::Release { withdraws: false };
+    let usual = Terms::usual(TTLS[1]);
+    let at_once = Terms { max_waiters: 0, ..usual };
+    run("k", 1, acquire(), usual).await;
+    server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
+    // The first leaves at once, the others together.
+    tokio::join!(
+        run("a", 2, acquire(), usual),
+        run("k", 1, release(), usual),
+        run("b", 3, acquire(), at_once)
+    );
+    assert_eq!(server.calls_of("fcall"), 2);
+
+    // A release is sent before the acquire that comes after it, whatever comes before both.
+    run("k", 1, acquire(), usual).await;
+    let (_, _, _, next) = tokio::join!(
+        run("c", 4, acquire(), usual),
+        run("d", 5, acquire(), usual),
+        run("k", 1, release(), usual),
+        run("k", 6, acquire(), at_once),
+    );
+    assert!(matches!(next.what, What::Acquired(Standing::Held { .. })), "{next:?}");
+}
+
+/// If a server refuses writes, `try_lock` of a lock that another holds is refused, and does not fail.
+#[tokio::test]
+async fn a_full_server_refuses_no_answer() {
+    let server = RedisServer::start().await;
+    let mutex = Mutex::new(&patient!(server.url()), "m").unwrap();
+    let guard = mutex.try_lock("k").await.unwrap();
+    server.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
+    assert!(mutex.try_lock("k").await.unwrap_err().is_refused());
+    server.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]).unwrap();
+    assert!(guard.unlock().await.unwrap());
+}
+
+/// A layer asks once for each request, and releases once.
+#[tokio::test]
+async fn a_request_is_two_calls() {
+    let server = RedisServer::start().await;
+    let store = patient!(server.url());
+    let inner = service_fn(async |_: u32| Ok::<_, Infallible>(()));
+    let mutex = MutexLayer::new(Mutex::new(&store, "m").unwrap(), |item: &u32| *item).layer(inner);
+    let rw_lock = RwLockLayer::new(RwLock::new(&store, "l").unwrap(), |item: &u32| *item).layer(inner);
+    let group = WaitGroup::new(&store, "g", 1).unwrap();
+    let permits = ConcurrencyLimitLayer::new(group, |item: &u32| *item).layer(inner);
+    let dedupe = Dedupe::exact(&store, "d").capacity(100).remember_for(DAY).build().unwrap();
+    let items = DedupeLayer::new(dedupe, |item: &u32| *item).layer(inner);
+    // The first calls load the library.
+    for item in [1, 2] {
+        server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
+        mutex.clone().oneshot(item).await.unwrap();
+        rw_lock.clone().oneshot(item).await.unwrap();
+        permits.clone().oneshot(item).await.unwrap();
+        items.clone().oneshot(item).await.unwrap();
+    }
+    eventually("the releases", SOON, async || server.calls_of("fcall") >= 8).await;
+    assert_eq!(server.calls_of("fcall"), 8);
+}
+
+/// How many flights are under way.
+fn locks(server: &RedisServer) -> usize {
+    server.query::<Vec<String>>(&["KEYS", "*lock*"]).unwrap().len()
+}

@@ -1,0 +1,183 @@
+//! The library of functions that each server loads once, and the same text for servers without functions.
+//!
+//! It is one text, joined from the files of the enabled features in `lua/`. Its name has the digest of the text, so that the
+//! libraries of several versions and feature sets live side by side. It registers two functions: one for operations that only
+//! read. The operation is an argument. A server without functions gets the pieces that a call needs, and a line that calls them.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::store::operation::{Function, Rights, lua};
+
+macro_rules! pieces {
+    ($($(#[$cfg:meta])* $name:literal,)+) => {
+        &[$($(#[$cfg])* ($name, lua!($name)),)+]
+    };
+}
+
+/// The names and the texts of all pieces, in their order.
+const PIECES: &[(&str, &str)] = pieces![
+    "clock",
+    "state",
+    "token",
+    "queue",
+    "grants",
+    "holders",
+    #[cfg(any(feature = "mutex", feature = "single-flight"))]
+    "mutex",
+    #[cfg(feature = "concurrency-limit")]
+    "permits",
+    #[cfg(feature = "concurrency-limit")]
+    "settings",
+    #[cfg(feature = "concurrency-limit")]
+    "flows",
+    #[cfg(feature = "concurrency-limit")]
+    "turns",
+    #[cfg(feature = "rw-lock")]
+    "rw_lock",
+    #[cfg(feature = "dedupe")]
+    "bloom",
+    #[cfg(feature = "dedupe")]
+    "exact",
+    #[cfg(feature = "single-flight")]
+    "answer",
+    #[cfg(feature = "dedupe")]
+    "claim",
+    #[cfg(feature = "dedupe")]
+    "filter",
+    "acquire",
+    "runs",
+    "care",
+    #[cfg(feature = "mutex")]
+    "several",
+    #[cfg(any(feature = "concurrency-limit", feature = "rate-limit"))]
+    "fleet",
+    #[cfg(feature = "concurrency-limit")]
+    "adapt",
+    "serve",
+];
+
+/// The pieces of all operations.
+const ALWAYS: [&str; 3] = ["clock", "state", "serve"];
+
+/// How many digits of the digest the name has.
+const DIGITS: usize = 16;
+
+/// On a Cluster, a waiter is told on a channel of its own node, whose slot is not that of the keys.
+const WRITES: &str = "'allow-cross-slot-keys'";
+
+/// Made once in a process. Nobody waits for it: a child of a fork may find it half made.
+static USUAL: OnceLock<Arc<Library>> = OnceLock::new();
+
+/// The library as a server gets it.
+#[derive(Debug)]
+pub(in crate::store) struct Library {
+    /// Also the name of the function that writes.
+    pub(super) name: String,
+    pub(super) text: String,
+}
+
+impl Library {
+    /// The library whose time comes from the Lua code `clock`.
+    pub(super) fn with_clock(clock: &'static str) -> Arc<Self> {
+        if !is_usual(clock) {
+            return Arc::new(Self::new(clock));
+        }
+        if let Some(made) = USUAL.get() {
+            return Arc::clone(made);
+        }
+        let made = Arc::new(Self::new(clock));
+        // Another thread may have made the same.
+        let _ = USUAL.set(Arc::clone(&made));
+        made
+    }
+
+    fn new(clock: &str) -> Self {
+        let pieces = joined(clock, |_| true);
+        let digest = redis::Script::new(&pieces).get_hash()[..DIGITS].to_owned();
+        let name = format!("td_{digest}");
+        let reads = name_of(&name, Rights::Reads);
+        // The clocks of tests write.
+        let flags = if is_usual(clock) { "'no-writes'" } else { "" };
+        let text = format!(
+            "#!lua name={name}\n{pieces}\
+             redis.register_function{{function_name = '{name}', callback = serve, flags = {{{WRITES}}}}}\n\
+             redis.register_function{{function_name = '{reads}', callback = serve, flags = {{{flags}}}}}\n"
+        );
+        Self { name, text }
+    }
+
+    /// The name of the function with these rights.
+    pub(super) fn function(&self, rights: Rights) -> String {
+        name_of(&self.name, rights)
+    }
+}
+
+fn name_of(library: &str, rights: Rights) -> String {
+    let suffix = match rights {
+        Rights::Writes => "",
+        Rights::Reads => "_reads",
+    };
+    format!("{library}{suffix}")
+}
+
+impl Function {
+    /// The script for servers without functions.
+    pub(super) fn script(&self, clock: &str) -> String {
+        let is_wanted =
+            |name: &str| ALWAYS.contains(&name) || self.pieces.iter().any(|pieces| pieces.contains(&name));
+        format!("{}return serve(KEYS, ARGV)\n", joined(clock, is_wanted))
+    }
+}
+
+fn is_usual(clock: &str) -> bool {
+    !cfg!(test) || clock == super::CLOCK
+}
+
+fn joined(clock: &str, is_wanted: impl Fn(&str) -> bool) -> String {
+    let wanted = PIECES.iter().filter(|(name, _)| is_wanted(name));
+    let text: String = wanted.map(|(_, text)| *text).collect();
+    #[cfg(test)]
+    let text = super::script::mutants::applied(text);
+    if is_usual(clock) { text } else { text.replace(lua!("clock"), &other(clock)) }
+}
+
+/// The piece `clock`, with the clock of a test: Lua code that sets `now`, and may replace `redis`.
+fn other(clock: &str) -> String {
+    let usual = lua!("clock");
+    format!(
+        "{usual}local bind_usual, now_of_test = bind, nil\n\
+         local function bind(KEYS)\n\
+         bind_usual()\n\
+         local function of_test()\n\
+         {clock}\n\
+         return redis.call, redis.pcall, now\n\
+         end\n\
+         call, attempt, now_of_test = of_test()\n\
+         end\n\
+         local function clock() return now_of_test end\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_file_is_a_piece_and_the_name_has_the_digest() {
+        let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/lua")).unwrap();
+        let names = files.filter_map(|file| file.unwrap().file_name().into_string().ok());
+        let files: BTreeSet<_> =
+            names.filter_map(|name| name.strip_suffix(".lua").map(str::to_owned)).collect();
+        let pieces: BTreeSet<_> = PIECES.iter().map(|(name, _)| (*name).to_owned()).collect();
+        if cfg!(all(feature = "operator", feature = "quorum")) {
+            assert_eq!(pieces, files);
+        }
+        let (usual, other) = (Library::with_clock(super::super::CLOCK), Library::with_clock("local now = 1"));
+        assert_eq!(usual.name.len(), "td_".len() + DIGITS);
+        assert_ne!(usual.name, other.name, "another text has another name");
+        // Redis 7.0 crashes on a flush with more than 64 functions.
+        assert_eq!(usual.text.matches("redis.register_function").count(), 2);
+    }
+}
