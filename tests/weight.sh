@@ -36,8 +36,8 @@ echo "|---|---|"
 for folder in src/*/ src/store/redis/; do
   printf '| %s | %s |\n' "$folder" "$(library "$folder" | lines_of)"
 done
-for folder in lua/*/; do
-  printf '| %s | %s |\n' "$folder" "$(find "$folder" -name '*.lua' -exec cat {} + | count --)"
+for folder in lua/ lua/*/; do
+  printf '| %s | %s |\n' "$folder" "$(find "$folder" -maxdepth 1 -name '*.lua' -exec cat {} + | count --)"
 done
 echo
 
