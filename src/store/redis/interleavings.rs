@@ -97,7 +97,7 @@ impl Operation for Ask {
     type Cell = Nothing;
     type Reply = i64;
     type Undo = Self;
-    const SCRIPT: Script = Script { name: "ask", first: "", body: "" };
+    const SCRIPT: Script = Script::Text { name: "ask", body: "" };
     const PARTS: &'static [&'static str] = &["x"];
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = 8;
@@ -226,7 +226,8 @@ pub(crate) fn a_connection_on_a_runtime_that_ends_fails() {
     check(|| {
         let (client, (ended, handle), (_runs, other)) = (client(), runtime(), runtime());
         let RedisStore { source, process, telemetry, .. } = &*client.store;
-        let link = Arc::new(Link::new(source.clone(), Duration::from_secs(1), *process, telemetry.clone()));
+        let link =
+            Arc::new(Link::new(source.clone(), Duration::from_secs(1), *process, telemetry.clone(), None));
         let ends = spawn(move || drop(ended));
         assert!(block_on(link.hold(&handle)).is_err());
         ends.join().unwrap();
