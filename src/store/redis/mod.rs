@@ -1,6 +1,7 @@
 //! The Redis store: connections, scripts, timeouts and breakers. Nothing outside this folder uses the crate
 //! `redis`.
 
+mod attempt;
 mod batch;
 mod breaker;
 mod budget;
