@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use deadpool_redis::redis;
 use tower_distributed::{Quota, Store, TokenBucket};
 
 use crate::common::Bench;
 use crate::common::report::{Better, Versus, figure};
+use crate::common::server::spent;
 use crate::common::stats::median;
 
 /// The pairs of a round, one after the other.
@@ -21,9 +21,10 @@ pub fn run(bench: &Bench) {
     let name = "authorize-capture-script-us-vs-bucket";
     if bench.settings.wants(name) {
         let lone = |pair: &dyn Fn()| {
-            let before = spent(bench);
+            let mut connection = bench.server.connection();
+            let before = spent(&mut connection);
             (0..PAIRS).for_each(|_| pair());
-            (spent(bench) - before) / f64::from(PAIRS)
+            (spent(&mut connection) - before) / f64::from(PAIRS)
         };
         let captures = || {
             let hold = bench.runtime.block_on(bucket.authorize("lone", 10)).unwrap();
@@ -66,14 +67,4 @@ async fn hot_key(bench: &Bench, bucket: &TokenBucket) -> f64 {
     });
     futures::future::join_all(callers).await.into_iter().for_each(Result::unwrap);
     pairs.load(Ordering::Relaxed) as f64 / bench.settings.length.as_secs_f64()
-}
-
-/// The server's time in functions and scripts so far, µs.
-fn spent(bench: &Bench) -> f64 {
-    let mut connection = bench.server.connection();
-    let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut connection).unwrap();
-    let lines = ["cmdstat_evalsha:", "cmdstat_fcall:"].into_iter();
-    let lines = lines.filter_map(|name| stats.lines().find_map(|line| line.strip_prefix(name)));
-    let times = lines.filter_map(|line| line.split(',').find_map(|field| field.strip_prefix("usec=")));
-    times.map(|time| time.parse::<f64>().unwrap()).sum()
 }

@@ -90,9 +90,9 @@ impl Server {
         self.query::<()>(&["FLUSHALL", "SYNC"]);
     }
 
-    /// How many calls of scripts there were so far.
+    /// How many calls of functions and scripts there were so far.
     pub fn script_calls(&self) -> u64 {
-        calls(&mut self.connection(), |command| command.starts_with("eval"))
+        calls(&mut self.connection(), |command| command.starts_with("eval") || command == "fcall")
     }
 
     pub fn connection(&self) -> Connection {
@@ -109,6 +109,16 @@ pub fn calls(connection: &mut Connection, counts: impl Fn(&str) -> bool) -> u64 
         .filter(|(command, _)| counts(command))
         .filter_map(|(_, rest)| rest.split(',').next()?.parse::<u64>().ok())
         .sum()
+}
+
+/// The server's time in functions and scripts so far, µs.
+#[allow(dead_code, reason = "most benches measure something else")]
+pub fn spent(connection: &mut Connection) -> f64 {
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
+    let lines = ["cmdstat_evalsha:", "cmdstat_fcall:"].into_iter();
+    let lines = lines.filter_map(|name| stats.lines().find_map(|line| line.strip_prefix(name)));
+    let times = lines.filter_map(|line| line.split(',').find_map(|field| field.strip_prefix("usec=")));
+    times.map(|time| time.parse::<f64>().unwrap()).sum()
 }
 
 impl Drop for Process {

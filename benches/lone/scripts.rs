@@ -10,6 +10,7 @@ use tower_distributed::{Dedupe, Mutex, Quota, SingleFlight, Store, TokenBucket, 
 use crate::by_hand::{self, Script};
 use crate::common::Bench;
 use crate::common::report::{Better, Versus, note};
+use crate::common::server::spent;
 
 const ROUNDS: usize = 30;
 /// How many pairs a pipeline has.
@@ -182,15 +183,6 @@ fn granted(reply: &Value, by_hand: bool) -> bool {
         Value::Int(number) => *number >= by_hand.into(),
         _ => false,
     }
-}
-
-/// The server's time in functions and scripts so far, µs.
-fn spent(connection: &mut Connection) -> f64 {
-    let stats: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
-    let lines = ["cmdstat_evalsha:", "cmdstat_fcall:"].into_iter();
-    let lines = lines.filter_map(|name| stats.lines().find_map(|line| line.strip_prefix(name)));
-    let times = lines.filter_map(|line| line.split(',').find_map(|field| field.strip_prefix("usec=")));
-    times.map(|time| time.parse::<f64>().unwrap()).sum()
 }
 
 /// The bytes that hexadecimal digits stand for.
