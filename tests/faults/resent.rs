@@ -32,14 +32,7 @@ impl Scene {
 
     /// Waits until no connection was used for 2 s.
     async fn idle(&self) {
-        eventually("the connections to be idle", SOON, async || {
-            let clients = self.server.cli(&["CLIENT", "LIST"]);
-            let mut users = clients
-                .lines()
-                .filter(|client| client.contains(" cmd=eval") || client.contains(" cmd=fcall"));
-            users.all(|client| !client.contains(" idle=0 ") && !client.contains(" idle=1 "))
-        })
-        .await;
+        eventually("the connections to be idle", SOON, async || self.server.has_idle_callers()).await;
     }
 
     /// Calls from each process, over connections that are idle and break once the server has run the call.

@@ -38,13 +38,7 @@ impl Scene {
     }
 
     async fn idle(&self) {
-        let is_idle = async || {
-            let clients = self.server.cli(&["CLIENT", "LIST"]);
-            let mut users = clients
-                .lines()
-                .filter(|client| client.contains(" cmd=eval") || client.contains(" cmd=fcall"));
-            users.all(|client| !client.contains(" idle=0 ") && !client.contains(" idle=1 "))
-        };
+        let is_idle = async || self.server.has_idle_callers();
         eventually("the connections to be idle", SOON, is_idle).await;
     }
 

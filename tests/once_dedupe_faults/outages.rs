@@ -83,14 +83,7 @@ async fn a_confirmation_that_was_sent_twice_is_no_loss() {
     assert!(take(&exact, "warm").await.confirm().await.unwrap());
     for dedupe in [&scene.far, &exact] {
         let claim = take(dedupe, "item").await;
-        eventually("the connections to be idle", SOON, async || {
-            let clients = scene.server.cli(&["CLIENT", "LIST"]);
-            let mut users = clients
-                .lines()
-                .filter(|client| client.contains(" cmd=eval") || client.contains(" cmd=fcall"));
-            users.all(|client| !client.contains(" idle=0 ") && !client.contains(" idle=1 "))
-        })
-        .await;
+        eventually("the connections to be idle", SOON, async || scene.server.has_idle_callers()).await;
         let before = scene.proxy.replies_dropped();
         scene.proxy.drop_next_reply_after(claim.token().as_bytes());
         assert!(claim.confirm().await.unwrap(), "it was held");

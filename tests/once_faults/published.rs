@@ -72,14 +72,7 @@ async fn an_answer_that_was_published_twice_counts() {
     });
     let publish = async {
         eventually("the flight", SOON, async || keys(&server, "lock") == 1).await;
-        eventually("the connections to be idle", SOON, async || {
-            let clients = server.cli(&["CLIENT", "LIST"]);
-            let mut users = clients
-                .lines()
-                .filter(|client| client.contains(" cmd=eval") || client.contains(" cmd=fcall"));
-            users.all(|client| !client.contains(" idle=0 ") && !client.contains(" idle=1 "))
-        })
-        .await;
+        eventually("the connections to be idle", SOON, async || server.has_idle_callers()).await;
         proxy.drop_next_reply_after(b"xxxxx");
         done.send(()).unwrap();
     };

@@ -103,9 +103,7 @@ impl RedisServer {
     /// The number of calls of a command that the server has run, those of scripts too, since it started or
     /// `CONFIG RESETSTAT`.
     pub fn calls_of(&self, command: &str) -> u64 {
-        let stats = self.cli(&["INFO", "commandstats"]);
-        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+        self.all_calls().into_iter().find(|(name, _)| name == command).map_or(0, |(_, calls)| calls)
     }
 
     /// The same of all commands.
@@ -114,6 +112,14 @@ impl RedisServer {
         let lines = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="));
         let number = |rest: &str| rest.split(',').next().unwrap().parse().unwrap();
         lines.map(|(name, rest)| (name.to_owned(), number(rest))).collect()
+    }
+
+    /// Whether no connection that calls functions or scripts was used for 2 s.
+    pub fn has_idle_callers(&self) -> bool {
+        let clients = self.cli(&["CLIENT", "LIST"]);
+        let calls = |client: &&str| client.contains(" cmd=eval") || client.contains(" cmd=fcall");
+        let mut callers = clients.lines().filter(calls);
+        callers.all(|client| !client.contains(" idle=0 ") && !client.contains(" idle=1 "))
     }
 
     /// Sends SIGKILL. Returns when the server has ended. Its port stays reserved for [`RedisServer::restart`].
