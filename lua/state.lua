@@ -30,9 +30,8 @@ local state = {}
 --   beats    ZSET: each waiter -> until when it counts as alive (µs); each tombstone (a withdrawn token) -> until when it is
 --            kept (µs) plus 2^52
 -- What the outcome adds comes behind. Beside them, the state has `kind` and `holders` (see `kinds`), `args`, `now` (µs),
--- `waiting` (whether there are waiters or tombstones), and of the current run `asker` (its
--- token), `heard` (the messages to its process) and `found` (what was found of an outcome). What else it has is named where
--- it is set; what is missing was not read yet.
+-- `waiting` (whether there are waiters or tombstones), and of the current run `asker` (its token) and `heard` (the messages
+-- to its process). What else it has is named where it is set; what is missing was not read yet.
 function state.of(kind, keys, first, args, now, waiting, text)
   return {
     kind = kind, holders = kind.holders, args = args, now = now, waiting = waiting, asker = text,

@@ -19,20 +19,20 @@ const LOADS: usize = 3;
 
 /// A call on its way to one server.
 pub(super) struct Attempt<'a> {
-    pub(super) store: &'a RedisStore,
-    pub(super) runtime: &'a Handle,
-    pub(super) link: &'a Arc<Link>,
-    pub(super) script: &'a Loaded,
-    pub(super) call: &'a Call,
+    store: &'a RedisStore,
+    runtime: &'a Handle,
+    link: &'a Arc<Link>,
+    script: &'a Loaded,
+    call: &'a Call,
     /// The number of the master.
-    pub(super) master: usize,
+    master: usize,
     /// Whether the server is only getting the slot.
-    pub(super) asking: bool,
+    asking: bool,
     pub(super) held: Arc<Ready>,
     /// How the call is sent next.
     pub(super) form: Form,
     /// How often the library was loaded for it.
-    pub(super) loads: usize,
+    loads: usize,
     /// Whether anything was probably written.
     pub(super) written: bool,
 }
@@ -40,7 +40,22 @@ pub(super) struct Attempt<'a> {
 /// What a server has answered, and why the call does not count; `None`: nothing in time.
 pub(super) type Answered = Option<Result<(redis::Value, Option<RedisError>), RedisError>>;
 
-impl Attempt<'_> {
+impl<'a> Attempt<'a> {
+    /// Connects, if there is no connection. `to`: the number of the master, and whether it is only getting the slot.
+    pub(super) async fn begin(
+        store: &'a RedisStore,
+        runtime: &'a Handle,
+        link: &'a Arc<Link>,
+        script: &'a Loaded,
+        call: &'a Call,
+        to: (usize, bool),
+    ) -> Result<Self, Failed> {
+        let held = store.hold(runtime, link).await?;
+        let form = script.form(held.functions.are_used());
+        let (master, asking) = to;
+        Ok(Self { store, runtime, link, script, call, master, asking, held, form, loads: 0, written: true })
+    }
+
     pub(super) async fn reply(&mut self) -> Result<Answered, Failed> {
         loop {
             if self.form == Form::Function && self.held.functions.are_missing() {

@@ -216,23 +216,10 @@ impl RedisStore {
         link: &Arc<Link>,
         script: &Loaded,
         call: &Call,
-        (master, asking): (usize, bool),
+        to: (usize, bool),
     ) -> Result<Reply, Failed> {
-        let held = self.hold(runtime, link).await?;
-        let (form, sent) = (script.form(held.functions.are_used()), Instant::now());
-        let mut attempt = Attempt {
-            store: self,
-            runtime,
-            link,
-            script,
-            call,
-            master,
-            asking,
-            held,
-            form,
-            loads: 0,
-            written: true,
-        };
+        let mut attempt = Attempt::begin(self, runtime, link, script, call, to).await?;
+        let sent = Instant::now();
         let reply = attempt.reply().await?;
         let Attempt { held, form, written, .. } = attempt;
         let mut redirect = None;
