@@ -50,8 +50,7 @@ pub(crate) use self::listing::{Found, Listing};
 pub(crate) use self::namespace::{Client, Namespace, OperationFuture};
 pub(crate) use self::notifier::{ALL, Ids, Link, Listener, News, Notifier, Push, Recipient, Refusal, hex};
 pub(crate) use self::operation::{
-    Arguments, Cell, END, Field, Fields, Function, Garbled, Operation, Repeat, Rights, Script, function, lua,
-    packed, script,
+    Arguments, Cell, END, Field, Fields, Garbled, Operation, Repeat, Rights, Script, function, packed,
 };
 pub(crate) use self::owed::{Owed, OwedOne};
 pub(crate) use self::redis_name::Stem;

@@ -188,18 +188,9 @@ pub(crate) trait Cell: Clone + Default + Send + 'static {
     }
 }
 
-/// What a server runs for an operation.
+/// What a server runs for an operation: one of the [library](super::library).
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Script {
-    /// A script of its own, without the clock that the store adds before it.
-    Text { name: &'static str, body: &'static str },
-    /// An operation of the [library](super::library).
-    Library(Function),
-}
-
-/// An operation of the library.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Function {
+pub(crate) struct Script {
     /// Its first arguments: its name, and of some the kind of leases.
     pub(crate) words: &'static [&'static str],
     /// The pieces of the library that it needs, for servers without functions.
@@ -225,25 +216,14 @@ macro_rules! lua {
 }
 pub(crate) use lua;
 
-/// Joins the pieces of a script at compile time: `script!(own file, shared pieces…)`. The shared pieces come first.
-macro_rules! script {
-    ($name:literal $(, $lib:literal)* $(,)?) => {
-        $crate::store::Script::Text {
-            name: $name,
-            body: concat!($($crate::store::lua!($lib),)* $crate::store::lua!($name)),
-        }
-    };
-}
-pub(crate) use script;
-
 /// An operation of the library: `function!(rights: words; pieces)`.
 macro_rules! function {
     ($rights:ident: $($word:expr),+; $($pieces:expr),*) => {
-        $crate::store::Script::Library($crate::store::Function {
+        $crate::store::Script {
             words: &[$($word),+],
             pieces: &[$($pieces),*],
             rights: $crate::store::Rights::$rights,
-        })
+        }
     };
 }
 pub(crate) use function;

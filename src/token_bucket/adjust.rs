@@ -4,9 +4,9 @@
 mod tests;
 
 use super::bucket_state::BucketState;
-use super::operations::{MOST_SLOW_RUNS, read_bucket, under_its_quotas};
+use super::operations::{BUCKETS, MOST_SLOW_RUNS, read_bucket, under_its_quotas};
 use super::state::{Bucket, Level, Moment};
-use crate::store::{Arguments, Fields, Garbled, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Fields, Garbled, Operation, Repeat, Script, function};
 use crate::token_bucket::quota::{MAX_SPAN, MOST_REPEATS, Pace, Quotas};
 
 /// Charges tokens even if they are not available, or adds tokens; and blocks the bucket.
@@ -66,8 +66,7 @@ impl Operation for Adjust {
     under_its_quotas!();
     type Reply = BucketState;
     type Undo = Self;
-    const SCRIPT: Script =
-        script!("token_bucket/adjust", "lib/calendar", "lib/holds", "lib/bucket", "lib/runs");
+    const SCRIPT: Script = function!(Writes: "adjust"; BUCKETS, &["correct"]);
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;

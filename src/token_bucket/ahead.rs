@@ -4,9 +4,9 @@
 mod tests;
 
 use super::bucket_state::BucketState;
-use super::operations::{MOST_SLOW_RUNS, WRONG_TYPE, read_levels, under_its_quotas};
+use super::operations::{BUCKETS, MOST_SLOW_RUNS, WRONG_TYPE, read_levels, under_its_quotas};
 use super::state::{Bucket, Moment};
-use crate::store::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script, function};
 use crate::token_bucket::quota::Quotas;
 
 /// The minimum size of a prefetch.
@@ -60,8 +60,7 @@ impl Operation for Prefetch {
     type Reply = Prefetched;
     // If the caller is gone, the tokens come back with time.
     type Undo = Self;
-    const SCRIPT: Script =
-        script!("token_bucket/prefetch", "lib/calendar", "lib/holds", "lib/bucket", "lib/runs");
+    const SCRIPT: Script = function!(Writes: "prefetch"; BUCKETS, &["correct"]);
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
 

@@ -9,10 +9,10 @@ use smallvec::SmallVec;
 
 use super::bucket_state::BucketState;
 use super::decision::Decision;
-use super::operations::{MOST_SLOW_RUNS, PARTS, read_count, write_sets};
+use super::operations::{BUCKETS, MOST_SLOW_RUNS, PARTS, read_count, write_limits};
 use super::returning::Return;
 use super::state::{Bucket, Level, Moment};
-use crate::store::{Arguments, Fields, Garbled, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Fields, Garbled, Operation, Repeat, Script, function};
 use crate::token_bucket::quota::{Limit, Pace, Quotas};
 
 /// Gives back tokens of a charge.
@@ -157,8 +157,7 @@ impl Operation for Cancel {
     type Cell = Bucket;
     type Reply = bool;
     type Undo = Self;
-    const SCRIPT: Script =
-        script!("token_bucket/cancel", "lib/calendar", "lib/holds", "lib/bucket", "lib/several", "lib/runs");
+    const SCRIPT: Script = function!(Writes: "cancel"; BUCKETS, &["cancel"]);
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Never;
     // In order, so that no charge that is given back later depends on one given back earlier.
@@ -171,7 +170,7 @@ impl Operation for Cancel {
     }
 
     fn shared(&self, call: &mut Arguments<'_>) {
-        write_sets(std::iter::once(&self.quotas), call);
+        write_limits(std::iter::once(&self.quotas), call);
     }
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {

@@ -1,4 +1,4 @@
-//! The operations on a bucket. Each is implemented twice: as a script in `lua/token_bucket/` and in Rust.
+//! The operations on a bucket. Each is implemented twice: in `lua/` and in Rust.
 
 #[cfg(test)]
 mod tests;
@@ -11,7 +11,7 @@ use super::bucket_state::{BucketState, micros};
 use super::cancel::Cancel;
 use super::decision::Decision;
 use super::state::{Ask, Bucket, Level, Moment};
-use crate::store::{Arguments, Cell as _, END, Field, Fields, Garbled, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Cell as _, END, Field, Fields, Garbled, Operation, Repeat, Script, function};
 use crate::token_bucket::quota::{MOST_REPEATS, Quotas};
 
 /// Charges a request in full, or not at all.
@@ -22,6 +22,12 @@ pub(crate) struct Reserve {
     pub(crate) ask: Ask,
 }
 
+/// Charges requests to one bucket or to several.
+pub(super) const RESERVE: Script = function!(Writes: "reserve"; BUCKETS, &["reserve"]);
+
+/// Steps on the holds of one bucket or of several.
+pub(super) const HOLD: Script = function!(Writes: "hold"; BUCKETS, &["hold"]);
+
 /// Fills a bucket and unblocks it.
 #[derive(Debug)]
 pub(crate) struct Reset;
@@ -31,10 +37,10 @@ pub(super) const PARTS: &[&str] = &["tat"];
 /// The maximum number of buckets in one call of [`Reserve`] or [`Peek`](super::peek::Peek): about 0.4 or 0.8 ms of server time.
 pub(super) const MOST_RUNS: usize = 128;
 
-/// The maximum for scripts that process and write states in table form, which takes four times as long.
+/// The maximum for operations that process and write states in table form, which takes four times as long.
 pub(super) const MOST_SLOW_RUNS: usize = 64;
 
-/// Scripts answer -1 for a run whose key does not hold a bucket.
+/// Operations answer -1 for a run whose key does not hold a bucket.
 pub(super) const WRONG_TYPE: Garbled =
     Garbled("WRONGTYPE the key holds a value that is not a bucket: delete the key, or choose another prefix");
 
@@ -52,31 +58,23 @@ macro_rules! under_its_quotas {
         }
 
         fn shared(&self, call: &mut $crate::store::Arguments<'_>) {
-            $crate::token_bucket::operations::write_quotas(&self.quotas, call);
+            $crate::token_bucket::operations::write_limits(std::iter::once(&self.quotas), call);
         }
     };
 }
 pub(super) use under_its_quotas;
 
-pub(super) fn write_quotas(quotas: &Quotas, call: &mut Arguments<'_>) {
-    let (text, numbers) = quotas.arguments();
-    call.text(Arc::clone(text));
-    call.bytes(Arc::clone(numbers));
-}
+/// The pieces of the library that every operation on buckets needs.
+pub(super) const BUCKETS: &[&str] =
+    &["calendar", "level", "change", "holds", "hold_step", "bucket", "buckets", "bare"];
 
-pub(super) fn write_no_quotas(call: &mut Arguments<'_>) {
-    call.word("");
-    call.word("\0");
-}
-
-/// Writes sets of quotas, as `lua/lib/several.lua` reads them.
-pub(super) fn write_sets<'a>(sets: impl ExactSizeIterator<Item = &'a Quotas>, call: &mut Arguments<'_>) {
-    let count = sets.len() as i64;
-    for (position, quotas) in sets.enumerate() {
-        write_quotas(quotas, call);
-        if position == 0 {
-            call.integer(count);
-        }
+/// Writes the quotas of limits, as `lua/level.lua` reads them.
+pub(super) fn write_limits<'a>(limits: impl ExactSizeIterator<Item = &'a Quotas>, call: &mut Arguments<'_>) {
+    call.integer(limits.len() as i64);
+    for quotas in limits {
+        let (text, numbers) = quotas.arguments();
+        call.text(Arc::clone(text));
+        call.bytes(Arc::clone(numbers));
     }
 }
 
@@ -117,7 +115,7 @@ pub(super) fn charged(
     bucket
 }
 
-/// Reads a bucket from the bare form of `lua/lib/bare.lua`.
+/// Reads a bucket from the bare form of `lua/bare.lua`.
 fn read_bare(quotas: &Quotas, now: i64, ahead: i64) -> Result<Bucket, Garbled> {
     if !(0..END).contains(&ahead) {
         return Err(OUT_OF_RANGE);
@@ -132,7 +130,7 @@ fn read_bare(quotas: &Quotas, now: i64, ahead: i64) -> Result<Bucket, Garbled> {
     Ok(bucket)
 }
 
-/// Reads a bucket from the full form that `told` in `lua/lib/bucket.lua` writes.
+/// Reads a bucket from the full form that `told` in `lua/bucket.lua` writes.
 pub(super) fn read_levels(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bucket, Garbled> {
     let blocked_until = read_time(fields)?;
     let mut levels = SmallVec::new();
@@ -166,8 +164,7 @@ impl Operation for Reserve {
     under_its_quotas!();
     type Reply = Decision;
     type Undo = Cancel;
-    const SCRIPT: Script =
-        script!("token_bucket/reserve", "lib/quick", "lib/calendar", "lib/holds", "lib/bucket", "lib/bare");
+    const SCRIPT: Script = RESERVE;
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
@@ -178,7 +175,7 @@ impl Operation for Reserve {
     }
 
     fn own(&self, count: usize, call: &mut Arguments<'_>) {
-        call.numbers([self.ask.cost, self.ask.wait, count as i64]);
+        call.numbers([count as i64, self.ask.wait, self.ask.cost]);
     }
 
     fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decision, Garbled> {
@@ -254,7 +251,7 @@ impl Operation for Reset {
     type Cell = Bucket;
     type Reply = ();
     type Undo = Self;
-    const SCRIPT: Script = script!("token_bucket/reset");
+    const SCRIPT: Script = function!(Writes: "reset"; BUCKETS, &["correct"]);
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Never;
 

@@ -1,13 +1,11 @@
-//! Reads a bucket, with the quotas that are stored with it: `lua/token_bucket/peek.lua` in Rust.
+//! Reads a bucket, with the quotas that are stored with it: `peek` of `lua/correct.lua` in Rust.
 
 use smallvec::SmallVec;
 
 use super::bucket_state::BucketState;
-use super::operations::{
-    MOST_RUNS, OUT_OF_RANGE, PARTS, WRONG_TYPE, read_moment, read_time, write_no_quotas,
-};
+use super::operations::{BUCKETS, MOST_RUNS, OUT_OF_RANGE, PARTS, WRONG_TYPE, read_moment, read_time};
 use super::state::{Bucket, Level};
-use crate::store::{Arguments, Cell as _, Field, Fields, Garbled, Operation, Repeat, Script, script};
+use crate::store::{Cell as _, Field, Fields, Garbled, Operation, Repeat, Script, function};
 use crate::token_bucket::quota::{MOST_REPEATS, Quotas, Tokens};
 
 /// Reads all levels of a bucket.
@@ -41,16 +39,11 @@ impl Operation for Peek {
     type Cell = Bucket;
     type Reply = Stored;
     type Undo = Self;
-    const SCRIPT: Script =
-        script!("token_bucket/peek", "lib/calendar", "lib/holds", "lib/bucket", "lib/runs");
+    const SCRIPT: Script = function!(Reads: "peek"; BUCKETS, &["correct"]);
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Safe;
     const MOST_RUNS: usize = MOST_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
-
-    fn shared(&self, call: &mut Arguments<'_>) {
-        write_no_quotas(call);
-    }
 
     fn repeats(&self, _other: &Self) -> bool {
         true

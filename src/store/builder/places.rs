@@ -8,7 +8,7 @@ use crate::store::background::Background;
 use crate::store::in_memory::Bounds;
 use crate::store::redis::pool::Sealed;
 use crate::store::redis::source::Source;
-use crate::store::redis::{CLOCK, RedisStore};
+use crate::store::redis::{Clock, RedisStore};
 use crate::store::{Backend, Store, key};
 
 impl StoreBuilder {
@@ -153,7 +153,7 @@ impl StoreBuilder {
         // A store on a pool does not know its server.
         let own = Some(&source).filter(|source| !source.is_pool()).cloned();
         let wakeups = own.into_iter().chain(self.subscribers(&source)?).collect();
-        Ok(self.assemble(source, CLOCK, wakeups, home))
+        Ok(self.assemble(source, None, wakeups, home))
     }
 
     /// Where `wakeups` says to subscribe.
@@ -177,16 +177,10 @@ impl StoreBuilder {
     pub(crate) fn with_clock(self, url: &str, clock: &'static str) -> Result<Store, Error> {
         let source = Source::url(url, &self.access)?;
         let wakeups = self.subscribers(&source)?;
-        Ok(self.assemble(source, clock, wakeups, Background::thread()))
+        Ok(self.assemble(source, Some(clock), wakeups, Background::thread()))
     }
 
-    fn assemble(
-        self,
-        source: Source,
-        clock: &'static str,
-        wakeups: Vec<Source>,
-        background: Background,
-    ) -> Store {
+    fn assemble(self, source: Source, clock: Clock, wakeups: Vec<Source>, background: Background) -> Store {
         let store = RedisStore::new(source, self.prefix, self.limits, clock, wakeups, background);
         Store(Arc::new(Backend::Redis(Arc::new(store))))
     }
@@ -205,6 +199,6 @@ impl<P: Sealed> IntoPool for P {}
 impl<P: IntoPool> From<P> for Store {
     fn from(pool: P) -> Self {
         let home = Background::thread();
-        StoreBuilder::default().assemble(Source::Pool(pool.into_pool(&home)), CLOCK, Vec::new(), home)
+        StoreBuilder::default().assemble(Source::Pool(pool.into_pool(&home)), None, Vec::new(), home)
     }
 }

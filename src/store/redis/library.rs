@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::store::operation::{Function, Rights, lua};
+use crate::store::operation::{Rights, Script, lua};
 
 macro_rules! pieces {
     ($($(#[$cfg:meta])* $name:literal,)+) => {
@@ -14,7 +14,7 @@ macro_rules! pieces {
     };
 }
 
-/// The names and the texts of all pieces, in their order.
+/// The names and the texts of the pieces that offer something to those after them, in their order.
 const PIECES: &[(&str, &str)] = pieces![
     "clock",
     "state",
@@ -42,28 +42,63 @@ const PIECES: &[(&str, &str)] = pieces![
     "answer",
     #[cfg(feature = "dedupe")]
     "claim",
-    #[cfg(feature = "dedupe")]
-    "filter",
     "acquire",
+    #[cfg(feature = "rate-limit")]
+    "calendar",
+    #[cfg(feature = "rate-limit")]
+    "level",
+    #[cfg(feature = "rate-limit")]
+    "change",
+    #[cfg(feature = "rate-limit")]
+    "holds",
+    #[cfg(feature = "rate-limit")]
+    "hold_step",
+    #[cfg(feature = "rate-limit")]
+    "bucket",
+    #[cfg(feature = "rate-limit")]
+    "buckets",
+    #[cfg(feature = "rate-limit")]
+    "bare",
+];
+
+/// The pieces that only have operations. Each is a block of its own: a Lua text has 200 local variables at most.
+const OPERATIONS: &[(&str, &str)] = pieces![
     "runs",
     "care",
+    #[cfg(feature = "dedupe")]
+    "filter",
     #[cfg(feature = "mutex")]
     "several",
     #[cfg(any(feature = "concurrency-limit", feature = "rate-limit"))]
     "fleet",
     #[cfg(feature = "concurrency-limit")]
     "adapt",
-    "serve",
+    #[cfg(feature = "rate-limit")]
+    "reserve",
+    #[cfg(feature = "rate-limit")]
+    "hold",
+    #[cfg(feature = "rate-limit")]
+    "correct",
+    #[cfg(feature = "rate-limit")]
+    "cancel",
+    #[cfg(feature = "rate-limit")]
+    "learn",
 ];
 
-/// The pieces of all operations.
-const ALWAYS: [&str; 3] = ["clock", "state", "serve"];
+/// The pieces of all operations. The clock is the first one.
+const ALWAYS: [&str; 2] = ["clock", "state"];
+
+/// The last piece: it runs an operation.
+const SERVE: &str = lua!("serve");
 
 /// How many digits of the digest the name has.
 const DIGITS: usize = 16;
 
 /// On a Cluster, a waiter is told on a channel of its own node, whose slot is not that of the keys.
 const WRITES: &str = "'allow-cross-slot-keys'";
+
+/// Lua code that takes the place of the server's clock in tests.
+pub(in crate::store) type Clock = Option<&'static str>;
 
 /// Made once in a process. Nobody waits for it: a child of a fork may find it half made.
 static USUAL: OnceLock<Arc<Library>> = OnceLock::new();
@@ -77,9 +112,9 @@ pub(in crate::store) struct Library {
 }
 
 impl Library {
-    /// The library whose time comes from the Lua code `clock`.
-    pub(super) fn with_clock(clock: &'static str) -> Arc<Self> {
-        if !is_usual(clock) {
+    /// The library whose time comes from a clock.
+    pub(super) fn with_clock(clock: Clock) -> Arc<Self> {
+        if clock.is_some() {
             return Arc::new(Self::new(clock));
         }
         if let Some(made) = USUAL.get() {
@@ -91,13 +126,13 @@ impl Library {
         made
     }
 
-    fn new(clock: &str) -> Self {
+    fn new(clock: Clock) -> Self {
         let pieces = joined(clock, |_| true);
         let digest = redis::Script::new(&pieces).get_hash()[..DIGITS].to_owned();
         let name = format!("td_{digest}");
         let reads = name_of(&name, Rights::Reads);
         // The clocks of tests write.
-        let flags = if is_usual(clock) { "'no-writes'" } else { "" };
+        let flags = if clock.is_none() { "'no-writes'" } else { "" };
         let text = format!(
             "#!lua name={name}\n{pieces}\
              redis.register_function{{function_name = '{name}', callback = serve, flags = {{{WRITES}}}}}\n\
@@ -120,25 +155,31 @@ fn name_of(library: &str, rights: Rights) -> String {
     format!("{library}{suffix}")
 }
 
-impl Function {
+impl Script {
+    /// What names it: its first arguments.
+    pub(super) fn name(&self) -> String {
+        self.words.join(" ")
+    }
+
     /// The script for servers without functions.
-    pub(super) fn script(&self, clock: &str) -> String {
+    pub(crate) fn text(&self, clock: Clock) -> String {
         let is_wanted =
             |name: &str| ALWAYS.contains(&name) || self.pieces.iter().any(|pieces| pieces.contains(&name));
         format!("{}return serve(KEYS, ARGV)\n", joined(clock, is_wanted))
     }
 }
 
-fn is_usual(clock: &str) -> bool {
-    !cfg!(test) || clock == super::CLOCK
-}
-
-fn joined(clock: &str, is_wanted: impl Fn(&str) -> bool) -> String {
-    let wanted = PIECES.iter().filter(|(name, _)| is_wanted(name));
-    let text: String = wanted.map(|(_, text)| *text).collect();
+fn joined(clock: Clock, is_wanted: impl Fn(&str) -> bool) -> String {
+    let wanted = |pieces: &'static [(&str, &str)]| pieces.iter().filter(|(name, _)| is_wanted(name));
+    let pieces = wanted(PIECES).map(|(_, text)| (*text).to_owned());
+    let operations = wanted(OPERATIONS).map(|(_, text)| format!("do\n{text}end\n"));
+    let text: String = pieces.chain(operations).chain([SERVE.to_owned()]).collect();
     #[cfg(test)]
     let text = super::script::mutants::applied(text);
-    if is_usual(clock) { text } else { text.replace(lua!("clock"), &other(clock)) }
+    match clock {
+        Some(clock) => text.replace(lua!("clock"), &other(clock)),
+        None => text,
+    }
 }
 
 /// The piece `clock`, with the clock of a test: Lua code that sets `now`, and may replace `redis`.
@@ -170,11 +211,12 @@ mod tests {
         let names = files.filter_map(|file| file.unwrap().file_name().into_string().ok());
         let files: BTreeSet<_> =
             names.filter_map(|name| name.strip_suffix(".lua").map(str::to_owned)).collect();
-        let pieces: BTreeSet<_> = PIECES.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let pieces = PIECES.iter().chain(OPERATIONS).map(|(name, _)| (*name).to_owned());
+        let pieces: BTreeSet<_> = pieces.chain(["serve".to_owned()]).collect();
         if cfg!(all(feature = "operator", feature = "quorum")) {
             assert_eq!(pieces, files);
         }
-        let (usual, other) = (Library::with_clock(super::super::CLOCK), Library::with_clock("local now = 1"));
+        let (usual, other) = (Library::with_clock(None), Library::with_clock(Some("local now = 1")));
         assert_eq!(usual.name.len(), "td_".len() + DIGITS);
         assert_ne!(usual.name, other.name, "another text has another name");
         // Redis 7.0 crashes on a flush with more than 64 functions.

@@ -55,6 +55,7 @@ use tokio::time::{Instant, timeout};
 use self::batch::Batch;
 use self::budget::Budget;
 pub(in crate::store) use self::budget::{MOST_BYTES, MOST_OPERATIONS};
+pub(super) use self::library::Clock;
 use self::library::Library;
 use self::link::Link;
 use self::refused::Refused;
@@ -66,7 +67,7 @@ use super::background::Background;
 use super::builder::Limits;
 use super::key::Key;
 use super::notifier::{ALL, Link as Pushes};
-use super::operation::{Operation, Script, lua};
+use super::operation::{Operation, Script};
 use super::owed::Owed;
 use super::{Base, BreakerState, Left, StoreStats};
 use crate::Error;
@@ -74,16 +75,13 @@ use crate::error::Cause;
 use crate::sync::lock;
 use crate::telemetry::Server;
 
-/// The clock that is added before every script of its own. It sets `now`, in µs.
-pub(crate) const CLOCK: &str = lua!("lib/clock");
-
 pub(crate) struct RedisStore {
     pub(in crate::store) base: Base,
     /// The process that made the store.
     process: u32,
     pub(in crate::store) source: Source,
     pub(in crate::store) limits: Limits,
-    clock: &'static str,
+    clock: Clock,
     hasher: RandomState,
     runtimes: Mutex<Vec<Arc<RuntimeLinks>>>,
     overloaded: OnceLock<Error>,
@@ -109,7 +107,7 @@ impl RedisStore {
         source: Source,
         prefix: String,
         limits: Limits,
-        clock: &'static str,
+        clock: Clock,
         wakeups: Vec<Source>,
         background: Background,
     ) -> Self {

@@ -1,4 +1,4 @@
-//! What runs an operation on a server: a function of the library, or a script.
+//! What runs an operation on a server: a function of the library, or a script of its pieces.
 
 #[cfg(test)]
 pub(super) mod mutants;
@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 
 use redis::{self, Cmd};
 
-use super::library::Library;
-use crate::store::operation::{Function, Script};
+use super::library::{Clock, Library};
+use crate::store::operation::Script;
 
 /// About the bytes of a key or an argument.
 const TEXT: usize = 40;
@@ -18,8 +18,8 @@ const TEXT: usize = 40;
 pub(crate) struct Loaded {
     pub(super) name: String,
     script: Script,
-    clock: &'static str,
-    function: Option<String>,
+    clock: Clock,
+    function: String,
     /// Made on first use.
     text: OnceLock<Text>,
 }
@@ -40,76 +40,42 @@ pub(super) enum Form {
     Full,
 }
 
-impl Script {
-    /// What names it: its first arguments, or its own name.
-    pub(super) fn name(&self) -> String {
-        match self {
-            Self::Text { name, .. } => (*name).to_owned(),
-            Self::Library(function) => function.words.join(" "),
-        }
-    }
-
-    /// The text of the script.
-    pub(crate) fn with_clock(&self, clock: &str) -> String {
-        match self {
-            Self::Text { body, .. } => {
-                let text = format!("{clock}{body}");
-                #[cfg(test)]
-                let text = mutants::applied(text);
-                text
-            }
-            Self::Library(function) => function.script(clock),
-        }
-    }
-}
-
 impl Loaded {
-    pub(super) fn new(clock: &'static str, script: Script, library: &Library) -> Self {
-        let function = match script {
-            Script::Text { .. } => None,
-            Script::Library(Function { rights, .. }) => Some(library.function(rights)),
-        };
+    pub(super) fn new(clock: Clock, script: Script, library: &Library) -> Self {
+        let function = library.function(script.rights);
         Self { name: script.name(), script, clock, function, text: OnceLock::new() }
     }
 
-    /// The form of the calls that [`call`](Self::call) starts.
-    fn usual(&self) -> Form {
-        if self.function.is_some() { Form::Function } else { Form::Digest }
-    }
-
     /// The form for a server with or without functions.
-    pub(super) fn form(&self, has_functions: bool) -> Form {
-        if has_functions { self.usual() } else { Form::Digest }
+    pub(super) fn form(has_functions: bool) -> Form {
+        if has_functions { Form::Function } else { Form::Digest }
     }
 
     /// Starts a call. The caller adds the keys, then the [first arguments](Self::words) and the others: `texts` in all, with
     /// payloads of `bytes`.
     pub(super) fn call(&self, keys: usize, texts: usize, bytes: usize) -> Cmd {
         let mut call = Cmd::with_capacity(5 + texts, 96 + TEXT * texts + bytes);
-        self.begin(&mut call, self.usual());
+        self.begin(&mut call, Form::Function);
         call.arg(keys);
         call
     }
 
     /// The first arguments of each call.
     pub(super) fn words(&self) -> &'static [&'static str] {
-        match self.script {
-            Script::Text { .. } => &[],
-            Script::Library(Function { words, .. }) => words,
-        }
+        self.script.words
     }
 
     fn begin(&self, call: &mut Cmd, form: Form) {
-        match (form, &self.function) {
-            (Form::Function, Some(function)) => call.arg("FCALL").arg(function),
-            (Form::Full, _) => call.arg("EVAL").arg(&self.text().text),
-            _ => call.arg("EVALSHA").arg(&self.text().sha),
+        match form {
+            Form::Function => call.arg("FCALL").arg(&self.function),
+            Form::Full => call.arg("EVAL").arg(&self.text().text),
+            Form::Digest => call.arg("EVALSHA").arg(&self.text().sha),
         };
     }
 
     /// Returns the same call in another form.
     pub(super) fn in_form<'a>(&self, call: &'a Cmd, form: Form) -> Cow<'a, Cmd> {
-        if form == self.usual() {
+        if form == Form::Function {
             return Cow::Borrowed(call);
         }
         let mut other = Cmd::new();
@@ -125,18 +91,18 @@ impl Loaded {
     /// What is wrong if the reply to a call of this form is none.
     pub(super) fn unexpected(&self, form: Form) -> String {
         let Self { name, function, .. } = self;
-        match function.as_ref().filter(|_| form == Form::Function) {
-            Some(function) => format!(
+        match form {
+            Form::Function => format!(
                 "the operation {name} returned an unexpected reply: if FUNCTION LIST shows the function {function} in \
                  another library, delete that one"
             ),
-            None => format!("the script {name} returned an unexpected reply"),
+            Form::Digest | Form::Full => format!("the script {name} returned an unexpected reply"),
         }
     }
 
     fn text(&self) -> &Text {
         self.text.get_or_init(|| {
-            let text = self.script.with_clock(self.clock);
+            let text = self.script.text(self.clock);
             let sha = redis::Script::new(&text).get_hash().to_owned();
             Text { text, sha }
         })

@@ -11,13 +11,16 @@ use support::seed;
 const CALLS: usize = 100;
 const PER_CALL: usize = 1_000;
 
+const PIECES: &str =
+    concat!(include_str!("../../../lua/clock.lua"), include_str!("../../../lua/calendar.lua"));
+
 /// Returns per code and time (µs): the window, its start and the start of the next one.
 const WINDOWS: &str = "
 local reply = {}
 for i = 1, #ARGV, 2 do
-  local of, at = calendar().rules(tonumber(ARGV[i])), tonumber(ARGV[i + 1])
-  local window = calendar().window(of, at)
-  reply[#reply + 1] = string.format('%d %d %d', window, calendar().start(of, window), calendar().start(of, window + 1))
+  local of, at = calendar.decode(tonumber(ARGV[i])), tonumber(ARGV[i + 1])
+  local nth = window(of, at)
+  reply[#reply + 1] = string.format('%d %d %d', nth, start(of, nth), start(of, nth + 1))
 end
 return reply
 ";
@@ -28,8 +31,7 @@ async fn windows_are_the_same_in_lua_and_in_rust() {
     let mut client = server.client().unwrap();
     let seed = seed();
     let mut rng = StdRng::seed_from_u64(seed);
-    let script = format!("{}{WINDOWS}", include_str!("../../../lua/lib/calendar.lua"));
-    let script = format!("local now = 0\n{script}");
+    let script = format!("{PIECES}bind()\n{WINDOWS}");
     for _ in 0..CALLS {
         let cases: Vec<_> =
             (0..PER_CALL).map(|_| (random_code(&mut rng), random_instant(&mut rng))).collect();
@@ -54,10 +56,9 @@ async fn codes_are_the_same_in_lua_and_in_rust() {
     let server = RedisServer::start().await;
     let mut client = server.client().unwrap();
     let script = format!(
-        "local now = 0\n{}\nlocal count, sum = 0, 0
-        for code = 2, 2 ^ 20 do if calendar().rules(code) then count, sum = count + 1, sum + code end end
-        return {{count, sum}}",
-        include_str!("../../../lua/lib/calendar.lua")
+        "{PIECES}bind()\nlocal count, sum = 0, 0
+        for code = 2, 2 ^ 20 do if calendar.decode(code) then count, sum = count + 1, sum + code end end
+        return {{count, sum}}"
     );
     let lua: (i64, i64) = client.query(redis::cmd("EVAL").arg(&script).arg(0)).unwrap();
     let codes = (2..=1 << 20).filter(|&den| Calendar::of(&Tokens { burst: 1, num: 0, den }).is_some());

@@ -61,7 +61,10 @@ fn eval_runs<O: Operation>(
     now: i64,
 ) -> Vec<Vec<Value>> {
     let mut command = redis::cmd("EVAL");
-    command.arg(O::SCRIPT.with_clock(CLOCK)).arg(keys.len()).arg(keys);
+    command.arg(O::SCRIPT.text(Some(CLOCK))).arg(keys.len()).arg(keys);
+    O::SCRIPT.words.iter().for_each(|word| {
+        command.arg(word);
+    });
     let (mut shared, mut own) = (Vec::new(), Vec::new());
     runs[0][0].shared(&mut Arguments::new(&mut shared));
     for run in runs {

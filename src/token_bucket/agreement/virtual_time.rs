@@ -15,7 +15,7 @@ use crate::{Store, StoreBuilder};
 use support::client::Client;
 use support::redis_server::RedisServer;
 
-/// Replaces `lua/lib/clock.lua`. It removes the expiry from every SET, and lists each written key, value and
+/// Takes the place of the server's clock. It removes the expiry from every SET, and lists each written key, value and
 /// expiry. Keys that are not in `KEYS` are refused, as some servers do.
 pub(super) const CLOCK: &str = "
 local server = redis
@@ -27,15 +27,10 @@ local function stand_in(run)
       assert(declared[arg] or string.sub(arg, 1, 4) ~= 'td:{', 'a key that is not declared')
     end
     if name ~= 'SET' then return run(name, ...) end
-    local key, value, px, at, get = ...
-    local expiry, reply = 'never', nil
-    if px == 'PXAT' then expiry, px = at, get end
-    if px then
-      assert(px == 'GET', 'an option of SET that this clock does not know')
-      reply = run(name, key, value, px)
-    else
-      reply = run(name, key, value)
-    end
+    local key, value, option, at = ...
+    local expiry = ({PXAT = at, KEEPTTL = 'kept', [0] = 'never'})[option or 0]
+    assert(expiry, 'an option of SET that this clock does not know')
+    local reply = run(name, key, value)
     if type(reply) ~= 'table' or not reply.err then
       server.call('RPUSH', 'written', key, server.call('GET', key), expiry)
     end
@@ -132,7 +127,11 @@ impl VirtualTime {
         for entry in written.chunks_exact(3) {
             let [key, value, expiry] = entry else { unreachable!() };
             let expiry = text(expiry);
-            let expiry: Option<i64> = (expiry != "never").then(|| expiry.parse().unwrap());
+            let expiry: Option<i64> = match expiry {
+                "never" => None,
+                "kept" => self.expiries[key].0,
+                set => Some(set.parse().unwrap()),
+            };
             let bucket = parse(value);
             let idle = bucket.idle_from();
             let told = format!("{:?} = {bucket:?} at {}: expires {expiry:?}", text(key), self.now);

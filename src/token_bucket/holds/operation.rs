@@ -14,9 +14,9 @@ use smallvec::SmallVec;
 
 use super::OnEnd;
 use super::state::{MOST, Record};
-use crate::store::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script};
 use crate::token_bucket::bucket_state::BucketState;
-use crate::token_bucket::operations::{MOST_SLOW_RUNS, WRONG_TYPE, read_bucket, under_its_quotas};
+use crate::token_bucket::operations::{HOLD, MOST_SLOW_RUNS, WRONG_TYPE, read_bucket, under_its_quotas};
 use crate::token_bucket::quota::Quotas;
 use crate::token_bucket::state::{Ask, Bucket};
 
@@ -88,6 +88,40 @@ impl HoldStep {
         HoldReply { outcome, amount, state: BucketState { quotas: self.quotas, now, bucket }, authorized }
     }
 
+    /// One text: the number of the step, what happens at the end, the block, the holds as a mask and their number, the
+    /// amount, and another number. Behind it, the numbers of each capture if there are several.
+    pub(in crate::token_bucket) fn write<'a>(
+        &'a self,
+        others: impl ExactSizeIterator<Item = &'a Self> + Clone,
+        call: &mut Arguments<'_>,
+    ) {
+        let all = || iter::once(self).chain(others.clone());
+        let mask = all().fold(0, |mask, step| mask | 1_u32 << (step.id % BLOCK));
+        let captures = all().filter_map(|step| match step.verb {
+            Verb::Capture { amount, late } => Some((amount, late)),
+            _ => None,
+        });
+        let (verb, amount, other) = match self.verb {
+            Verb::Authorize { amount, ttl } => (0, amount.into(), ttl),
+            Verb::Extend { amount, ttl } => (1, amount.into(), ttl),
+            Verb::Capture { .. } => captures.clone().fold((2, 0, 0), |(verb, sum, all), (amount, late)| {
+                (verb, sum + u64::from(amount), all + i64::from(late))
+            }),
+        };
+        let mut text: SmallVec<[u8; 39]> = SmallVec::new();
+        text.extend([verb, u8::from(self.on_end == OnEnd::Capture)]);
+        // Their first bytes differ most, which makes them quick to find.
+        text.extend((self.id / BLOCK).to_le_bytes());
+        text.extend(mask.to_be_bytes());
+        text.push(1 + others.len() as u8);
+        text.extend(amount.to_be_bytes());
+        text.extend(other.to_be_bytes());
+        if others.len() > 0 {
+            text.extend(captures.flat_map(|(amount, late)| [amount, late]).flat_map(u32::to_be_bytes));
+        }
+        call.bytes(Arc::from(&*text));
+    }
+
     /// Changes the bucket. Returns the outcome, the amount of the hold, and whether anything changed.
     fn run(&self, bucket: &mut Bucket, now: i64) -> (Outcome, i64, bool) {
         let Self { quotas, id, on_end, verb } = self;
@@ -134,16 +168,7 @@ impl Operation for HoldStep {
     type Reply = HoldReply;
     // Only an authorization whose caller is gone is taken back.
     type Undo = Self;
-    const SCRIPT: Script = script!(
-        "token_bucket/hold",
-        "lib/quick_hold",
-        "lib/calendar",
-        "lib/holds",
-        "lib/hold_step",
-        "lib/quick_holds",
-        "lib/bucket",
-        "lib/runs"
-    );
+    const SCRIPT: Script = HOLD;
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
     const MOST_REPEATS: usize = BLOCK as usize;
@@ -176,38 +201,14 @@ impl Operation for HoldStep {
         self.own_run(iter::empty(), call);
     }
 
-    /// One text: the number of the step, what happens at the end, the block, the holds as a mask and their number, the
-    /// amount, and another number. Behind it, the numbers of each capture if there are several.
     fn own_run<'a>(
         &'a self,
         others: impl ExactSizeIterator<Item = &'a Self> + Clone,
         call: &mut Arguments<'_>,
     ) {
-        let all = || iter::once(self).chain(others.clone());
-        let mask = all().fold(0, |mask, step| mask | 1_u32 << (step.id % BLOCK));
-        let captures = all().filter_map(|step| match step.verb {
-            Verb::Capture { amount, late } => Some((amount, late)),
-            _ => None,
-        });
-        let (verb, amount, other) = match self.verb {
-            Verb::Authorize { amount, ttl } => (0, amount.into(), ttl),
-            Verb::Extend { amount, ttl } => (1, amount.into(), ttl),
-            Verb::Capture { .. } => captures.clone().fold((2, 0, 0), |(verb, sum, all), (amount, late)| {
-                (verb, sum + u64::from(amount), all + i64::from(late))
-            }),
-        };
-        let mut text: SmallVec<[u8; 39]> = SmallVec::new();
-        text.extend([verb, u8::from(self.on_end == OnEnd::Capture)]);
-        // Their first bytes differ most, which makes them quick to find.
-        text.extend((self.id / BLOCK).to_le_bytes());
-        text.extend(mask.to_be_bytes());
-        text.push(1 + others.len() as u8);
-        text.extend(amount.to_be_bytes());
-        text.extend(other.to_be_bytes());
-        if others.len() > 0 {
-            text.extend(captures.flat_map(|(amount, late)| [amount, late]).flat_map(u32::to_be_bytes));
-        }
-        call.bytes(Arc::from(&*text));
+        // Not: in all buckets of a run or in none.
+        call.integer(0);
+        self.write(others, call);
     }
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<HoldReply, Garbled> {

@@ -1,8 +1,8 @@
-//! Remembers what an upstream told: `lua/token_bucket/learn.lua` in Rust.
+//! Remembers what an upstream told: `lua/learn.lua` in Rust.
 
 use std::sync::Arc;
 
-use crate::store::{Arguments, Cell, Field, Fields, Garbled, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Cell, Field, Fields, Garbled, Operation, Repeat, Script, function};
 use crate::token_bucket::operations::WRONG_TYPE;
 
 /// Remembers quotas, and grants a correction of a level. Returns the quotas that are remembered.
@@ -66,7 +66,7 @@ impl Operation for Learn {
     type Cell = Memory;
     type Reply = Remembered;
     type Undo = Self;
-    const SCRIPT: Script = script!("token_bucket/learn", "lib/refused");
+    const SCRIPT: Script = function!(Writes: "learn"; &["learn"]);
     const PARTS: &'static [&'static str] = &["learned"];
     // A second copy remembers the same. It is not granted a correction, which the next answer then makes up for.
     const REPEAT: Repeat = Repeat::Safe;

@@ -1,18 +1,18 @@
-//! Steps on the holds of several buckets in one operation: `lua/token_bucket/hold_all.lua` in Rust.
+//! Steps on the holds of several buckets in one operation: `lua/hold.lua` in Rust.
 
-use std::slice;
 use std::sync::Arc;
+use std::{iter, slice};
 
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::step::Buckets;
 use super::{Price, Several, Terms, Together};
-use crate::store::{Arguments, Fields, Garbled, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Fields, Garbled, Operation, Repeat, Script};
 use crate::token_bucket::Decision;
 use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::holds::{HoldReply, HoldStep, Outcome, Verb};
-use crate::token_bucket::operations::{MOST_SLOW_RUNS, PARTS, write_no_quotas, write_quotas};
+use crate::token_bucket::operations::{HOLD, MOST_SLOW_RUNS, PARTS, write_limits};
 use crate::token_bucket::state::Bucket;
 use crate::{Error, Key};
 
@@ -53,14 +53,7 @@ impl Operation for HoldAllStep {
     type Reply = HoldAllReply;
     // Only an authorization whose caller is gone is taken back.
     type Undo = Self;
-    const SCRIPT: Script = script!(
-        "token_bucket/hold_all",
-        "lib/calendar",
-        "lib/holds",
-        "lib/hold_step",
-        "lib/bucket",
-        "lib/several"
-    );
+    const SCRIPT: Script = HOLD;
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
@@ -79,14 +72,12 @@ impl Operation for HoldAllStep {
     }
 
     fn shared(&self, call: &mut Arguments<'_>) {
-        write_no_quotas(call);
-        call.integer(self.terms.each.len() as i64 + 1);
-        self.terms.each.iter().for_each(|quotas| write_quotas(quotas, call));
+        write_limits(self.terms.each.iter(), call);
     }
 
-    fn own(&self, count: usize, call: &mut Arguments<'_>) {
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.integer(self.all_or_none.into());
-        self.steps.iter().for_each(|step| step.own(count, call));
+        self.steps.iter().for_each(|step| step.write(iter::empty(), call));
     }
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<HoldAllReply, Garbled> {

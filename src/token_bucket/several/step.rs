@@ -1,4 +1,4 @@
-//! Charges several buckets in one operation, all or none (`lua/token_bucket/reserve_all.lua` in Rust), and takes
+//! Charges several buckets in one operation, all or none (`lua/reserve.lua` in Rust), and takes
 //! such a charge back.
 
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{Price, Terms};
-use crate::store::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, script};
+use crate::store::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, packed};
 use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::cancel::Cancel;
 use crate::token_bucket::decision::{Decision, Refuser};
-use crate::token_bucket::operations::{PARTS, charged, read_bucket, read_count, write_sets};
+use crate::token_bucket::operations::{PARTS, RESERVE, charged, read_bucket, read_count, write_limits};
 use crate::token_bucket::quota::{MOST_REPEATS, Quotas};
 use crate::token_bucket::state::{Ask, Bucket};
 
@@ -55,14 +55,7 @@ impl Operation for ReserveAll {
     type Cell = Buckets;
     type Reply = Decided;
     type Undo = CancelAll;
-    const SCRIPT: Script = script!(
-        "token_bucket/reserve_all",
-        "lib/calendar",
-        "lib/holds",
-        "lib/bucket",
-        "lib/bare",
-        "lib/several"
-    );
+    const SCRIPT: Script = RESERVE;
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_RUNS;
@@ -79,8 +72,7 @@ impl Operation for ReserveAll {
     }
 
     fn shared(&self, call: &mut Arguments<'_>) {
-        write_sets(self.terms.each.iter(), call);
-        call.integer(self.price.count(self.terms.each.len()) as i64);
+        write_limits(self.terms.each.iter(), call);
     }
 
     fn repeats(&self, other: &Self) -> bool {
@@ -88,10 +80,8 @@ impl Operation for ReserveAll {
     }
 
     fn own(&self, count: usize, call: &mut Arguments<'_>) {
-        for limit in 0..self.price.count(self.terms.each.len()) {
-            call.integer(self.price.of(limit).into());
-        }
-        call.integer(count as i64);
+        let costs = (0..self.price.count(self.terms.each.len())).map(|limit| i64::from(self.price.of(limit)));
+        call.bytes(packed([count as i64, 0].into_iter().chain(costs)).as_slice().into());
     }
 
     fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decided, Garbled> {
@@ -202,7 +192,7 @@ impl Operation for CancelAll {
     const SAME_ONCE: bool = Cancel::SAME_ONCE;
 
     fn shared(&self, call: &mut Arguments<'_>) {
-        write_sets(self.0.iter().map(|cancel| &cancel.quotas), call);
+        write_limits(self.0.iter().map(|cancel| &cancel.quotas), call);
     }
 
     fn own(&self, count: usize, call: &mut Arguments<'_>) {

@@ -23,7 +23,7 @@ use rand::seq::SliceRandom as _;
 use support::redis_server::RedisServer;
 use support::scratch_dir::ScratchDir;
 
-/// Names a piece of the scripts, and the file with its mutant: `queue=/tmp/queue.lua`.
+/// Names pieces of the library, and the files with their mutants: `queue=/tmp/queue.lua,grants=/tmp/grants.lua`.
 const VARIABLE: &str = "TOWER_DISTRIBUTED_LUA_MUTANT";
 
 /// Those of the order in which permits are granted.
@@ -64,28 +64,19 @@ const TESTS: &[(&str, &[&str])] = &[
     ("state", &["permits_agree", "mutexes_agree", "reader_writer_locks_agree"]),
     ("token", &["permits_agree", "mutexes_agree", "reader_writer_locks_agree"]),
     ("turns", TURNS),
-    ("lib/bare", &["token_bucket::agreement"]),
-    ("lib/bucket", &["token_bucket::agreement"]),
-    ("lib/calendar", &["token_bucket::agreement"]),
-    ("lib/clock", &["token_bucket::agreement"]),
-    ("lib/hold_step", &["token_bucket::agreement"]),
-    ("lib/holds", &["token_bucket::agreement"]),
-    ("lib/quick", &["token_bucket::agreement"]),
-    ("lib/quick_hold", &["token_bucket::agreement"]),
-    ("lib/quick_holds", &["token_bucket::agreement"]),
-    ("lib/refused", &["token_bucket::agreement"]),
-    ("lib/runs", &["token_bucket::agreement"]),
-    ("lib/several", &["token_bucket::agreement"]),
-    ("token_bucket/adjust", &["token_bucket::agreement"]),
-    ("token_bucket/cancel", &["token_bucket::agreement"]),
-    ("token_bucket/hold", &["token_bucket::agreement"]),
-    ("token_bucket/hold_all", &["token_bucket::agreement"]),
-    ("token_bucket/learn", &["token_bucket::agreement"]),
-    ("token_bucket/peek", &["token_bucket::agreement"]),
-    ("token_bucket/prefetch", &["token_bucket::agreement"]),
-    ("token_bucket/reserve", &["token_bucket::agreement"]),
-    ("token_bucket/reserve_all", &["token_bucket::agreement"]),
-    ("token_bucket/reset", &["token_bucket::agreement"]),
+    ("bare", &["token_bucket::agreement"]),
+    ("bucket", &["token_bucket::agreement"]),
+    ("buckets", &["token_bucket::agreement"]),
+    ("calendar", &["token_bucket::agreement"]),
+    ("cancel", &["token_bucket::agreement"]),
+    ("change", &["token_bucket::agreement"]),
+    ("correct", &["token_bucket::agreement"]),
+    ("hold", &["token_bucket::agreement"]),
+    ("hold_step", &["token_bucket::agreement"]),
+    ("holds", &["token_bucket::agreement"]),
+    ("learn", &["token_bucket::agreement"]),
+    ("level", &["token_bucket::agreement"]),
+    ("reserve", &["token_bucket::agreement"]),
 ];
 
 /// Returns the tests that should find the mutants of a piece.
@@ -98,12 +89,14 @@ fn lua() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("lua")
 }
 
-/// Puts the mutant that the environment names into a script.
+/// Puts the mutants that the environment names into a script.
 pub(in crate::store::redis) fn applied(script: String) -> String {
     let Ok(mutant) = env::var(VARIABLE) else { return script };
-    let (piece, file) = mutant.split_once('=').unwrap();
-    let original = fs::read_to_string(lua().join(piece).with_extension("lua")).unwrap();
-    script.replace(&original, &fs::read_to_string(file).unwrap())
+    mutant.split(',').fold(script, |script, mutant| {
+        let (piece, file) = mutant.split_once('=').unwrap();
+        let original = fs::read_to_string(lua().join(piece).with_extension("lua")).unwrap();
+        script.replace(&original, &fs::read_to_string(file).unwrap())
+    })
 }
 
 /// Returns the end of the argument of a call that begins at `from`: the comma or parenthesis behind it.

@@ -1,0 +1,240 @@
+-- bucket: the state of a token bucket. It is a table: `levels`, first those of the quotas of the call (`ours`: how many),
+-- then
+-- those of the quotas of other calls; `blocked`: until when it is blocked (µs, 0: not blocked); `holds`: see holds, or nil;
+-- `now`.
+-- The stored value is all numbers, separated by spaces: blocked, then per level tat, part, last, rest, num, den, burst; for
+-- one
+-- level and no other information only `tat part num den burst`; see also bare. What is held stands behind the numbers, see
+-- holds.
+-- A key expires at the end of the second in which its bucket is full and unblocked.
+-- A state that owed more than its bursts when it was written ends with that time (µs): it was blocked, reserved ahead, or
+-- charged without a check. States with holds have it among these. If the clock is behind that time, it was set back: all
+-- times of the state move back by as much. The other states never owe more than their bursts, which bounds them after
+-- the clock was set back.
+local bucket = {}
+local second = 1000000 -- µs
+
+-- The second (µs) at whose end a state expires that is idle from `at` (µs) on; and that end as PXAT (ms).
+function bucket.ends(at)
+  return at - at % second
+end
+
+function bucket.pxat(ends)
+  return format('%d', (ends + second) / 1000)
+end
+
+-- The time from which a state is idle, so that deleting it changes nothing; nil if never.
+local function idle_from(s)
+  local idle, h = s.blocked, s.holds
+  if h and h.last > idle then idle = h.last end
+  for i = 1, #s.levels do
+    local from = level.idle_from(s.levels[i], h)
+    if not from then return nil end
+    if from > idle then idle = from end
+  end
+  return idle
+end
+
+-- Moves the times of a state that was written at `seen` (nil: it did not owe more than its bursts) if the clock was set back
+-- since. Returns whether it was.
+local function set_back(s, seen)
+  local now = s.now
+  if seen and seen <= now then return false end
+  local is_moved = seen ~= nil
+  local function moved(at)
+    return at > now and max(now, at - seen + now) or at
+  end
+  if seen then s.blocked = moved(s.blocked) end
+  for _, l in ipairs(s.levels) do
+    if l.num > 0 and seen then
+      l.tat, l.last = moved(l.tat), moved(l.last)
+    elseif level.owes(l, now) then
+      local most, rest = level.advance(l, now, 0, l.burst)
+      if level.later(l.tat, l.part, most, rest) then l.tat, l.part = most, rest end
+      if level.later(l.last, l.rest, most, rest) then l.last, l.rest = most, rest end
+      is_moved = true
+    end
+  end
+  return is_moved
+end
+
+-- Adds a level to a state. Returns whether it is one, and whether it was limited since the clock was set back.
+local function add(s, ...)
+  local l, is_limited = level.read(s.now, ...)
+  s.levels[#s.levels + 1] = l
+  return l ~= nil, is_limited
+end
+
+-- Reads the numbers of a state. Returns whether they are such; when they were written, if they tell; and whether the clock was
+-- set back since.
+local function read_numbers(s, raw)
+  local tat, part, num, den, burst, seen = match(raw, '^(%d+) (%d+) (%d+) (%d+) (%d+) ?(%d*)$')
+  if not tat then tat, part, num, den, burst, seen = match(raw, '^(%d+) (-1) (0) (%d+) (%d+) ?(%d*)$') end
+  if tat then
+    local is_level = add(s, tat, part, num == '0' and 0 or tat, num == '0' and 0 or part, num, den, burst)
+    return is_level and (seen == '' or seen + 0 < 2 * lift), number(seen), false
+  end
+  local blocked, at = match(raw, '^(%d+)()')
+  local is_level, is_limited = blocked and blocked + 0 < 2 * lift, false
+  s.blocked = is_level and blocked + 0
+  while is_level and at <= #raw do
+    local last, rest, behind, limits
+    tat, part, last, rest, num, den, burst, behind = match(raw, '^ (%d+) (-?%d+) (%d+) (%d+) (%d+) (%d+) (%d+)()', at)
+    if not tat then break end
+    is_level, limits = add(s, tat, part, last, rest, num, den, burst)
+    at, is_limited = behind, is_limited or limits
+  end
+  if not is_level or not s.levels[1] then return false end
+  seen = match(raw, '^ (%d+)$', at)
+  return at > #raw or seen and seen + 0 < 2 * lift, number(seen or ''), is_limited
+end
+
+-- Reads a stored state. Returns nil if it is none; when it was written, if it tells; and whether the clock was set back since.
+local function read(raw, now)
+  local s, bar, written = {blocked = 0, levels = {}, now = now, ours = 0, holds = nil}, find(raw, '|', 1, true), nil
+  if bar then
+    s.holds, written = holds.read(sub(raw, bar + 1))
+    if not s.holds then return nil end
+    raw = sub(raw, 1, bar - 1)
+  end
+  local is_state, seen, is_limited = read_numbers(s, raw)
+  if not is_state or bar and seen then return nil end
+  return s, written or seen, is_limited
+end
+
+-- Fits a state to the quotas; an idle state becomes an empty one. Returns whether a quota is new to it.
+function bucket.fit(s, quotas)
+  local idle = idle_from(s)
+  if idle and idle <= s.now then s.blocked, s.levels, s.holds = 0, {}, nil end
+  return change.fit(s, quotas)
+end
+
+-- Returns the state stored as `raw` (false: none), whether it is not as it was stored: a quota is new to it, or the clock was
+-- set back; and whether holds have ended. Returns nil if `raw` is not a bucket.
+function bucket.load(raw, quotas, now)
+  if not raw then
+    local s = {blocked = 0, levels = {}, now = now}
+    return s, change.fit(s, quotas), false
+  end
+  local s, seen, is_limited = read(raw, now)
+  if not s then return nil end
+  local is_moved, is_swept = set_back(s, seen), false
+  if is_moved and s.holds and not holds.shift(s.holds, now, seen) then return nil end
+  if s.holds and s.holds.next <= now then
+    if not holds.sweep(s) then return nil end
+    is_swept = not is_moved
+  end
+  local is_new = bucket.fit(s, quotas)
+  return s, is_moved or is_limited or is_new, is_swept
+end
+
+-- Returns the text of a state.
+local function text(s)
+  local levels, l = s.levels, s.levels[1]
+  local value
+  local owes = s.blocked > 0
+  if not (owes or levels[2] or l.of or level.later(l.last, l.rest, l.tat, l.part)) then
+    value = format('%d %d %d %d %d', l.tat, l.part, l.num, l.den, l.burst)
+  else
+    local texts = {format('%d', s.blocked)}
+    for i, each in ipairs(levels) do
+      local tat, part, last, rest = each.tat, each.part, each.last, each.rest
+      texts[i + 1] = format('%d %d %d %d %d %d %d', tat, part, last, rest, each.num, each.den, each.burst)
+    end
+    value = table.concat(texts, ' ')
+  end
+  if s.holds then return value .. '|' .. holds.text(s.holds, s.now) end
+  for i = 1, #levels do owes = owes or level.owes(levels[i], s.now) end
+  return owes and format('%s %d', value, s.now) or value
+end
+
+local function set(key, value, expiry)
+  if expiry then return attempt('SET', key, value, 'PXAT', expiry) end
+  return attempt('SET', key, value)
+end
+
+-- Writes a state. `frees`: nothing was taken, so it is written also if the server is out of memory. That refuses SET as the
+-- first
+-- write of a script, and allows it after a write that frees memory.
+function bucket.save(key, s, frees)
+  local idle = idle_from(s)
+  if s.blocked <= s.now then s.blocked = 0 end
+  if idle and idle <= s.now then
+    call('DEL', key)
+    return
+  end
+  local value, expiry = text(s), idle and bucket.pxat(bucket.ends(idle))
+  local saved = set(key, value, expiry)
+  if frees and saved.err and state.is_full(saved) then
+    call('DEL', key)
+    saved = set(key, value, expiry)
+  end
+  if saved.err then error(saved.err, 0) end
+end
+
+-- Appends what is held, if anything is: tokens, earliest end (µs).
+local function with_held(s, numbers)
+  if s.holds then numbers[#numbers + 1], numbers[#numbers + 2] = s.holds.held, s.holds.next end
+  return numbers
+end
+
+-- The part of a state that is returned: blocked until, then four numbers per quota of the call, then what is held.
+function bucket.told(s)
+  local numbers = {s.blocked}
+  for q = 1, s.ours do
+    local l, n = s.levels[q], 4 * q - 2
+    numbers[n], numbers[n + 1], numbers[n + 2], numbers[n + 3] = l.tat, l.part, l.last, l.rest
+  end
+  return with_held(s, numbers)
+end
+
+-- The whole state: seven numbers per level.
+function bucket.all(s)
+  local numbers = {s.blocked}
+  for _, l in ipairs(s.levels) do
+    for _, value in ipairs({l.tat, l.part, l.last, l.rest, l.num, l.den, l.burst}) do numbers[#numbers + 1] = value end
+  end
+  return with_held(s, numbers)
+end
+
+-- The number of tokens available from `at` on for a request that may wait for `wait` µs, apart from those that are held;
+-- negative if tokens are already reserved ahead of time. For calendar quotas, the request acts at `acts`.
+function bucket.free(s, at, wait, acts)
+  local least = math.huge
+  for q = 1, s.ours do least = min(least, level.free(s.levels[q], s.now, at, wait, acts)) end
+  return s.holds and least - s.holds.held or least
+end
+
+-- Charges tokens, from `at` on; those of calendar quotas from `acts` on.
+function bucket.charge(s, at, tokens, acts)
+  for q, l in ipairs(s.levels) do
+    if q <= s.ours then
+      level.charge(l, s.now, at, tokens, acts)
+    else
+      level.charge_up_to_burst(l, at, tokens, at)
+    end
+  end
+end
+
+-- When a request acts that is charged from `at` on. See src/token_bucket/windows.rs.
+function bucket.acts(s, at, tokens)
+  local acts, held, has_windows = at, s.holds and s.holds.held or 0, false
+  for q = 1, s.ours do
+    local l = s.levels[q]
+    has_windows = has_windows or l.of
+    if l.num > 0 then
+      local whole, part = l.tat, l.part
+      if whole < at then whole, part = at, 0 end
+      whole, part = level.advance(l, whole, part, tokens)
+      whole, part = level.minus(l, whole, part, level.advance(l, 0, 0, max(0, l.burst - held)))
+      acts = max(acts, whole + (part > 0 and 1 or 0))
+    end
+  end
+  if not has_windows then return at end
+  for _ = 1, s.ours do
+    for q = 1, s.ours do
+      if s.levels[q].of then acts = calendar.acts(s.levels[q], acts, tokens) end
+    end
+  end
+  return acts
+end

@@ -1,0 +1,62 @@
+-- correct: corrects buckets, reads them, and takes tokens in advance. Keys: see buckets. Arguments: quotas (see level), but
+-- for
+-- `peek` and `reset`; then per run, or once for all runs, their own.
+-- Returns    now (µs); then per run its answer, or -1 if the key does not hold a bucket
+-- Writes     changed buckets, SET with PXAT (see bucket; no PXAT if a quota never refills); DEL when idle
+
+-- Returns how many arguments there are from `at` on for each run; 0: they are once for all.
+local function stride(args, at, each)
+  return #args < at + each and 0 or each
+end
+
+-- Charges tokens without a check, or adds tokens; and blocks the bucket.
+-- Arguments  tokens to charge, negative to add; how long to block (µs; a longer block that exists is kept), 0: not at all
+-- Answer     the state after it
+function operations.adjust(keys, args)
+  local now, limits, first = clock(), level.limits(args, 2)
+  local width = stride(args, first, 2)
+  return buckets.each(keys, limits, now, function(s, cell, run)
+    local at = first + width * (run - 1)
+    local tokens, block, start = number(args[at]), number(args[at + 1]), max(now, s.blocked)
+    for q = 1, s.ours do
+      if tokens > 0 then level.overdraw(s.levels[q], now, start, tokens, start) end
+      if tokens < 0 then level.give(s.levels[q], now, -tokens) end
+    end
+    if block > 0 then s.blocked = max(s.blocked, now + block) end
+    buckets.change(cell, tokens > 0 or block > 0)
+    return bucket.told(s)
+  end)
+end
+
+-- Charges tokens for requests that will come later.
+-- Arguments  maximum number of tokens
+-- Answer     a list: the number of tokens, at most a quarter of those available now, and 0 if that is less than 8; then the
+--            state
+--            after it
+function operations.prefetch(keys, args)
+  local now, limits, first = clock(), level.limits(args, 2)
+  local width = stride(args, first, 1)
+  return buckets.each(keys, limits, now, function(s, cell, run)
+    local count = 0
+    if s.blocked <= now then
+      count = min(number(args[first + width * (run - 1)]), floor(bucket.free(s, now, 0, now) / 4))
+      if count < 8 then count = 0 else bucket.charge(s, now, count, now) end
+    end
+    if cell.is_new or count > 0 then buckets.change(cell, true) end
+    return {count, unpack(bucket.told(s))}
+  end)
+end
+
+-- Answer     all levels with their quotas (see `all` in bucket)
+function operations.peek(keys)
+  return buckets.each(keys, {{quotas = {}}}, clock(), function(s, cell)
+    cell.change = nil
+    return bucket.all(s)
+  end)
+end
+
+-- Fills and unblocks a bucket. Returns now (µs).
+function operations.reset(keys)
+  call('DEL', keys[1])
+  return {clock()}
+end

@@ -1,0 +1,154 @@
+-- hold_step: the step on holds, see holds.
+local hold_step = {}
+local authorize, capture = 0, 2 -- and 1: extend
+local refused, done, gone, too_many = 0, 1, 2, 3
+
+-- Takes the records of a block out of the text: {charged at the end, tokens, end, mask} each. They stand from `at` up to
+-- `to`.
+local function open(h, block)
+  local text, records = h.text, {block = block, at = 0, to = 0}
+  local at = find(text, block, h.from, true)
+  while at and (at - h.from) % 33 ~= 0 do at = find(text, block, at + 1, true) end
+  records.at = at or #text + 1
+  while at and sub(text, at, at + 15) == block do
+    records[#records + 1] = {struct.unpack('>BI4I8I4', text, at + 16)}
+    at = at + 33
+  end
+  records.to = at or #text + 1
+  h.open = h.open or {}
+  h.open[block], h.open[#h.open + 1] = records, records
+  return records
+end
+
+-- Returns the position of the record that has holds of a mask. The second value is whether it has not all of them.
+local function seek(records, mask)
+  for i = 1, #records do
+    local both = bit.band(records[i][4], mask)
+    if both ~= 0 then return i, both % 4294967296 ~= mask end
+  end
+end
+
+-- Takes holds of a mask out of the record at `at`.
+local function take_out(records, at, mask)
+  records[at][4] = records[at][4] - mask
+  if records[at][4] == 0 then table.remove(records, at) end
+end
+
+-- Captures `some` holds of the record at `at`. Returns the tokens that each of them had.
+local function remove(h, records, at, mask, some)
+  local captured, has = records[at][1], records[at][2]
+  take_out(records, at, mask)
+  h.count, h.held, h.captures = h.count - some, h.held - some * has, h.captures - captured * some * has
+  if h.count == 0 then h.last = 0 end
+  return has
+end
+
+-- Puts `some` holds into a record. `more`: the tokens that they have more than before.
+local function put(h, records, on_end, amount, ending, mask, some, more)
+  h.next = h.count == 0 and ending or min(h.next, ending)
+  h.last, h.count = max(h.last, ending), h.count + some
+  h.held, h.captures = h.held + more, h.captures + on_end * more
+  local r = records[#records]
+  if r and r[1] == on_end and r[2] == amount and r[3] == ending then
+    r[4] = r[4] + mask
+  else
+    records[#records + 1] = {on_end, amount, ending, mask}
+  end
+end
+
+-- A step on `some` holds of a block, those of a mask. Returns the outcome, the amount of each hold, the tokens to charge, and
+-- whether anything changed. Nil if they may have different answers.
+local function step_on(h, now, free, verb, on_end, records, mask, some, amount, other)
+  local at, are_split = seek(records, mask)
+  if are_split then return nil end
+  if verb == capture then
+    if not at then return gone, 0, other, other > 0 end
+    return done, remove(h, records, at, mask, some), amount, true
+  end
+  local found, ending = at and records[at], now + other
+  local has = found and found[2] or 0
+  local more = some * (amount - has)
+  if found then
+    if more > 0 and more > free then
+      if some > 1 then return nil end
+      return refused, has, 0, false
+    end
+    if amount <= has and ending <= found[3] then return done, has, 0, false end
+  elseif verb ~= authorize then
+    return gone, 0, 0, false
+  elseif amount > free then
+    return refused, 0, 0, false
+  elseif more > free or h.count + some > 1024 then
+    if some > 1 then return nil end
+    return too_many, 0, 0, false
+  end
+  if found then
+    take_out(records, at, mask)
+    put(h, records, found[1], max(amount, has), max(ending, found[3]), mask, 0, max(more, 0))
+  else
+    put(h, records, on_end, amount, ending, mask, some, more)
+  end
+  return done, max(amount, has), 0, true
+end
+
+-- Captures holds that stand in several records, if all are there and have the same amount. Returns that, or nil.
+local function capture_all(h, records, mask)
+  local left, has = mask, nil
+  for _, r in ipairs(records) do
+    local both = bit.band(r[4], mask) % 4294967296
+    if both > 0 then
+      if has and r[2] ~= has then return nil end
+      left, has = left - both, r[2]
+    end
+  end
+  if left > 0 then return nil end
+  for at = #records, 1, -1 do
+    local both = bit.band(records[at][4], mask) % 4294967296
+    if both > 0 then remove(h, records, at, both, holds.in_mask(both)) end
+  end
+  return has
+end
+
+-- A step on the holds of a mask one after the other. Captures have their own numbers in the text, from `from` on.
+local function one_by_one(h, now, free, verb, on_end, records, mask, amount, other, text, from)
+  local answers, tokens, has_changed = {}, 0, false
+  for n = 0, 31 do
+    local one, outcome, has = 2 ^ n, 0, 0
+    if bit.band(mask, one) ~= 0 then
+      if verb == capture then amount, other, from = struct.unpack('>I4I4', text, from) end
+      local held = h.held
+      local charged, changes
+      outcome, has, charged, changes = step_on(h, now, free, verb, on_end, records, one, 1, amount, other)
+      free, tokens, has_changed = free + held - h.held, tokens + charged, has_changed or changes
+    end
+    answers[n + 1] = struct.pack('>BI4', outcome, has)
+  end
+  return table.concat(answers), 0, tokens, has_changed
+end
+
+-- Whether a step authorizes holds.
+function hold_step.authorizes(text)
+  return string.byte(text) == authorize
+end
+
+-- A step on up to 32 holds of a block, of a bucket that has `free` tokens besides its holds `h`. The text: step (1 byte; 0:
+-- authorize, 1: extend or renew, 2: capture or release), 1 if the holds are charged when they end by themselves (1 byte),
+-- block
+-- (16 bytes), mask (4 bytes), number of holds (1 byte), tokens of each, or to charge for all (8 bytes), ttl (µs), or tokens
+-- to
+-- charge if none of the holds to capture is left (8 bytes); to capture several also, for each in the order of the mask,
+-- tokens
+-- to charge, and if it is gone (4 bytes each). Returns the outcome: 0 refused, 1 done, 2 there is no such hold, 3 the bucket
+-- has
+-- too many holds; the tokens of each hold, before a capture or after another step; the tokens to charge; and whether anything
+-- changed. If the holds may have different answers, the outcome is a text of 5 bytes per hold of the block: outcome, amount
+-- (4 bytes).
+function hold_step.run(h, now, free, text)
+  local verb, on_end, block, mask, some, amount, other, from = struct.unpack('>BBc16I4BI8I8', text)
+  local records = h.open and h.open[block] or open(h, block)
+  local outcome, has, tokens, changes = step_on(h, now, free, verb, on_end, records, mask, some, amount, other)
+  if outcome then return outcome, has, tokens, changes end
+  has = verb == capture and capture_all(h, records, mask)
+  if has then return done, has, amount, true end
+  return one_by_one(h, now, free, verb, on_end, records, mask, amount, other, text, from)
+end
