@@ -20,7 +20,8 @@ function bare.read(raw, limit, now)
   local from = seen and seen > now and seen or now
   local ahead = whole < from and 0 or (whole - from) * limit.den + part
   if ahead >= 2 * lift then return nil end
-  local ends = bucket.ends(part > 0 and whole + 1 or whole)
+  local idle = part > 0 and whole + 1 or whole
+  local ends = idle - idle % second
   if ahead > limit.full and not seen then return limit.full, true, ends end
   return ahead, from > now, ends
 end
@@ -31,7 +32,8 @@ function bare.value(ahead, limit, now)
   local whole = now + (ahead - part) / limit.den
   local value = format('%d %d %s', whole, part, limit.text)
   if ahead > limit.full then value = format('%s %d', value, now) end
-  return value, bucket.ends(part > 0 and whole + 1 or whole)
+  if part > 0 then whole = whole + 1 end
+  return value, whole - whole % second
 end
 
 -- The number of `count` equal requests that fit. Nil if the state may not be bare after them.
@@ -53,19 +55,4 @@ function bare.write(key, value, ends, was)
     saved = attempt('SET', key, value, 'PXAT', bucket.pxat(ends))
   end
   if saved.err then error(saved.err, 0) end
-end
-
--- Writes the bare states of the cells that have changed.
-function bare.save(cells, now)
-  local ahead, limit, value, ends
-  for i = 1, #cells do
-    local cell = cells[i]
-    if cell.change ~= nil and cell.ahead then
-      if cell.ahead ~= ahead or cell.limit ~= limit then
-        ahead, limit = cell.ahead, cell.limit
-        value, ends = bare.value(ahead, limit, now)
-      end
-      bare.write(cell.key, value, ends, cell.ends)
-    end
-  end
 end

@@ -14,11 +14,7 @@
 local bucket = {}
 local second = 1000000 -- µs
 
--- The second (µs) at whose end a state expires that is idle from `at` (µs) on; and that end as PXAT (ms).
-function bucket.ends(at)
-  return at - at % second
-end
-
+-- The expiry (PXAT, ms) at the end of a second (µs).
 function bucket.pxat(ends)
   return format('%d', (ends + second) / 1000)
 end
@@ -68,8 +64,7 @@ end
 -- Reads the numbers of a state. Returns whether they are such; when they were written, if they tell; and whether the clock was
 -- set back since.
 local function read_numbers(s, raw)
-  local tat, part, num, den, burst, seen = match(raw, '^(%d+) (%d+) (%d+) (%d+) (%d+) ?(%d*)$')
-  if not tat then tat, part, num, den, burst, seen = match(raw, '^(%d+) (-1) (0) (%d+) (%d+) ?(%d*)$') end
+  local tat, part, num, den, burst, seen = match(raw, '^(%d+) (%-?%d+) (%d+) (%d+) (%d+) ?(%d*)$')
   if tat then
     local is_level = add(s, tat, part, num == '0' and 0 or tat, num == '0' and 0 or part, num, den, burst)
     return is_level and (seen == '' or seen + 0 < 2 * lift), number(seen), false
@@ -102,19 +97,19 @@ local function read(raw, now)
   return s, written or seen, is_limited
 end
 
--- Fits a state to the quotas; an idle state becomes an empty one. Returns whether a quota is new to it.
-function bucket.fit(s, quotas)
+-- Fits a state to the quotas of a limit; an idle state becomes an empty one. Returns whether a quota is new to it.
+function bucket.fit(s, limit)
   local idle = idle_from(s)
   if idle and idle <= s.now then s.blocked, s.levels, s.holds = 0, {}, nil end
-  return change.fit(s, quotas)
+  return change.fit(s, limit)
 end
 
 -- Returns the state stored as `raw` (false: none), whether it is not as it was stored: a quota is new to it, or the clock was
 -- set back; and whether holds have ended. Returns nil if `raw` is not a bucket.
-function bucket.load(raw, quotas, now)
+function bucket.load(raw, limit, now)
   if not raw then
     local s = {blocked = 0, levels = {}, now = now}
-    return s, change.fit(s, quotas), false
+    return s, change.fit(s, limit), false
   end
   local s, seen, is_limited = read(raw, now)
   if not s then return nil end
@@ -124,7 +119,7 @@ function bucket.load(raw, quotas, now)
     if not holds.sweep(s) then return nil end
     is_swept = not is_moved
   end
-  local is_new = bucket.fit(s, quotas)
+  local is_new = bucket.fit(s, limit)
   return s, is_moved or is_limited or is_new, is_swept
 end
 
@@ -163,7 +158,7 @@ function bucket.save(key, s, frees)
     call('DEL', key)
     return
   end
-  local value, expiry = text(s), idle and bucket.pxat(bucket.ends(idle))
+  local value, expiry = text(s), idle and bucket.pxat(idle - idle % second)
   local saved = set(key, value, expiry)
   if frees and saved.err and state.is_full(saved) then
     call('DEL', key)

@@ -1,18 +1,16 @@
 -- buckets: the buckets of a call of 1 to n limits. The keys are those of run 1 in the order of the limits, then those of run 2,
--- ... A key may belong to many runs; its state is read once and written once. A cell is a table:
---   key, limit      the limit: of its last run
---   raw             what is stored (false: nothing); nil if that is not a bucket
---   state           its state, see bucket; false: not loaded
---   ahead, ends     its bare state instead, see bare; the second in which the key expires as it is stored, if known
---   is_new, is_swept   whether it is not as it was stored, see `load` in bucket; nil: no
---   change          nil: it has not changed; else whether tokens were taken from it
+-- ... A key may belong to many runs; its state is read once and written once. The opened buckets are a table: `now`; `names`,
+-- each key once, and `places`, where it is among them, per key of the call; and per place:
+--   raw     what is stored (false: nothing); nil if that is not a bucket
+--   cells   its state under the limit of its last run, once it is loaded: `state`, see bucket; `limit`; `is_new`, `is_swept`:
+--           whether it is not as it was stored, see `load` in bucket; `change`: nil: it has not changed; else whether tokens
+--           were taken from it
 local buckets = {}
 
 -- Reads keys. Returns a list of what is stored: a text; false for a missing key; a table for a key of another type.
-local function read(cells)
-  local names, missing = {}, {}
-  for i = 1, #cells do names[i] = cells[i].key end
-  local raw = call('MGET', unpack(names))
+local function read(names)
+  if not names[2] then return {attempt('GET', names[1])} end
+  local raw, missing = call('MGET', unpack(names)), {}
   for i = 1, #names do
     if not raw[i] then missing[#missing + 1] = names[i] end
   end
@@ -25,35 +23,46 @@ local function read(cells)
   return raw
 end
 
--- Opens the buckets. Returns their cells, by key, and in the order of their first runs.
-function buckets.open(keys, limits)
-  local n, cells, count = #limits, {}, 0
+-- Opens the buckets. The runs of one limit that have the same key stand next to each other.
+function buckets.open(keys, limits, now)
+  local names, places, count, known = {}, {}, 0, limits[2] and {}
   for i = 1, #keys do
     local key = keys[i]
-    if not cells[key] then
-      local cell = {
-        key = key, limit = limits[(i - 1) % n + 1], raw = false, state = false, ahead = false, ends = false,
-        is_new = false, change = nil,
-      }
+    local place = key == names[count] and count or known and known[key]
+    if not place then
       count = count + 1
-      cells[key], cells[count] = cell, cell
+      place, names[count] = count, key
+      if known then known[key] = count end
     end
+    places[i] = place
   end
-  local raw = count > 1 and read(cells) or {attempt('GET', keys[1])}
+  local raw = read(names)
   for i = 1, count do
-    local stored = raw[i]
-    if type(stored) == 'table' then
-      if state.failure(stored) then error(stored.err, 0) end
-      stored = nil
+    if type(raw[i]) == 'table' then
+      if state.failure(raw[i]) then error(raw[i].err, 0) end
+      raw[i] = nil
     end
-    cells[i].raw = stored
   end
-  return cells
+  return {names = names, places = places, raw = raw, cells = {}, now = now}
 end
 
--- Notes a change if the state is not as it was stored.
-function buckets.renew(cell)
-  if cell.is_new or cell.is_swept then buckets.change(cell, false) end
+-- Returns the cell of a place under a limit; nil if the key does not hold a bucket.
+function buckets.cell(opened, place, limit)
+  local cell = opened.cells[place]
+  if cell then
+    -- It may be full by now, or of another limit.
+    bucket.fit(cell.state, limit)
+    cell.limit = limit
+  elseif opened.raw[place] ~= nil then
+    local s, is_new, is_swept = bucket.load(opened.raw[place], limit, opened.now)
+    if s then
+      cell = {state = s, limit = limit, is_new = is_new, is_swept = is_swept, change = nil}
+    else
+      opened.raw[place] = nil
+    end
+    opened.cells[place] = cell
+  end
+  return cell
 end
 
 -- Notes that a cell has changed. `takes`: tokens were taken from it.
@@ -61,39 +70,28 @@ function buckets.change(cell, takes)
   cell.change = cell.change or takes
 end
 
--- Returns the state of a cell under a limit; false if the key does not hold a bucket.
-function buckets.state(cell, limit, now)
-  if cell.state then
-    -- It may be full by now, or of another limit.
-    bucket.fit(cell.state, level.quotas(limit))
-  elseif cell.raw ~= nil then
-    local s, is_new, is_swept = bucket.load(cell.raw, level.quotas(limit), now)
-    cell.state, cell.is_new = s or false, is_new
-    if is_swept then cell.is_swept = true end
-    if not s then cell.raw = nil end
-  end
-  cell.limit = limit
-  return cell.state
+-- Notes a change if the state is not as it was stored.
+function buckets.renew(cell)
+  if cell.is_new or cell.is_swept then buckets.change(cell, false) end
 end
 
--- Writes the cells that have changed.
-function buckets.save(cells)
-  for i = 1, #cells do
-    local cell = cells[i]
-    if cell.change ~= nil and cell.state then bucket.save(cell.key, cell.state, not cell.change) end
+-- Writes what has changed.
+function buckets.save(opened)
+  for place = 1, #opened.names do
+    local cell = opened.cells[place]
+    if cell and cell.change ~= nil then bucket.save(opened.names[place], cell.state, not cell.change) end
   end
 end
 
 -- Calls step(state, cell, run) for each run and limit, and returns the reply: the time, and what it returns for each;
 -- -1 for a key that does not hold a bucket.
 function buckets.each(keys, limits, now, step)
-  local cells, reply = buckets.open(keys, limits), {now}
-  for i, key in ipairs(keys) do
-    local cell = cells[key]
-    local s = buckets.state(cell, limits[(i - 1) % #limits + 1], now)
-    if cell.is_swept then buckets.change(cell, false) end
-    reply[i + 1] = s and step(s, cell, i) or -1
+  local opened, reply = buckets.open(keys, limits, now), {now}
+  for i = 1, #keys do
+    local cell = buckets.cell(opened, opened.places[i], limits[(i - 1) % #limits + 1])
+    if cell and cell.is_swept then buckets.change(cell, false) end
+    reply[i + 1] = cell and step(cell.state, cell, i) or -1
   end
-  buckets.save(cells)
+  buckets.save(opened)
   return reply
 end

@@ -71,9 +71,15 @@ local function is_of(l, quota)
   return l and l.num == quota.num and l.den == quota.den and l.burst == quota.burst
 end
 
--- Puts the levels of the quotas first. Returns whether a quota is new to the state.
-function change.fit(s, quotas)
-  local old, count, same = s.levels, #quotas, 0
+-- Puts the levels of a limit's quotas first. Returns whether a quota is new to the state.
+function change.fit(s, limit)
+  local old = s.levels
+  if limit.num and is_of(old[1], limit) then
+    s.ours = 1
+    return false
+  end
+  local quotas, same = level.quotas(limit), 0
+  local count = #quotas
   s.ours = count
   while same < count and is_of(old[same + 1], quotas[same + 1]) do same = same + 1 end
   if same == count then return false end

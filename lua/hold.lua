@@ -10,46 +10,66 @@
 --            bucket
 -- Writes     changed buckets, SET with PXAT (see bucket; no PXAT if a quota never refills); DEL when idle
 
--- Returns the step on a bucket: {the holds after it, outcome, tokens of each hold, tokens to charge, whether anything
--- changed}.
--- `copies`: the holds of the state stay as they are.
-local function step_of(s, text, copies)
-  local h = s.holds or {count = 0, held = 0, captures = 0, next = 0, last = 0, text = '', from = 1}
-  if copies then h = holds.copy(h) end
+-- Returns what hold_step does on the holds `h` of a bucket.
+local function run(s, h, text)
   local free = s.blocked > s.now and -1 or bucket.free(s, s.now, 0, s.now)
-  return {h, hold_step.run(h, s.now, free, text)}
+  return hold_step.run(h, s.now, free, text)
 end
 
--- Does a step.
+-- Does a step that left the holds `h`.
 local function finish(cell, text, h, tokens, changes)
   local s = cell.state
   s.holds = h.count > 0 and h or nil
-  holds.capture(s, tokens)
+  if tokens > 0 then holds.capture(s, tokens) end
   if changes then buckets.change(cell, hold_step.authorizes(text)) end
+end
+
+-- Does a step in one bucket by itself. Returns its answer.
+local function alone(cell, text)
+  local s = cell.state
+  local h = s.holds or holds.none()
+  local outcome, amount, tokens, changes = run(s, h, text)
+  finish(cell, text, h, tokens, changes)
+  return {outcome, amount, bucket.told(s)}
+end
+
+-- Does the steps of a run in all buckets, or in none. Returns its answers. `at`: the argument before the first step.
+local function together(run_cells, n, args, at)
+  local steps, are_done = {}, true
+  for p = 1, n do
+    local cell = run_cells[p]
+    if cell then
+      local h = holds.copy(cell.state.holds or holds.none())
+      steps[p] = {h, run(cell.state, h, args[at + p])}
+    end
+    are_done = are_done and cell and steps[p][2] == 1
+  end
+  local answers = {}
+  for p = 1, n do
+    local cell, step = run_cells[p], steps[p]
+    if step and are_done then finish(cell, args[at + p], step[1], step[4], step[5]) end
+    answers[p] = step and {step[2], step[3], bucket.told(cell.state)} or -1
+  end
+  return answers
 end
 
 function operations.hold(keys, args)
   local now, limits, at = clock(), level.limits(args, 2)
-  local cells, n, reply = buckets.open(keys, limits), #limits, {now}
+  local opened, n, reply = buckets.open(keys, limits, now), #limits, {now}
   for base = 0, #keys - 1, n do
-    local steps, is_together, is_done = {}, args[at] == '1', true
+    local run_cells = {}
     for p = 1, n do
-      local cell, text = cells[keys[base + p]], args[at + p]
-      local s = buckets.state(cell, limits[p], now)
-      if s then buckets.renew(cell) end
-      steps[p] = s and step_of(s, text, is_together)
-      if is_together and not (s and steps[p][2] == 1) then is_done = false end
+      local cell = buckets.cell(opened, opened.places[base + p], limits[p])
+      if cell then buckets.renew(cell) end
+      run_cells[p] = cell
     end
+    local answers = args[at] == '1' and together(run_cells, n, args, at)
     for p = 1, n do
-      local cell, step, answer = cells[keys[base + p]], steps[p], -1
-      if step then
-        if is_done then finish(cell, args[at + p], step[1], step[4], step[5]) end
-        answer = {step[2], step[3], bucket.told(cell.state)}
-      end
-      reply[base + p + 1] = answer
+      local cell = run_cells[p]
+      reply[base + p + 1] = answers and answers[p] or cell and alone(cell, args[at + p]) or -1
     end
     at = at + 1 + n
   end
-  buckets.save(cells)
+  buckets.save(opened)
   return reply
 end

@@ -55,6 +55,10 @@ function holds.text(h, now)
   return struct.pack(head, now, h.count, h.held, h.captures, h.next, h.last) .. sub(h.text, h.from)
 end
 
+function holds.none()
+  return {count = 0, held = 0, captures = 0, next = 0, last = 0, text = '', from = 1}
+end
+
 -- Returns holds that a step may change without a change of these.
 function holds.copy(h)
   if h.open then close(h) end

@@ -22,9 +22,15 @@ function level.limit(args, at)
   local text, numbers = args[at], args[at + 1]
   if #numbers ~= 25 then return {text = text, numbers = numbers, quotas = false} end
   local num, den, burst = struct.unpack('>xddd', numbers)
-  local full = num > 0 and burst * num
-  if full and full >= 2 * lift then full = false end
-  return {text = text, num = num, den = den, full = full, numbers = numbers, quotas = false}
+  return {
+    text = text, num = num, den = den, burst = burst, full = level.full(num, burst), numbers = numbers, quotas = false,
+  }
+end
+
+-- Returns the burst in den-ths; false if states of the quota are never bare.
+function level.full(num, burst)
+  local full = burst * num
+  return full > 0 and full < 2 * lift and full
 end
 
 -- Returns the quotas of a limit.
@@ -47,7 +53,7 @@ function level.read(now, tat, part, last, rest, num, den, burst)
   num, den, burst = num + 0, den + 0, burst + 0
   local l = {tat = tat, part = part, last = last, rest = rest, num = num, den = den, burst = burst, of = nil}
   if max(tat, last, num, den, burst) >= 2 * lift or den < 1 or burst < 1 or part >= den or rest >= den
-    or (part < 0) ~= (num == 0) then return nil end
+    or part < -1 or (part < 0) ~= (num == 0) then return nil end
   if num > 0 or den == 1 then return l, false end
   l.of = calendar.decode(den)
   local is_limited = calendar.read(l, now)

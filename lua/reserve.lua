@@ -25,42 +25,67 @@ local function admitted_to(s, cost, wait, count)
   return count, at, acts
 end
 
--- Looks at a cell for `count` requests. Returns the state that is told, how many of the requests fit, from when on they are
+-- Looks at a place for `count` requests. Returns the state that is told, how many of the requests fit, from when on they are
 -- charged, and when the last one acts. Without the second value, the key does not hold a bucket.
-local function look(cell, limit, now, cost, wait, count)
-  local ahead = cell.ahead
-  if not ahead and limit.full and not cell.state and cell.raw ~= nil then
-    ahead, cell.is_new, cell.ends = bare.read(cell.raw, limit, now)
-    cell.ahead, cell.limit = ahead, limit
+-- The opened buckets have also, per place with a bare state: `aheads`, the state, see bare; `owners`, its limit; `ends`, the
+-- second in which the key expires as it is stored; `moved`, whether it is not as it was stored; and `changed`.
+local function look(opened, place, limit, cost, wait, count)
+  local aheads, now = opened.aheads, opened.now
+  local ahead = aheads[place]
+  if ahead == nil and limit.full and opened.raw[place] ~= nil then
+    local is_moved
+    ahead, is_moved, opened.ends[place] = bare.read(opened.raw[place], limit, now)
+    aheads[place], opened.owners[place] = ahead or false, limit
+    if is_moved then opened.moved[place] = true end
   end
-  local fits = ahead and cell.limit == limit and bare.admitted(ahead, limit, cost, wait, count)
+  local owner = ahead and opened.owners[place]
+  local fits = owner == limit and bare.admitted(ahead, limit, cost, wait, count)
   if fits then return ahead, fits, now, now end
-  local is_new = cell.is_new
-  if ahead then cell.raw, cell.ahead = bare.value(ahead, cell.limit, now), false end
-  if not cell.state or cell.limit ~= limit then buckets.state(cell, limit, now) end
-  cell.is_new = cell.is_new or is_new
-  if cell.state then return bucket.told(cell.state), admitted_to(cell.state, cost, wait, count) end
-  return 0
+  if ahead then opened.raw[place], aheads[place] = bare.value(ahead, owner, now), false end
+  local cell = opened.cells[place]
+  if not cell or cell.limit ~= limit then cell = buckets.cell(opened, place, limit) end
+  if not cell then return 0 end
+  cell.is_new = cell.is_new or opened.moved[place]
+  return bucket.told(cell.state), admitted_to(cell.state, cost, wait, count)
 end
 
 -- Charges the requests that were admitted to all buckets.
-local function charge(cell, limit, now, tokens, at, acts)
+local function charge(opened, place, limit, tokens, at, acts)
+  local ahead, cell = opened.aheads[place], opened.cells[place]
+  if ahead then
+    opened.aheads[place] = ahead + tokens * limit.num
+    if tokens > 0 or opened.moved[place] then opened.changed[place] = true end
+    return
+  end
   buckets.renew(cell)
   if tokens == 0 then return end
+  if cell.limit ~= limit then buckets.cell(opened, place, limit) end
   buckets.change(cell, true)
-  if cell.ahead then
-    cell.ahead = cell.ahead + tokens * limit.num
-  else
-    if cell.limit ~= limit then buckets.state(cell, limit, now) end
-    bucket.charge(cell.state, at, tokens, acts)
+  bucket.charge(cell.state, at, tokens, acts)
+end
+
+-- Writes the bare states that have changed.
+local function save(opened)
+  local ahead, limit, value, ends
+  for place = 1, #opened.names do
+    if opened.changed[place] and opened.aheads[place] then
+      if opened.aheads[place] ~= ahead or opened.owners[place] ~= limit then
+        ahead, limit = opened.aheads[place], opened.owners[place]
+        value, ends = bare.value(ahead, limit, opened.now)
+      end
+      bare.write(opened.names[place], value, ends, opened.ends[place])
+    end
   end
 end
 
 -- Serves a call of one run, if the state is bare. Most calls are such, and take about as long as to make the tables of others.
 local function lone(key, args, now)
-  local limit, count, wait, cost = level.limit(args, 3), struct.unpack('>xddd', args[5])
-  local raw = not limit.full or attempt('GET', key)
-  if raw and type(raw) ~= 'string' then return nil end
+  if #args[4] ~= 25 then return nil end
+  local num, den, burst = struct.unpack('>xddd', args[4])
+  local count, wait, cost = struct.unpack('>xddd', args[5])
+  local limit = {text = args[3], num = num, den = den, full = level.full(num, burst)}
+  local raw = limit.full and attempt('GET', key)
+  if not limit.full or type(raw) == 'table' then return nil end
   local ahead, is_moved, ends = bare.read(raw, limit, now)
   local admitted = ahead and bare.admitted(ahead, limit, cost, wait, count)
   if not admitted then return nil end
@@ -76,28 +101,30 @@ end
 -- Serves any call.
 local function several(keys, args, now)
   local limits, at = level.limits(args, 2)
-  local cells, n, stride, reply = buckets.open(keys, limits), #limits, #args > at and 1 or 0, {now, 0, 0}
-  local terms, count, wait, cost
+  local opened, n, stride, reply = buckets.open(keys, limits, now), #limits, #args > at and 1 or 0, {now}
+  opened.aheads, opened.owners, opened.ends, opened.moved, opened.changed = {}, {}, {}, {}, {}
+  local places, terms, count, wait, cost = opened.places, nil, nil, nil, nil
   for run = 1, #keys / n do
     if stride > 0 or run == 1 then
       terms = args[at + stride * (run - 1)]
       count, wait, cost = struct.unpack('>xddd', terms)
     end
     local base, told, admitted, from, acts = n * (run - 1), (n + 1) * (run - 1) + 2, count, now, now
+    reply[told] = 0
     for p = 1, n do
       if #terms > 25 then cost = struct.unpack('>d', terms, 10 + 8 * p) end
       local fits
-      reply[told + p], fits, from, acts = look(cells[keys[base + p]], limits[p], now, cost, wait, admitted)
+      reply[told + p], fits, from, acts = look(opened, places[base + p], limits[p], cost, wait, admitted)
       admitted = admitted >= 0 and fits or -1
     end
     reply[told] = admitted
     for p = 1, admitted >= 0 and n or 0 do
       if #terms > 25 then cost = struct.unpack('>d', terms, 10 + 8 * p) end
-      charge(cells[keys[base + p]], limits[p], now, admitted * cost, from, acts)
+      charge(opened, places[base + p], limits[p], admitted * cost, from, acts)
     end
   end
-  bare.save(cells, now)
-  buckets.save(cells)
+  save(opened)
+  buckets.save(opened)
   return reply
 end
 

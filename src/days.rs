@@ -28,7 +28,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// With a slow server.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Replaces `lua/lib/clock.lua`: the clock of the server, and what was skipped so far.
+/// Takes the place of the clock of the server, and what was skipped so far.
 const CLOCK: &str = "
 local server, time = redis, redis.call('TIME')
 local skipped = tonumber(redis.call('GET', 'skipped') or 0)

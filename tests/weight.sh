@@ -36,7 +36,7 @@ echo "|---|---|"
 for folder in src/*/ src/store/redis/; do
   printf '| %s | %s |\n' "$folder" "$(library "$folder" | lines_of)"
 done
-for folder in lua/ lua/*/; do
+for folder in lua/; do
   printf '| %s | %s |\n' "$folder" "$(find "$folder" -maxdepth 1 -name '*.lua' -exec cat {} + | count --)"
 done
 echo

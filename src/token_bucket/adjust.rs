@@ -1,4 +1,4 @@
-//! Charges without a check, adds tokens, and blocks: `lua/token_bucket/adjust.lua` in Rust.
+//! Charges without a check, adds tokens, and blocks: `adjust` of `lua/correct.lua` in Rust.
 
 #[cfg(test)]
 mod tests;

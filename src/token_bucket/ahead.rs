@@ -1,4 +1,5 @@
-//! Prefetching: charges tokens before the requests that will use them. `lua/token_bucket/prefetch.lua` in Rust.
+//! Prefetching: charges tokens before the requests that will use them. `prefetch` of
+//! `lua/correct.lua` in Rust.
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Gives back tokens of charges: `lua/token_bucket/cancel.lua` in Rust.
+//! Gives back tokens of charges: `lua/cancel.lua` in Rust.
 
 #[cfg(test)]
 mod tests;

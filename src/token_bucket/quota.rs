@@ -173,7 +173,7 @@ impl Quota {
 
     /// The interval from one token to the next in µs, as a fraction.
     ///
-    /// The fraction keeps every product in `lua/lib/bucket.lua` below 2^53. If the exact interval does not, the
+    /// The fraction keeps every product in `lua/level.lua` below 2^53. If the exact interval does not, the
     /// result is the next longer interval that does. The products are `num·den` and `tokens·den`, with up to
     /// [`MOST_REPEATS`] times the burst at once.
     fn interval(&self, burst: u32) -> Result<(i64, i64), &'static str> {

@@ -1,4 +1,4 @@
-//! The state of one bucket and its arithmetic. It equals `lua/lib/bucket.lua` and the scripts beside it, integer
+//! The state of one bucket and its arithmetic. It equals `lua/level.lua` and `lua/bucket.lua`, integer
 //! for integer.
 //!
 //! GCRA: the state is the *theoretical arrival time* (TAT), at which the bucket is full again. With one token every

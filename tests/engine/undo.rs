@@ -47,7 +47,7 @@ async fn scripts_for_dropped_callers(keys: u32) -> u64 {
         assert!(poll!(call.as_mut()).is_pending());
     }
     eventually("calls to be under way", RECOVERY, async || proxy.held_back() > 0).await;
-    let before = proxy.requests_containing(b"EVAL");
+    let before = proxy.requests_containing(b"FCALL");
     drop(calls);
     proxy.let_through();
     settled_scripts(&server).await;
@@ -60,7 +60,7 @@ async fn scripts_for_dropped_callers(keys: u32) -> u64 {
     if keys == CALLERS {
         eventually("all to be given back", RECOVERY, is_given_back).await;
     }
-    proxy.requests_containing(b"EVAL") - before
+    proxy.requests_containing(b"FCALL") - before
 }
 
 #[tokio::test]

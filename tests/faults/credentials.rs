@@ -284,7 +284,7 @@ fn names_of_users_are_checked() {
 async fn what_is_missing_is_named() {
     let server = RedisServer::start().await;
     for (more, told) in [
-        (&["-evalsha"][..], "'evalsha' command"),
+        (&["-fcall", "-evalsha"][..], "'evalsha' command"),
         (&["-time"], "acl_rule"),
         (&["-set", "-get"], "acl_rule"),
         (&["resetkeys", "~other:*"], "~<prefix>:*"),
@@ -307,7 +307,8 @@ async fn what_is_missing_is_named() {
 
 #[tokio::test]
 async fn a_renamed_command_is_named() {
-    let server = RedisServer::with_args(&["--rename-command", "EVALSHA", ""]).await;
+    let server =
+        RedisServer::with_args(&["--rename-command", "EVALSHA", "", "--rename-command", "FCALL", ""]).await;
     let error = allow(&Store::redis(&server.url()).unwrap()).await.unwrap_err();
     let text = error.to_string();
     assert!(

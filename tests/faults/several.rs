@@ -58,7 +58,7 @@ async fn what_one_limit_refuses_is_given_back_to_the_other_at_most_once() {
             for n in 0..CALLS {
                 if n % 40 < 2 {
                     // Of a charge, or of what is given back.
-                    both[n as usize % 2].proxy.drop_next_reply_after(b"EVALSHA");
+                    both[n as usize % 2].proxy.drop_next_reply_after(b"FCALL");
                 }
                 match limits.allow(["k", "k"]).await {
                     Ok(decision) if decision.is_admitted() => {

@@ -129,7 +129,7 @@ async fn a_crowd_is_served_while_its_slot_moves() {
 /// How many calls a node has got, also those that it has sent on.
 fn asked(node: &RedisServer) -> String {
     let stats = node.cli(&["INFO", "commandstats"]);
-    stats.lines().filter(|line| line.starts_with("cmdstat_evalsha")).collect()
+    stats.lines().filter(|line| line.starts_with("cmdstat_fcall")).collect()
 }
 
 /// A node that takes over slots under load, gives them back, and leaves the cluster. No call fails.

@@ -30,12 +30,12 @@ fn is_master(server: &RedisServer) -> bool {
     server.cli(&["INFO", "replication"]).contains("role:master\r\n")
 }
 
-/// How many scripts a server has been asked to run.
+/// How many operations a server has been asked to run.
 fn asked(server: &RedisServer) -> String {
     let stats = server.cli(&["INFO", "commandstats"]);
     stats
         .lines()
-        .filter(|line| line.starts_with("cmdstat_eval"))
+        .filter(|line| line.starts_with("cmdstat_eval") || line.starts_with("cmdstat_fcall"))
         .map(|line| line.split(',').next().unwrap())
         .collect()
 }

@@ -150,7 +150,7 @@ impl VirtualTime {
     }
 }
 
-/// Parses a stored state; see `lua/lib/bucket.lua`.
+/// Parses a stored state; see `lua/bucket.lua`.
 fn parse(value: &[u8]) -> Bucket {
     // The holds are not text.
     let mut parts = value.splitn(2, |byte| *byte == b'|');

@@ -1,4 +1,4 @@
-//! The operation on the holds of a bucket: `lua/token_bucket/hold.lua` in Rust. All steps are one operation, so that
+//! The operation on the holds of a bucket: `lua/hold.lua` in Rust. All steps are one operation, so that
 //! those of many callers on one key share a call, whatever they do.
 //!
 //! The ids of a process are consecutive, so holds that begin together are of one *block* of 32 ids. Equal steps on a block

@@ -1,5 +1,5 @@
 //! The holds of a bucket: tokens that are not charged yet, and that no other request gets. Each hold ends at a time
-//! that its holder moves on. It equals `lua/lib/holds.lua`, integer for integer.
+//! that its holder moves on. It equals `lua/holds.lua`, integer for integer.
 
 #[cfg(test)]
 mod tests;

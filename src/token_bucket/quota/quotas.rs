@@ -138,7 +138,7 @@ impl Quotas {
         if self.0.have_windows { write() } else { self.0.policy.get_or_init(write).clone() }
     }
 
-    /// The arguments of scripts, as `lua/lib/bucket.lua` reads them, written at first use.
+    /// The arguments of scripts, as `lua/level.lua` reads them, written at first use.
     pub(crate) fn arguments(&self) -> &(Arc<str>, Arc<[u8]>) {
         self.0.arguments.get_or_init(|| {
             let each = self.limits().iter().flat_map(|limit| [limit.num, limit.den, limit.burst]);

@@ -85,11 +85,14 @@ impl Operation for ReserveAll {
     }
 
     fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decided, Garbled> {
-        let (admitted, nth) = (read_count(&mut fields)?, nth as i64);
+        let nth = nth as i64;
+        // Without numbers, all are admitted to the only bucket, which was full.
+        let is_short = fields.len() == 0;
+        let admitted = if is_short { nth + 1 } else { read_count(&mut fields)? };
         let mut states = SmallVec::new();
         for (limit, quotas) in self.terms.each.iter().enumerate() {
-            let cost = self.price.of(limit).into();
-            let bucket = charged(read_bucket(quotas, now, &mut fields)?, quotas, now, (cost, admitted, nth));
+            let before = if is_short { Bucket::full(quotas) } else { read_bucket(quotas, now, &mut fields)? };
+            let bucket = charged(before, quotas, now, (self.price.of(limit).into(), admitted, nth));
             states.push(BucketState { quotas: quotas.clone(), now, bucket });
         }
         Ok(Decided { terms: self.terms, price: self.price, admitted: nth < admitted, states })

@@ -27,11 +27,11 @@ const SWAPS: [(&str, &str); 19] = [
 pub(super) const SAME: [(&str, &str, &str); 7] = [
     ("permits", "lasts <= 0.75", "a ttl is renewed a millisecond earlier"),
     ("mutex", "left - 2 >=", "a ttl in a user's value differs by a millisecond"),
-    ("token_bucket/cancel", "elseif at > 0 or", "no time is 0"),
-    ("token_bucket/cancel", "at >= 1 and (now", "no time is 0"),
-    ("token_bucket/cancel", "elseif at >= 1 or", "no time is 0"),
-    ("token_bucket/cancel", "mine > 0 and", "a charge leaves no count of 0"),
-    ("token_bucket/cancel", "unused and 1 or", "what was reset since has an earlier TAT too"),
+    ("cancel", "elseif at > 0 or", "no time is 0"),
+    ("cancel", "at >= 1 and (s.now", "no time is 0"),
+    ("cancel", "elseif at >= 1 or", "no time is 0"),
+    ("cancel", "whole > 0 and", "a charge leaves no count of 0"),
+    ("cancel", "s.ours or 1", "what was reset since has an earlier TAT too"),
 ];
 
 /// Returns whether a mutant behaves like the script.
