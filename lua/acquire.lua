@@ -1,5 +1,5 @@
 -- acquire: takes a lease, or a place in the queue for one.
--- Arguments, after the one of queue: the ttl of the lease (µs); the same in ms, rounded up; 32 times the most waiters in the
+-- Arguments, from `kind.ttl` on: the ttl of the lease (µs); the same in ms, rounded up; 32 times the most waiters in the
 -- queue (max_waiters; 0: do not wait), plus the rank: waiters of lower ranks are served first; plus 16: the place in the
 -- queue is told in the order in which waiters are served. Without it, that is the order of arrival.
 -- The state has, since free leases were granted: `length`, how many waiters there are; `before`, how many of them are ahead of
@@ -15,9 +15,10 @@ end
 
 -- Returns the ttl of the lease, max_waiters, the rank, and whether the place is told in the order of service.
 local function terms(c)
-  local most = c.args[6]
+  local args, ttl = c.args, c.kind.ttl
+  local most = args[ttl + 2]
   local rank = most % 32
-  return c.now + c.args[4], floor(most / 32), rank % 16, rank >= 16
+  return c.now + args[ttl], floor(most / 32), rank % 16, rank >= 16
 end
 
 -- Lines up a token. `entered`: its heartbeat is there already.

@@ -4,29 +4,30 @@
 -- may get it as long as it is kept. An answer that is fresh for no time is only for callers that wait when it is entered.
 -- An answer that was entered later than now is not served: the clock was set back, so its age is unknown.
 -- Bytes that begin with `+` are an answer; others say that the work failed, or is not shared.
--- Arguments  for all runs: the codec; to look: when the caller first asked (µs, 0: now), whether it takes a stale answer
---            (0, 1), and how long before its end (µs) an answer counts as stale, and is taken, if it begins with `+`; to
---            enter: `fresh stale` (see the mark; stale is at least fresh), how long the answer is kept (ms), its bytes
+-- Arguments  for all runs: the codec; to look: `since stale ahead`: when the caller first asked (µs, 0: now), whether it takes
+--            a stale answer (0, 1), and how long before its end (µs) an answer counts as stale, and is taken, if it begins
+--            with `+`; to enter: `fresh stale` (see the mark; stale is at least fresh), how long the answer is kept (ms),
+--            its bytes
 local answer = {}
 local small = 1024 -- bytes: what is entered also if the server is out of memory
 local published = 8192 -- bytes: larger answers are not part of the message: the waiters read them
 
 -- Finds `fresh stale bytes`, with the times counted from now, or `other` if another codec wrote the answer. If the
 -- answer was fresh at any time since the caller asked, nothing is left to do.
-function answer.look(keys, first, args, now, bypass, base, at)
+function answer.look(keys, first, args, at, now, bypass)
   local stored = call('GET', keys[first + 1])
   if not stored then return nil end
   local entered, fresh, stale, name, bytes = match(stored, '^(%d+) (%d+) (%d+) (%S+) ()')
   if not entered then return 'other' end
-  local age, since = now - entered, number(args[at])
-  if age < 0 then return nil end
-  local good = entered + fresh > (since > 0 and min(since, now) or now)
-  if not good and (stale - age <= 0 or args[at + 1] == '0') then return nil end
-  if name ~= args[base] then return 'other' end
+  local since, takes_stale, ahead = match(args[at], '^(%d+) (%d) (%d+)$')
+  local age, asked = now - entered, number(since)
+  local good = entered + fresh > (asked > 0 and min(asked, now) or now)
+  if age < 0 or not good and (stale - age <= 0 or takes_stale == '0') then return nil end
+  if name ~= args[4] then return 'other' end
   local left = fresh - age
   local text = format('%d %d ', left, stale - age) .. sub(stored, bytes)
   if bypass then return text end
-  local early = left > 0 and left <= number(args[at + 2]) and sub(stored, bytes, bytes) == '+'
+  local early = left > 0 and left <= number(ahead) and sub(stored, bytes, bytes) == '+'
   return text, good and not early
 end
 
@@ -34,15 +35,15 @@ function answer.is_small(args, at)
   return #args[at + 2] <= small
 end
 
-function answer.enter(keys, first, args, now, holding, base, at)
+function answer.enter(keys, first, args, at, now, holding, waiting)
   if not holding then return nil, false end
-  local codec, spans, bytes = args[base], ' ' .. args[at] .. ' ', args[at + 2]
-  if spans == ' 0 0 ' and call('EXISTS', keys[first + 2]) == 0 then return nil, false end
-  call('SET', keys[first + 1], format('%d', now) .. spans .. codec .. ' ' .. bytes, 'PX', args[at + 1])
-  return nil, #bytes > published or codec .. spans .. bytes
+  local codec, spans, bytes = args[4], args[at], args[at + 2]
+  if spans == '0 0' and call('EXISTS', keys[first + 2]) == 0 then return nil, false end
+  call('SET', keys[first + 1], format('%d ', now) .. spans .. ' ' .. codec .. ' ' .. bytes, 'PX', args[at + 1])
+  return nil, not waiting or #bytes > published or codec .. ' ' .. spans .. ' ' .. bytes
 end
 
-kinds.flight = {holders = mutex, outcome = answer, keys = 4, shared = 1, arguments = 3}
+kinds.flight = {holders = mutex, outcome = answer, keys = 4, ttl = 5, looks = 1, enters = 3}
 
 -- Returns what is known of the answer to a key.
 -- Keys       those of the lease; the mark is the answer

@@ -9,20 +9,20 @@ local function fail(problem)
 end
 
 -- Opens the filter, once in a call.
-local function open(keys, first, args, now, base, opened)
-  local config = keys[first + 1]
-  local f, problem = opened[config], nil
+local function open(keys, first, args, now, batch)
+  local config, opened = keys[first + 1], batch and batch.opened
+  local f, problem = opened and opened[config], nil
   if not f then
-    f, problem = bloom.open(config, keys[first + 4], keys[first + 5], args, base, now)
-    opened[config] = f
+    f, problem = bloom.open(config, keys[first + 4], keys[first + 5], args, 4, now)
+    if opened then opened[config] = f end
   end
   return f, problem
 end
 
 -- Finds `seen N` if the filter contains the item: N bits are set in the sample of the item's generation. Finds the
 -- stored configuration if it differs. In both cases there is nothing to do.
-function claim.look(keys, first, args, now, bypass, base, at, opened)
-  local f, problem = open(keys, first, args, now, base, opened)
+function claim.look(keys, first, args, at, now, bypass, batch)
+  local f, problem = open(keys, first, args, now, batch)
   local generation, ones
   if f then generation, problem = bloom.generation_of(f, at) end
   if generation then ones, problem = bloom.sample(f, generation) end
@@ -37,8 +37,8 @@ end
 
 -- Inserts the item even if the claim was lost, since the item was handled. The waiters must look again. Returns how
 -- many bits are set in the sample of the current generation.
-function claim.enter(keys, first, args, now, _, base, at, opened)
-  local f, problem = open(keys, first, args, now, base, opened)
+function claim.enter(keys, first, args, at, now, _, _, batch)
+  local f, problem = open(keys, first, args, now, batch)
   problem = problem or bloom.enter(f)
   local ones
   if not problem then ones, problem = bloom.add(f, at, at + f.hashes - 1, true) end
@@ -48,4 +48,4 @@ function claim.enter(keys, first, args, now, _, base, at, opened)
   return nil, true, ones
 end
 
-kinds.claim = {holders = mutex, outcome = claim, keys = 6, shared = 4, hashes = 8}
+kinds.claim = {holders = mutex, outcome = claim, keys = 6, ttl = 8, hashes = 5}

@@ -5,24 +5,20 @@
 -- Arguments  for all runs: the length of a slice (µs); for `look` and `enter`: the shift (µs), the digest
 local exact = {}
 
-local function slice_at(args, now, base, at)
-  return floor((now + args[at]) / args[base])
-end
+local hashes = {[0] = 1, 4, 5} -- where the hash of a slice is, behind the first key
 
--- Returns the hash of a slice.
-local function hash_of(keys, first, slice)
-  local which = slice % 3
-  return keys[first + (which == 0 and 1 or which == 1 and 4 or 5)]
+local function slice_at(args, at, now)
+  return floor((now + args[at]) / args[4])
 end
 
 -- Finds 1 if the item was handled, in which case there is nothing to do. A later slice, from before the clock was set
 -- back, counts.
-function exact.look(keys, first, args, now, bypass, base, at)
+function exact.look(keys, first, args, at, now, bypass)
   local digest = args[at + 1]
   for which = 0, 2 do
-    local hash = hash_of(keys, first, which)
+    local hash = keys[first + hashes[which]]
     if call('HEXISTS', hash, digest) == 1 and not bypass then
-      if state.whole(call('HGET', hash, 's')) >= slice_at(args, now, base, at) - 2 then return 1, true end
+      if state.whole(call('HGET', hash, 's')) >= slice_at(args, at, now) - 2 then return 1, true end
     end
   end
 end
@@ -32,9 +28,9 @@ function exact.is_small()
 end
 
 -- Stores the digest even if the claim was lost, since the item was handled. The waiters must look again.
-function exact.enter(keys, first, args, now, _, base, at)
-  local slice, digest = slice_at(args, now, base, at), args[at + 1]
-  local hash = hash_of(keys, first, slice)
+function exact.enter(keys, first, args, at, now)
+  local slice, digest = slice_at(args, at, now), args[at + 1]
+  local hash = keys[first + hashes[slice % 3]]
   local stored = call('HGET', hash, 's')
   if stored and state.whole(stored) == slice then
     call('HSET', hash, digest, '')
@@ -42,12 +38,12 @@ function exact.enter(keys, first, args, now, _, base, at)
     if stored and state.whole(stored) < slice then call('UNLINK', hash) end
     -- The digests of a later slice, from before the clock was set back, move to this slice.
     call('HSET', hash, 's', format('%d', slice), digest, '')
-    call('PEXPIRE', hash, format('%d', ceil(((slice + 3) * args[base] - args[at] - now) / 1000)))
+    call('PEXPIRE', hash, format('%d', ceil(((slice + 3) * args[4] - args[at] - now) / 1000)))
   end
   return nil, true
 end
 
-kinds.exact = {holders = mutex, outcome = exact, keys = 6, shared = 1, arguments = 2}
+kinds.exact = {holders = mutex, outcome = exact, keys = 6, ttl = 5, looks = 2, enters = 2}
 
 -- Makes sure that all processes use the same layout for a name.
 -- Keys       string, the layout

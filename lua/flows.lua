@@ -113,7 +113,7 @@ local function restore(c, rank)
   end
   all[#all + 1], all[#all + 2] = whole(lift + next), 'N' .. rank
   add(c, all)
-  call('PEXPIRE', c.mark, ceil(c.tombstone / 1000))
+  call('PEXPIRE', c.mark, ceil(queue.tombstone / 1000))
 end
 
 -- Hands out the numbers of a rank anew, from 0 on. Returns the next one.

@@ -1,6 +1,7 @@
 -- holders: what permits and reader-writer locks have in common: the holders are a ZSET, token -> expiry (µs); plus a half if
 -- the lease was granted to a waiter, and not renewed since.
 local holders = {}
+local none = {}
 
 function holders.expires(c, text)
   local expiry = floor(call('ZSCORE', c.lock, text) or 0)
@@ -19,15 +20,16 @@ end
 
 -- Returns the tokens whose leases have expired, each with its score.
 function holders.expired(lock, now)
-  return call('ZRANGEBYSCORE', lock, '-inf', format('%d.5', now), 'WITHSCORES')
+  local last = format('%d.5', now)
+  if call('ZCOUNT', lock, '-inf', last) == 0 then return none end
+  return call('ZRANGEBYSCORE', lock, '-inf', last, 'WITHSCORES')
 end
 
 -- A grant has expired. Its process counts as one that stopped sending heartbeats until it sends the next one.
 function holders.lapse(c, text, score)
   if score % 1 == 0 or call('EXISTS', c.queue) == 0 then return end
-  queue.open(c)
-  call('ZADD', c.beats, 'GT', format('%d', lift + floor(score) + c.alive), token.process(text))
-  if call('PTTL', c.beats) == -1 then call('PEXPIRE', c.beats, ceil(c.tombstone / 1000)) end -- it was evicted
+  call('ZADD', c.beats, 'GT', format('%d', lift + floor(score) + queue.alive), token.process(text))
+  if call('PTTL', c.beats) == -1 then call('PEXPIRE', c.beats, ceil(queue.tombstone / 1000)) end -- it was evicted
 end
 
 function holders.count(c)

@@ -11,12 +11,12 @@
 --   one, timed        whether there is one holder at most; whether a release needs the time
 --   counts            the highest rank whose waiters count as waiting for a lease
 --   classes           ? whether only the waiters of the same rank and of those before it count for `max_waiters`
---   take(c, kind, lock, mark, token, now, expiry, px)   makes the token a holder if there surely is room; returns its fence, or
---                     nil. `px`: the ttl (ms). c: the state, if there is one already
+--   take(c, kind, lock, mark, token, now, ttl, px)   makes the token a holder if there surely is room; returns its fence, or
+--                     nil. `ttl`: of the lease (µs), `px`: the same in ms. c: the state, if there is one already
 --   hold(c, token, expiry, granted)   makes it a holder; returns its fence. `granted`: it was a waiter
 --   free(c), fits(c, token, rank)     whether there is no holder; whether the token can hold in addition to the holders
---   forget(c, lock, mark, token, now, freed)   removes it from the holders; returns whether it was one. c: as for `take`;
---                     `freed`: a list of locks that are deleted at the end of the call
+--   forget(c, lock, mark, token, now, batch)   removes it from the holders; returns whether it was one. c: as for `take`;
+--                     `batch`: see runs
 --   sweep(c)          ? removes the holders whose leases have expired
 --   expires(c, token) returns when its lease expires; nil: it does not hold
 --   fence(c)          returns the fence of the holder
@@ -37,7 +37,7 @@ local day = 86400000000 -- µs
 -- Returns what a lock holds; false: nothing, or it is a key of another type, which cannot be set.
 function mutex.read(lock)
   local value = attempt('GET', lock)
-  if type(value) ~= 'table' then return value end
+  if not value or not value.err then return value end
   return state.failure(value) and error(value.err, 0)
 end
 
@@ -74,25 +74,31 @@ function mutex.owns(c, text)
   return value == mutex.value_of(text) and match(mutex.last(c) or '', ' (.*)') == text
 end
 
--- Writes the fence of a grant. Returns what the mark is then, and the reply. `before`: the fence that it had.
-local function write_mark(mark, text, now, expiry, fence, last, before, is_special)
-  local digits = format('%d', fence)
+-- Writes the fence of a grant. Returns what the mark is then. `before`: the fence that it had.
+local function write_mark(lock, mark, text, now, ttl, fence, last, before, is_special)
+  local digits, saved = format('%d', fence)
   if is_special or fence > now then
-    local marked = digits .. ' ' .. (mutex.value_of(text) and text or '')
-    return marked, attempt('SET', mark, marked, 'PX', (token.fence_ttl(text, expiry, now)), 'GET')
-  end
-  if not last or #last ~= #digits or fence - fence % day > before then
+    digits = digits .. ' ' .. (mutex.value_of(text) and text or '')
+    saved = attempt('SET', mark, digits, 'PX', (token.fence_ttl(text, now + ttl, now)), 'GET')
+  elseif not last or #last ~= #digits or fence - fence % day > before then
     -- 8 days. With GET, SET fails on a key of another type.
-    return digits, attempt('SET', mark, digits, 'PX', '691200000', 'GET')
+    saved = attempt('SET', mark, digits, 'PX', '691200000', 'GET')
+  else
+    saved = attempt('SETRANGE', mark, '0', digits) -- keeps the ttl, at half the cost of SET
+    if saved == #digits then return digits end
   end
-  return digits, attempt('SETRANGE', mark, '0', digits) -- keeps the ttl, at half the cost of SET
+  if type(saved) == 'table' and saved.err then
+    call('DEL', lock)
+    error(saved.err, 0)
+  end
+  return digits
 end
 
 -- A fence is higher than all before it, also than those of a server that lost its data: it is at least the time.
-function mutex.take(c, kind, lock, mark, text, now, expiry, px)
+function mutex.take(c, kind, lock, mark, text, now, ttl, px)
   if c and c.value then return nil end
   local fence, last, before, content = now, nil, nil, text
-  local is_special = find(text, ':', 17, true) or find(text, '~', 17, true)
+  local is_special = kind.fenced and (find(text, ':', 17, true) or find(text, '~', 17, true))
   if is_special then content = mutex.value_of(text) or text end
   if kind.fenced then
     if c then last = mutex.last(c) else last = call('GET', mark) end
@@ -103,30 +109,30 @@ function mutex.take(c, kind, lock, mark, text, now, expiry, px)
   if not set or set.err and call('GET', lock) then return nil end -- a server that refuses writes says who holds
   if set.err then error(set.err, 0) end
   if before then
-    local marked, saved = write_mark(mark, text, now, expiry, fence, last, before, is_special)
-    if type(saved) == 'table' and saved.err then
-      call('DEL', lock)
-      error(saved.err, 0)
-    end
-    last = marked
+    last = write_mark(lock, mark, text, now, ttl, fence, last, before, is_special)
   end
   if c then c.value, c.last = content, last end
   return fence
 end
 
 function mutex.hold(c, text, expiry)
-  local px = format('%d', ceil((expiry - c.now) / 1000))
-  return mutex.take(c, c.kind, c.lock, c.mark, text, c.now, expiry, px) or error('WRONGTYPE of a lock', 0)
+  local ttl = expiry - c.now
+  local px = format('%d', ceil(ttl / 1000))
+  return mutex.take(c, c.kind, c.lock, c.mark, text, c.now, ttl, px) or error('WRONGTYPE of a lock', 0)
 end
 
-function mutex.forget(c, lock, mark, text, _, freed)
+-- Deletes a lock; at the end of the call, if it has a `batch`. Returns false: what the lock holds then.
+function mutex.unlock(lock, batch)
+  if batch then batch.freed[#batch.freed + 1] = lock else call('DEL', lock) end
+  return false
+end
+
+function mutex.forget(c, lock, mark, text, _, batch)
   local value = c and c.value
   if value == nil then value = mutex.read(lock) or false end
   if c then c.value = value end
-  if value == text and freed then
-    freed[#freed + 1] = lock
-  elseif value == text then
-    call('DEL', lock)
+  if value == text then
+    mutex.unlock(lock, batch)
   elseif value and value == mutex.value_of(text) then
     local last = call('GET', mark) or ''
     if match(last, ' (.*)') ~= text then return false end
@@ -187,4 +193,4 @@ function mutex.soonest(c)
   return c.now + max(left, 1) * 1000
 end
 
-kinds.mutex = {holders = mutex, keys = 4, fenced = true, shared = 0, arguments = 0}
+kinds.mutex = {holders = mutex, keys = 4, fenced = true, ttl = 4, looks = 0}

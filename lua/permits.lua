@@ -15,7 +15,7 @@ local longest = 172800000 -- the ttl of the holders (ms), two days: twice the lo
 -- Returns its weight and limit, if it has them.
 function permits.size(text)
   local weight, limit = match(text, '^[^/]*/(%d+)/(%d+)%f[/%z]', 18)
-  if weight then return number(weight), number(limit) end
+  if weight then return weight + 0, limit + 0 end
 end
 
 function permits.fence()
@@ -25,8 +25,8 @@ end
 -- Removes a holder. Returns whether it was one, and its weight; nil: what is left is not known.
 local function drop(lock, text)
   if call('ZREM', lock, text) == 0 then return false end
+  if find(text, '/1/', 18, true) == find(text, '/', 18, true) then return true, 1 end
   local weight = permits.size(text) or 1
-  if weight == 1 then return true, 1 end
   local sum = number(call('ZINCRBY', lock, 1 - weight, 'excess'))
   if sum <= lift then call('ZREM', lock, 'excess') end
   return true, sum >= lift and weight or nil -- else it was forged
@@ -73,7 +73,7 @@ end
 local function put(c, lock, used, text, weight, score, option)
   if option then
     local added = attempt('ZADD', lock, option, score, text)
-    local is_refused = type(added) == 'table'
+    local is_refused = added ~= 1 and type(added) == 'table'
     if added == 0 or is_refused and call('ZSCORE', lock, text) then return nil end
     if is_refused then error(added.err, 0) end
   else
@@ -93,12 +93,12 @@ local function put(c, lock, used, text, weight, score, option)
 end
 
 -- Expired holders count as well. They are removed where there is no room.
-function permits.take(c, _, lock, _, text, _, expiry)
+function permits.take(c, _, lock, _, text, now, ttl)
   local weight, limit = permits.size(text)
   local used = c and permits.used(c) or count(lock)
   if not weight then return used == 0 and 0 or nil end
   if used + weight > limit and (used > 0 or limit == 0) then return nil end
-  return put(c, lock, used, text, weight, format('%d', expiry), 'NX')
+  return put(c, lock, used, text, weight, format('%d', now + ttl), 'NX')
 end
 
 function permits.hold(c, text, expiry, granted)
@@ -142,4 +142,4 @@ function permits.extend(c, text, expiry)
   call('ZADD', c.lock, expiry, text)
 end
 
-kinds.permits = {holders = permits, keys = 4, shared = 0, arguments = 1, zero_fence = true}
+kinds.permits = {holders = permits, keys = 4, zero_fence = true, ttl = 4, looks = 1}

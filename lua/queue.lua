@@ -3,19 +3,22 @@
 -- comes. One whose process did not renew a grant, and has sent no heartbeat for it since, waits behind all others until the
 -- next one: its score is 15 * 2^49, plus since when (ms) times 16, plus its rank. The member of `beats` with the name of the
 -- process is 2^52 plus until when a heartbeat from before that counts.
--- The third argument of a call is `grant alive tombstone channels`: how long a grant to a waiter lasts, or its ttl if that is
--- shorter; how long a waiter counts as alive after a heartbeat; how long a tombstone is kept (all µs); the prefix of the
--- channel names.
+-- The third argument of a call is `grant channels`: how long a grant to a waiter lasts (µs), or its ttl if that is shorter; the
+-- prefix of the channel names.
 -- The state has these, once they are needed, and `alive_until`, the score of a waiter that is alive; `tail`, the score of the
 -- last waiter, if it was appended in this call; `kept`, for how long the keys of the queue are kept (ms; -2: no `beats`).
-local queue = {living = '(4503599627370496', aside = 15 * ranks} -- the scores of waiters, and of those behind all ranks
+local queue = {
+  alive = 7000000, -- how long a waiter counts as alive after a heartbeat (µs)
+  tombstone = 60000000, -- how long a tombstone is kept (µs)
+  living = '(4503599627370496', aside = 15 * ranks, -- the scores of waiters, and of those behind all ranks
+}
 
 -- Reads the third argument.
 function queue.open(c)
   if c.grant then return end
-  local grant, alive, tombstone, channels = match(c.args[3], '^(%d+) (%d+) (%d+) (.*)')
-  c.grant, c.alive, c.tombstone, c.channels = number(grant), number(alive), number(tombstone), channels
-  c.alive_until = format('%d', c.now + alive) -- Redis formats numbers more slowly than Lua
+  local grant, channels = match(c.args[3], '^(%d+) (.*)')
+  c.grant, c.channels = number(grant), channels
+  c.alive_until = format('%d', c.now + queue.alive) -- Redis formats numbers more slowly than Lua
 end
 
 -- Returns how many waiters are ahead of a new waiter of this rank.
@@ -69,7 +72,7 @@ end
 
 -- Sets the ttl of the queue keys: as long as tombstones are kept.
 function queue.keep(c)
-  c.kept = ceil(c.tombstone / 1000)
+  c.kept = ceil(queue.tombstone / 1000)
   call('PEXPIRE', c.beats, c.kept)
   call('PEXPIRE', c.queue, c.kept)
   if c.holders.classes then call('PEXPIRE', c.mark, c.kept) end
@@ -97,7 +100,7 @@ function queue.line_up(c, text, rank, placed, entered)
     c.tail, is_new = score, is_new or not highest
   end
   call('ZADD', c.queue, format('%d', score), text)
-  if is_new or c.kept < c.tombstone / 2000 then queue.keep(c) end
+  if is_new or c.kept < queue.tombstone / 2000 then queue.keep(c) end
   return place
 end
 
@@ -116,7 +119,7 @@ end
 
 -- Forgets those that wait behind all others for longer than a heartbeat counts, or from before the clock was set back.
 function queue.drop_behind(c)
-  local live = format('(%d', behind_since(c.now - c.alive))
+  local live = format('(%d', behind_since(c.now - queue.alive))
   local dead = call('ZRANGE', c.queue, format('%d', queue.aside), live, 'BYSCORE')
   local ahead = call('ZRANGE', c.queue, format('%d', behind_since(c.now) + 16), '+inf', 'BYSCORE')
   for _, text in ipairs(ahead) do dead[#dead + 1] = text end
@@ -147,7 +150,7 @@ end
 -- Adds a tombstone for a token, and removes the tombstones that are out of date.
 function queue.bury(c, text)
   call('ZREMRANGEBYSCORE', c.beats, lift, lift + c.now)
-  call('ZADD', c.beats, lift + c.now + c.tombstone, text)
+  call('ZADD', c.beats, lift + c.now + queue.tombstone, text)
   queue.keep(c)
 end
 

@@ -1,6 +1,6 @@
 -- runs: acquires and releases leases and places in the queue, and grants what becomes free. Enters the outcomes of leases.
 -- Keys       see state, per run. The runs of one key stand next to each other
--- Arguments  see queue, then acquire; then those of the kind for all runs; then per run:
+-- Arguments  see queue; those of the kind for all runs; see acquire, if there is an acquire or bypass; then per run:
 --            the verb: `acquire`; `bypass`: acquire in spite of outcomes of earlier leases; `release`; `withdraw`:
 --            release, and refuse an acquire that runs later; `complete`: enter the outcome, and release;
 --            the token; for acquire and bypass, the arguments of `look`; for complete, those of `enter`
@@ -14,72 +14,72 @@
 --            complete: 1: it held; 2: another holds; 0: neither; -1: a key is of another type; then how full the filter is
 --                      now, for kinds that have one, else 0
 --            If all runs went the usual way, the reply is now alone: each acquire holds, for its ttl, with the usual
---            fence; each release and complete was of the holder, and told nothing more. The time is 0 where it was not
---            read: for a lone release of a lock that is a string.
+--            fence; each release and complete was of the holder, and told nothing more. Else a run that went the usual way
+--            may be 4 and zeros. The time is 0 where it was not read: for a lone release of a lock that is a string.
 -- Writes     leases, places, tombstones, the mark, the outcome; all with a ttl
 
--- Acquires. `c`: the state, if there may be waiters, or something is known of the key. Returns the four numbers of the reply,
--- what was found, and the state if it was needed.
-local function acquire(c, kind, keys, first, args, now, verb, text, at, opened)
-  local found, done
-  if kind.outcome then found, done = kind.outcome.look(keys, first, args, now, verb == 'bypass', 7, at, opened) end
-  if not done and not (c and c.waiting) then
-    local expiry = now + args[4]
-    local fence = kind.holders.take(c, kind, keys[first], keys[first + 1], text, now, expiry, args[5])
-    if fence then return 1, expiry, fence, 0, found, c end
+-- What a verb does: step(c, kind, keys, first, args, at, now, batch). `c`: the state, if there may be waiters, or something is
+-- known of the key; `at`: the argument with the verb; `batch`: what the runs of a call of several share: `freed`, the locks
+-- that are deleted at its end, what the outcome has `opened`, and whether the next run is one `more` release of the same key.
+-- Returns nothing if all went the usual way; else the four numbers of the reply, what was found, and the state if there is one.
+local steps = {}
+
+function steps.acquire(c, kind, keys, first, args, at, now, batch)
+  local text, outcome, found, done = args[at + 1], kind.outcome, nil, nil
+  if outcome then found, done = outcome.look(keys, first, args, at + 2, now, args[at] == 'bypass', batch) end
+  if not (done or c and c.waiting) then
+    local ttl = kind.ttl
+    local fence = kind.holders.take(c, kind, keys[first], keys[first + 1], text, now, args[ttl], args[ttl + 1])
+    if fence and not found and fence == (kind.zero_fence and 0 or now) then return nil end
+    if fence then return 1, now + args[ttl], fence, 0, found end
   end
   c = c or state.of(kind, keys, first, args, now, false, text)
-  local status, at_end, fence, ahead = leases.acquire_busy(c, text, done, args[at])
+  local status, at_end, fence, ahead = leases.acquire_busy(c, text, done, args[at + 2])
   return status, at_end, fence, ahead, found, c
 end
 
--- Enters the outcome of a lease, releases the lease, and tells the waiters to ask again.
-local function complete(c, kind, keys, first, args, now, text, at, opened, freed)
-  local lock = keys[first]
-  local value = mutex.read(lock) or false
-  local problem, entered, level = kind.outcome.enter(keys, first, args, now, value == text, 7, at, opened)
-  if problem then return 0, 0, 0, 0, problem end
-  if value == text then
-    if freed and not c then freed[#freed + 1] = lock else call('DEL', lock) end
-    value = nil
+steps.bypass = steps.acquire
+
+-- Releases, or gives up a place.
+function steps.release(c, kind, keys, first, args, at, now, batch)
+  local text, verb = args[at + 1], args[at]
+  if not c and verb == 'release' then
+    if kind.holders.forget(nil, keys[first], keys[first + 1], text, now, batch) then return nil end
+    return 0, 0, 0, 0
   end
+  c = c or state.of(kind, keys, first, args, now, false, text)
+  local was = leases.release(c, text, verb, batch and batch.more)
+  if was == 1 and not c.heard then return nil end
+  return was, 0, 0, 0, nil, c
+end
+
+steps.withdraw = steps.release
+
+-- Enters the outcome of a lease, releases the lease, and tells the waiters to ask again.
+local function complete(c, kind, keys, first, args, at, now, batch)
+  local lock, text = keys[first], args[at + 1]
+  local value = mutex.read(lock) or false
+  local holds = value == text
+  local problem, entered, level = kind.outcome.enter(keys, first, args, at + 2, now, holds, c and c.waiting, batch)
+  if problem then return 0, 0, 0, 0, problem end
+  if holds then value = mutex.unlock(lock, not c and batch) end
   if c then
-    c.value = value or false
+    c.value = value
     if entered and c.waiting then grants.dismiss(c, entered) end
     c.length, c.before, c.ends, c.settled = nil, nil, nil, false
   end
-  return value == nil and 1 or value and 2 or 0, level or 0, 0, 0
-end
-
--- Releases, or gives up a place. Returns the four numbers of the reply, nothing, and the state if it was needed.
-local function release(c, kind, keys, first, args, now, verb, text, more, freed)
-  if not c and verb == 'release' then
-    return kind.holders.forget(nil, keys[first], keys[first + 1], text, now, freed) and 1 or 0, 0, 0, 0
-  end
-  c = c or state.of(kind, keys, first, args, now, false, text)
-  local status, at_end, fence, ahead = leases.release(c, text, verb, more)
-  return status, at_end, fence, ahead, nil, c
+  if holds and not (level or c and c.heard) then return nil end
+  return holds and 1 or value and 2 or 0, level or 0, 0, 0, nil, c
 end
 
 -- The same, also if the server is out of memory: the claim that is deleted is larger than what is recorded of an item. Without
 -- functions, such a server refuses what grows only before another write; this one removes nothing.
-local function complete_always(c, kind, keys, first, args, now, text, at, opened, freed)
-  local done, status, level, _, _, found = protected(complete, c, kind, keys, first, args, now, text, at, opened, freed)
+function steps.complete(c, kind, keys, first, args, at, now, batch)
+  local done, status, level, _, _, found = protected(complete, c, kind, keys, first, args, at, now, batch)
   if done then return status, level, 0, 0, found, c end
-  if not (state.is_full(status) and kind.outcome.is_small(args, at)) then error(status, 0) end
+  if not (state.is_full(status) and kind.outcome.is_small(args, at + 2)) then error(status, 0) end
   attempt('ZREM', keys[first + 3], '')
-  status, level, _, _, found = complete(c, kind, keys, first, args, now, text, at, opened, freed)
-  return status, level, 0, 0, found, c
-end
-
--- Runs a verb. Returns the four numbers of its reply, what was found, and the state if there is one.
-local function run(c, kind, keys, first, args, now, verb, text, at, opened, more, freed)
-  if verb == 'release' or verb == 'withdraw' then
-    return release(c, kind, keys, first, args, now, verb, text, more, freed)
-  elseif verb == 'complete' then
-    return complete_always(c, kind, keys, first, args, now, text, at, opened, freed)
-  end
-  return acquire(c, kind, keys, first, args, now, verb, text, at, opened)
+  return complete(c, kind, keys, first, args, at, now, batch)
 end
 
 -- Returns the state of a key that may have waiters, or of which something will be known for the next run.
@@ -90,26 +90,14 @@ local function state_of(kind, keys, first, args, now, text, waiting, kept)
   return c
 end
 
--- Returns how the run would have gone the usual way: when its lease ends, and its fence.
-local function usual(kind, args, now, verb)
-  if verb == 'acquire' or verb == 'bypass' then return now + args[4], kind.zero_fence and 0 or now end
-  return 0, 0
-end
-
 -- Serves a call of one run.
 local function lone(kind, keys, args, at)
-  local verb, text, kept = args[at], args[at + 1], call('PTTL', keys[4])
-  local waiting, now = kept ~= -2, 0
-  if waiting or verb ~= 'release' or kind.holders.timed then now = clock() end
-  local c = waiting and state_of(kind, keys, 1, args, now, text, true, kept) or nil
-  local status, at_end, fence, ahead, found, known =
-    run(c, kind, keys, 1, args, now, verb, text, at + 2, kind.hashes and {})
-  local heard = known and known.heard
-  if status == 1 and not found and not heard then
-    local usual_end, usual_fence = usual(kind, args, now, verb)
-    if at_end == usual_end and fence == usual_fence then return now end
-  end
-  return {now, status, at_end, fence, ahead, heard or 0, kind.outcome and (found or 0) or nil}
+  local verb, kept, c = args[at], call('PTTL', keys[4]), nil
+  local now = (kept ~= -2 or verb ~= 'release' or kind.holders.timed) and clock() or 0
+  if kept ~= -2 then c = state_of(kind, keys, 1, args, now, args[at + 1], true, kept) end
+  local status, at_end, fence, ahead, found, known = steps[verb](c, kind, keys, 1, args, at, now)
+  if not status then return now end
+  return {now, status, at_end, fence, ahead, known and known.heard or 0, kind.outcome and (found or 0) or nil}
 end
 
 -- Returns whether any key has waiters or tombstones.
@@ -124,24 +112,23 @@ local function any_waits(keys, width)
   return call('EXISTS', unpack(names)) > 0
 end
 
--- Runs a verb of a call of several runs. Returns what `run` does; the status is -1 for a key of another type, and after
--- another error -3, and the error.
-local function run_one(c, kind, keys, first, args, now, verb, text, at, opened, more, freed)
-  local done, status, at_end, fence, ahead, found, known =
-    protected(run, c, kind, keys, first, args, now, verb, text, at, opened, more, freed)
-  if done then return status, at_end, fence, ahead, found, known end
-  local failure = state.failure(status)
-  return failure and -3 or -1, 0, 0, 0, nil, c, failure
+-- Adds what a run returned to the reply to several; it begins with the first one that did not go the usual way.
+local function add(reply, kind, nth, status, at_end, fence, ahead, found, known)
+  local fields = kind.outcome and 6 or 5
+  local at = 1 + nth * fields
+  for i = #reply, at - 1 do reply[i + 1] = (i - 1) % fields == 0 and 4 or 0 end
+  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = status or 4, at_end or 0, fence or 0, ahead or 0
+  reply[at + 5] = known and known.heard or 0
+  if fields == 6 then reply[at + 6] = found or 0 end
 end
 
 -- Serves a call of several runs.
 local function many(kind, keys, args, at)
-  local width, takes = kind.keys, kind.hashes and number(args[kind.hashes]) or kind.arguments
-  local any, opened, now, freed = any_waits(keys, width), kind.hashes and {}, clock(), {}
-  local reply, filled, is_usual, c, full, has_run = {now}, 1, true, nil, nil, false
+  local width, looks = kind.keys, kind.hashes and number(args[kind.hashes]) or kind.looks
+  local any, now, batch = any_waits(keys, width), clock(), {freed = {}, opened = {}}
+  local reply, c, full, has_run, nth = nil, nil, nil, false, 0
   for first = 1, #keys, width do
     local verb, text, lock, next_lock = args[at], args[at + 1], keys[first], keys[first + width]
-    at = at + 2
     if c and c.lock == lock then
       c.asker, c.heard, c.known = text, nil, nil
     elseif any or lock == next_lock then
@@ -149,34 +136,37 @@ local function many(kind, keys, args, at)
     else
       c = nil
     end
-    local releases = verb == 'release' or verb == 'withdraw'
-    local more = c and releases and lock == next_lock and (args[at] == 'release' or args[at] == 'withdraw')
-    local status, at_end, fence, ahead, found, known, failure =
-      run_one(c, kind, keys, first, args, now, verb, text, at, opened, more, freed)
-    full, has_run = full or failure, has_run or not failure
-    -- Other errors end the call.
-    if failure and not state.is_full(failure) then
-      full, has_run = failure, false
-      break
+    local step, after = steps[verb], at + 2
+    local releases = step == steps.release
+    if not releases then after = after + (step == steps.complete and kind.enters or looks) end
+    batch.more = c and releases and lock == next_lock and steps[args[after]] == step
+    local done, status, at_end, fence, ahead, found, known =
+      protected(step, c, kind, keys, first, args, at, now, batch)
+    if done then
+      has_run = true
+    else
+      local failure = state.failure(status)
+      full, has_run = full or failure, has_run or not failure
+      -- Other errors end the call.
+      if failure and not state.is_full(failure) then
+        full, has_run = failure, false
+        break
+      end
+      status, at_end, fence, ahead, found, known = failure and -3 or -1, 0, 0, 0, nil, c
     end
-    local heard, usual_end, usual_fence = known and known.heard, usual(kind, args, now, verb)
-    is_usual = is_usual and status == 1 and at_end == usual_end and fence == usual_fence and not (heard or found)
-    reply[filled + 1], reply[filled + 2], reply[filled + 3] = status, at_end, fence
-    reply[filled + 4], reply[filled + 5] = ahead, heard or 0
-    filled = filled + 5
-    if kind.outcome then
-      filled = filled + 1
-      reply[filled] = found or 0
+    if status or reply then
+      reply = reply or {now}
+      add(reply, kind, nth, status, at_end, fence, ahead, found, known)
     end
-    if not releases then at = at + takes end
+    at, nth = after, nth + 1
   end
-  if freed[1] then call('DEL', unpack(freed)) end
+  if batch.freed[1] then call('DEL', unpack(batch.freed)) end
   if full and not has_run then return full end
-  return is_usual and now or reply
+  return reply or now
 end
 
 function operations.leases(keys, args)
   local kind = kinds[args[2]]
-  local serves = #keys == kind.keys and lone or many
-  return serves(kind, keys, args, 7 + kind.shared)
+  local serves, at = #keys == kind.keys and lone or many, kind.ttl
+  return serves(kind, keys, args, steps[args[at]] and at or at + 3)
 end

@@ -71,13 +71,13 @@ function rw_lock.hold(c, text, expiry, granted)
 end
 
 -- Expired holders count as well, so beside a lease that has expired it is left to `fits`.
-function rw_lock.take(_, _, lock, mark, text, now, expiry)
+function rw_lock.take(_, _, lock, mark, text, now, ttl)
   local first = call('ZRANGE', lock, 0, 0, 'WITHSCORES')
   local fits = not first[1]
   if not fits and not writes(text) and mode(first[1]) == mode(text) then
     fits = number(first[2]) >= now + 1 and not call('ZSCORE', lock, text)
   end
-  return fits and put(lock, mark, nil, text, now, expiry, format('%d', expiry)) or nil
+  return fits and put(lock, mark, nil, text, now, now + ttl, format('%d', now + ttl)) or nil
 end
 
 function rw_lock.forget(c, lock, _, text, now)
@@ -107,4 +107,4 @@ function rw_lock.head(c, turn)
   return turn and reader or first[1], turn
 end
 
-kinds.rw_lock = {holders = rw_lock, keys = 4, shared = 0, arguments = 0}
+kinds.rw_lock = {holders = rw_lock, keys = 4, ttl = 4, looks = 0}

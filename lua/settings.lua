@@ -71,7 +71,7 @@ end
 local function replace(c, old, new, score)
   if old then call('ZREM', c.mark, old) end
   call('ZADD', c.mark, score, new)
-  call('PEXPIRE', c.mark, ceil(c.tombstone / 1000))
+  call('PEXPIRE', c.mark, ceil(queue.tombstone / 1000))
 end
 
 -- Takes over the limit that a caller tells, if it is newer. Returns whether it differs.
@@ -125,7 +125,6 @@ function permits.tell(c, text, waiting, waits)
   if not waiting or not waits and call('EXISTS', c.queue) == 0 then return false end
   c.known = stored(c)
   remember(c, text)
-  queue.open(c)
   return take_over(c, text)
 end
 

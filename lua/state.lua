@@ -8,14 +8,13 @@ local operations = {}
 --   keys       how many keys a run has
 --   fenced     whether each grant has its own fences, which the mark stores
 --   zero_fence   whether the usual fence of a grant is 0, and not the time
---   shared     how many arguments all runs share, behind those of every kind
---   arguments  how many arguments an acquire takes, and a completion; or `hashes`: the argument that says so
--- The rules of outcomes. `first`: the first key of the run; `base`: the first argument that all runs share; `at`: the first
--- of the run; `opened`: what was opened in this call:
---   look(keys, first, args, now, bypass, base, at, opened)   returns what was found, and whether the work is done: true: done;
+--   ttl        where the ttl is among the arguments of an acquire, behind those that all runs of the kind share, from 4 on
+--   looks, enters   how many arguments an acquire takes, and a completion; or `hashes`: the argument that says so for both
+-- The rules of outcomes. `first`: the first key of the run; `at`: the first argument of the run; `batch`: see runs
+--   look(keys, first, args, at, now, bypass, batch)   returns what was found, and whether the work is done: true: done;
 --                 false: done for a caller that would have to wait; nil: not done
---   enter(keys, first, args, now, holding, base, at, opened)   returns the obstacle, if any; what was entered (false:
---                 nothing; a text: what the waiters are told); how full the filter is
+--   enter(keys, first, args, at, now, holding, waiting, batch)   returns the obstacle, if any; what was entered (false:
+--                 nothing; a text: what the waiters are told, if there may be some: `waiting`); how full the filter is
 --   is_small(args, at)   whether what is entered is about as large as the claim that is deleted then
 local kinds = {}
 

@@ -59,10 +59,10 @@ impl<K: Kind> Scene<K> {
 }
 
 impl Spans {
-    /// The argument that `lua/queue.lua` takes: the spans, and the prefix of the channel names.
+    /// The argument that `lua/queue.lua` takes, which has the other spans itself: how long a grant lasts, and the prefix of the
+    /// channel names.
     pub(crate) fn with(self, channels: &str) -> Arc<str> {
-        let Self { grant, alive, tombstone } = self;
-        format!("{grant} {alive} {tombstone} {channels}").into()
+        format!("{} {channels}", self.grant).into()
     }
 }
 
@@ -155,6 +155,9 @@ pub(super) const WRONG_TYPE: Garbled =
 
 const OUT_OF_MEMORY: Garbled = Garbled("OOM the server is out of memory, so nothing was done");
 
+/// The status of a run that went the usual way.
+const USUAL: i64 = 4;
+
 const GARBLED: Garbled = Garbled("the script replied with something other than a list of grants");
 
 /// The state of a token, from the numbers that say so in a reply. A lock of another program may have a ttl whose end is no
@@ -216,8 +219,11 @@ impl<K: Kind> Operation for AcquireRelease<K> {
 
     fn shared(&self, call: &mut Arguments<'_>) {
         call.channels(Arc::clone(&self.scene.channels));
-        self.terms.written().into_iter().for_each(|number| call.integer(number));
         K::Outcome::write_scope(&self.scene.scope, call);
+        // If there is an acquire in the call, it writes the shared arguments.
+        if let Verb::Acquire { .. } = self.verb {
+            self.terms.written().into_iter().for_each(|number| call.integer(number));
+        }
     }
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
@@ -239,11 +245,17 @@ impl<K: Kind> Operation for AcquireRelease<K> {
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
         let twice = fields.sent_twice();
         let is_usual = fields.len() == 0;
-        let [status, time, fence, before] = match self.verb {
-            _ if !is_usual => [fields.integer()?, fields.integer()?, fields.integer()?, fields.integer()?],
-            Verb::Acquire { .. } => [1, now + self.terms.ttl, K::usual_fence(now), 0],
-            Verb::Release { .. } | Verb::Complete { .. } => [1, 0, 0, 0],
+        let mut numbers = match is_usual {
+            true => [USUAL, 0, 0, 0],
+            false => [fields.integer()?, fields.integer()?, fields.integer()?, fields.integer()?],
         };
+        if numbers[0] == USUAL {
+            numbers = match self.verb {
+                Verb::Acquire { .. } => [1, now + self.terms.ttl, K::usual_fence(now), 0],
+                Verb::Release { .. } | Verb::Complete { .. } => [1, 0, 0, 0],
+            };
+        }
+        let [status, time, fence, before] = numbers;
         let what = match (self.verb, status) {
             (_, -1) => return Err(WRONG_TYPE),
             (_, -3) => return Err(OUT_OF_MEMORY),

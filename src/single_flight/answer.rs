@@ -199,9 +199,12 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
     }
 
     fn write_query(asker: &Asker, call: &mut Arguments<'_>) {
-        call.integer(asker.since);
-        call.integer(asker.takes_stale.into());
-        call.integer(asker.ahead);
+        let Asker { since, takes_stale, ahead } = *asker;
+        match (since, takes_stale, ahead) {
+            (0, false, 0) => call.word("0 0 0"),
+            (0, true, 0) => call.word("0 1 0"),
+            _ => call.text(format!("{since} {} {ahead}", u8::from(takes_stale)).into()),
+        }
     }
 
     fn write_entry(entry: &Entry, call: &mut Arguments<'_>) {

@@ -75,14 +75,15 @@ fn calls_have_the_arguments_of_their_scripts() {
         write(&mut Arguments::new(&mut written));
         format!("{written:?}").replace("Integer", "").replace("Text", "").replace("Word", "")
     };
-    let shared = r#"[Channels("channels"), (1000), (1), (137438953440), ("text/1+")]"#;
+    let shared = r#"[Channels("channels"), ("text/1+")]"#;
+    let with_terms = r#"[Channels("channels"), ("text/1+"), (1000), (1), (137438953440)]"#;
     let verbs = [
-        (acquire(), r#"[("acquire"), ("token")]"#),
-        (Verb::Acquire { query: None, bypass: true }, r#"[("bypass"), ("token")]"#),
-        (release(), r#"[("release"), ("token")]"#),
-        (Verb::Release { withdraws: true }, r#"[("withdraw"), ("token")]"#),
+        (acquire(), with_terms, r#"[("acquire"), ("token")]"#),
+        (Verb::Acquire { query: None, bypass: true }, with_terms, r#"[("bypass"), ("token")]"#),
+        (release(), shared, r#"[("release"), ("token")]"#),
+        (Verb::Release { withdraws: true }, shared, r#"[("withdraw"), ("token")]"#),
     ];
-    for (verb, own) in verbs {
+    for (verb, shared, own) in verbs {
         let call = call(verb, 1000);
         assert_eq!([written(&|to| call.shared(to)), written(&|to| call.own(0, to))], [shared, own]);
     }
@@ -93,6 +94,15 @@ fn calls_have_the_arguments_of_their_scripts() {
     let heartbeat = Heartbeat { scene: scene(), limit: None, tokens: ["a", "b"].map(Token::from).to_vec() };
     assert_eq!(written(&|to| heartbeat.own(0, to)), r#"[(""), ("a"), ("b")]"#);
     assert_eq!(written(&|to| heartbeat.shared(to)), r#"[Channels("channels")]"#);
+}
+
+#[test]
+fn the_scripts_have_the_same_spans() {
+    let spans = crate::lease::admission::spans(&crate::Store::in_memory());
+    for (name, span) in [("alive", spans.alive), ("tombstone", spans.tombstone)] {
+        assert!(crate::store::lua!("queue").contains(&format!("\n  {name} = {span},")), "{name}");
+    }
+    assert_eq!(&*spans.with("td:wake:"), format!("{} td:wake:", spans.grant));
 }
 
 #[test]
@@ -118,9 +128,14 @@ fn a_reply_says_how_a_token_stands() {
 #[test]
 fn a_reply_without_numbers_says_that_all_went_as_usual() {
     let granted = Standing::Held { expiry: NOW + 1000, fence: NOW };
-    assert_eq!(read_alone(acquire()), Some(What::Acquired(granted)));
-    assert_eq!(read_alone(release()), Some(What::Released(Was::Held)));
-    assert_eq!(read_alone(complete(false)), Some(What::Completed(true, 0)));
+    for (verb, what) in [
+        (acquire(), What::Acquired(granted)),
+        (release(), What::Released(Was::Held)),
+        (complete(false), What::Completed(true, 0)),
+    ] {
+        assert_eq!(read_alone(verb.clone()), Some(what));
+        assert_eq!(read(verb, false, &[USUAL, 0, 0, 0]), Some(what), "beside others that went another way");
+    }
 }
 
 #[test]
