@@ -1,7 +1,7 @@
 -- bare: states as one number instead of a table: the time from now to the TAT, in den-ths of a µs; 0 if the bucket is full.
--- Nearly all states are such: one quota, which refills; one level, neither blocked, nor with holds or a cancelled reservation;
--- and less than 2^53 den-ths, so that the number is exact. It is stored with the time at which it was written if it is more
--- than the burst; see bucket.
+-- Nearly all states are such: one quota, which refills; one level, neither blocked, nor with holds or a cancelled
+-- reservation; and less than 2^53 den-ths, so that the number is exact. It is stored with the time at which it was written if
+-- it is more than the burst; see bucket.
 local bare = {}
 
 -- Reads a stored state (false: none). Nil if it is not bare. The second value is whether the clock was set back since it was
@@ -45,8 +45,8 @@ function bare.admitted(ahead, limit, cost, wait, count)
   return free >= price and floor(free / price) or 0
 end
 
--- Writes a value whose key expires at the end of the second `ends`. `was`: that of the stored value, if known: to set an expiry
--- again costs more than all the rest.
+-- Writes a value whose key expires at the end of the second `ends`. `was`: that of the stored value, if known: to set an
+-- expiry again costs more than all the rest.
 function bare.write(key, value, ends, was)
   local saved
   if was == ends then

@@ -1,16 +1,11 @@
 -- bucket: the state of a token bucket. It is a table: `levels`, first those of the quotas of the call (`ours`: how many),
--- then
--- those of the quotas of other calls; `blocked`: until when it is blocked (µs, 0: not blocked); `holds`: see holds, or nil;
--- `now`.
--- The stored value is all numbers, separated by spaces: blocked, then per level tat, part, last, rest, num, den, burst; for
--- one
--- level and no other information only `tat part num den burst`; see also bare. What is held stands behind the numbers, see
--- holds.
--- A key expires at the end of the second in which its bucket is full and unblocked.
--- A state that owed more than its bursts when it was written ends with that time (µs): it was blocked, reserved ahead, or
--- charged without a check. States with holds have it among these. If the clock is behind that time, it was set back: all
--- times of the state move back by as much. The other states never owe more than their bursts, which bounds them after
--- the clock was set back.
+-- then those of the quotas of other calls; `blocked`: until when it is blocked (µs, 0: not blocked); `holds`: see holds, or
+-- nil; `now`. The stored value is all numbers, separated by spaces: blocked, then per level tat, part, last, rest, num, den,
+-- burst; for one level and no other information only `tat part num den burst`; see also bare. What is held stands behind the
+-- numbers, see holds. A key expires at the end of the second in which its bucket is full and unblocked. A state that owed
+-- more than its bursts when it was written ends with that time (µs): it was blocked, reserved ahead, or charged without a
+-- check. States with holds have it among these. If the clock is behind that time, it was set back: all times of the state
+-- move back by as much. The other states never owe more than their bursts, which bounds them after the clock was set back.
 local bucket = {}
 local second = 1000000 -- µs
 
@@ -61,8 +56,8 @@ local function add(s, ...)
   return l ~= nil, is_limited
 end
 
--- Reads the numbers of a state. Returns whether they are such; when they were written, if they tell; and whether the clock was
--- set back since.
+-- Reads the numbers of a state. Returns whether they are such; when they were written, if they tell; and whether the clock
+-- was set back since.
 local function read_numbers(s, raw)
   local tat, part, num, den, burst, seen = match(raw, '^(%d+) (%-?%d+) (%d+) (%d+) (%d+) ?(%d*)$')
   if tat then
@@ -84,7 +79,8 @@ local function read_numbers(s, raw)
   return at > #raw or seen and seen + 0 < 2 * lift, number(seen or ''), is_limited
 end
 
--- Reads a stored state. Returns nil if it is none; when it was written, if it tells; and whether the clock was set back since.
+-- Reads a stored state. Returns nil if it is none; when it was written, if it tells; and whether the clock was set back
+-- since.
 local function read(raw, now)
   local s, bar, written = {blocked = 0, levels = {}, now = now, ours = 0, holds = nil}, find(raw, '|', 1, true), nil
   if bar then
@@ -149,8 +145,7 @@ local function set(key, value, expiry)
 end
 
 -- Writes a state. `frees`: nothing was taken, so it is written also if the server is out of memory. That refuses SET as the
--- first
--- write of a script, and allows it after a write that frees memory.
+-- first write of a script, and allows it after a write that frees memory.
 function bucket.save(key, s, frees)
   local idle = idle_from(s)
   if s.blocked <= s.now then s.blocked = 0 end

@@ -1,14 +1,13 @@
 -- calendar: the levels of calendar quotas, whose tokens all come back at the start of a day, week, month or year. They have
--- the
--- fields of other levels (see level), with other numbers:
+-- the fields of other levels (see level), with other numbers:
 --   tat     used tokens, of the current window and, if more than the burst, of later ones; part is -1
 --   last    the number of the window, which is positive; rest is 0
 --   num     0
---   den     the code of the calendar: (start + 100 if tokens can be reserved ahead)·2880 + 1440 + offset from UTC
---           (minutes). start: 1 a day; 11 to 17 a week from that weekday on (11: Monday); 21 to 51 a month from that day
---           on, or its last day; 61 to 72 a year from that month on
--- If the clock was set back, a later window stays, but not one after the next.
--- Dates as in Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms": day 0 and month 0 begin 0000-03-01.
+--   den     the code of the calendar: (start + 100 if tokens can be reserved ahead)·2880 + 1440 + offset from UTC (minutes).
+--           start: 1 a day; 11 to 17 a week from that weekday on (11: Monday); 21 to 51 a month from that day on, or its last
+--           day; 61 to 72 a year from that month on
+-- If the clock was set back, a later window stays, but not one after the next. Dates as in Howard Hinnant, "chrono-Compatible
+-- Low-Level Date Algorithms": day 0 and month 0 begin 0000-03-01.
 local calendar = {}
 local horizon = 2 ^ 50 -- µs, 35 years: the longest time in which missing tokens come back, apart from reservations
 local epoch = 719468 -- days from day 0 to 1970-01-01
@@ -87,8 +86,8 @@ local function charged(l, at, tokens)
   return used + tokens
 end
 
--- Moves a stored level on to the current window. Returns whether its window was limited, because the clock was set back;
--- nil if there is no such level.
+-- Moves a stored level on to the current window. Returns whether its window was limited, because the clock was set back; nil
+-- if there is no such level.
 function calendar.read(l, now)
   if not l.of or l.last < 1 or l.rest ~= 0 or l.tat > 16384 * l.burst then return nil end
   local current = window(l.of, now)

@@ -70,9 +70,8 @@ local function give_back(l, now, held, cost, at, age, trace)
   return true
 end
 
--- Whether nothing is given back: nothing is known of the charge, because the bucket was reset since, or has no level for
--- these
--- quotas; or it is too late.
+-- Whether nothing is given back: nothing is known of the charge, because the bucket was reset since, or has no
+-- level for these quotas; or it is too late.
 local function is_over(s, cell, at, age, traces)
   if cell.is_new or age < 0 and at >= 0 and (s.now > at or s.now < -age) then return true end
   for q = 1, age < 0 and s.ours or 0 do

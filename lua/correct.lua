@@ -1,6 +1,5 @@
 -- correct: corrects buckets, reads them, and takes tokens in advance. Keys: see buckets. Arguments: quotas (see level), but
--- for
--- `peek` and `reset`; then per run, or once for all runs, their own.
+-- for `peek` and `reset`; then per run, or once for all runs, their own.
 -- Returns    now (µs); then per run its answer, or -1 if the key does not hold a bucket
 -- Writes     changed buckets, SET with PXAT (see bucket; no PXAT if a quota never refills); DEL when idle
 
@@ -31,8 +30,7 @@ end
 -- Charges tokens for requests that will come later.
 -- Arguments  maximum number of tokens
 -- Answer     a list: the number of tokens, at most a quarter of those available now, and 0 if that is less than 8; then the
---            state
---            after it
+--            state after it
 function operations.prefetch(keys, args)
   local now, limits, first = clock(), level.limits(args, 2)
   local width = stride(args, first, 1)

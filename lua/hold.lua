@@ -1,13 +1,10 @@
 -- hold: holds tokens of buckets, raises and renews holds, and captures or releases them.
 -- Keys       see buckets
 -- Arguments  quotas (see level); then per run: 1 if it is done in all buckets or in none, 0 if it is done in each by itself;
--- then
---            per limit the step, see hold_step
+--            then per limit the step, see hold_step
 -- Returns    now (µs); then per run and limit a list: the outcome, the tokens of each hold (see hold_step), the state after
---            it
---            (see `told` in bucket). Of a run that is done in none, the states are those without it. -1 if the key does not
---            hold a
---            bucket
+--            it (see `told` in bucket). Of a run that is done in none, the states are those without it. -1 if the key does
+--            not hold a bucket
 -- Writes     changed buckets, SET with PXAT (see bucket; no PXAT if a quota never refills); DEL when idle
 
 -- Returns what hold_step does on the holds `h` of a bucket.

@@ -133,16 +133,12 @@ end
 
 -- A step on up to 32 holds of a block, of a bucket that has `free` tokens besides its holds `h`. The text: step (1 byte; 0:
 -- authorize, 1: extend or renew, 2: capture or release), 1 if the holds are charged when they end by themselves (1 byte),
--- block
--- (16 bytes), mask (4 bytes), number of holds (1 byte), tokens of each, or to charge for all (8 bytes), ttl (µs), or tokens
--- to
--- charge if none of the holds to capture is left (8 bytes); to capture several also, for each in the order of the mask,
--- tokens
--- to charge, and if it is gone (4 bytes each). Returns the outcome: 0 refused, 1 done, 2 there is no such hold, 3 the bucket
--- has
--- too many holds; the tokens of each hold, before a capture or after another step; the tokens to charge; and whether anything
--- changed. If the holds may have different answers, the outcome is a text of 5 bytes per hold of the block: outcome, amount
--- (4 bytes).
+-- block (16 bytes), mask (4 bytes), number of holds (1 byte), tokens of each, or to charge for all (8 bytes), ttl (µs), or
+-- tokens to charge if none of the holds to capture is left (8 bytes); to capture several also, for each in the order of the
+-- mask, tokens to charge, and if it is gone (4 bytes each). Returns the outcome: 0 refused, 1 done, 2 there is no such hold,
+-- 3 the bucket has too many holds; the tokens of each hold, before a capture or after another step; the tokens to charge; and
+-- whether anything changed. If the holds may have different answers, the outcome is a text of 5 bytes per hold of the block:
+-- outcome, amount (4 bytes).
 function hold_step.run(h, now, free, text)
   local verb, on_end, block, mask, some, amount, other, from = struct.unpack('>BBc16I4BI8I8', text)
   local records = h.open and h.open[block] or open(h, block)

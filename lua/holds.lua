@@ -1,17 +1,11 @@
 -- holds: what is held of a bucket. It is stored behind the numbers of the state and a bar: a head of 34 bytes, big-endian:
--- when
--- the state was written (8 bytes, µs), the number of holds (2 bytes), the held tokens, those of them that are charged when
--- their
--- holds end (4 bytes each), when the first hold ends at the earliest, and the last one at the latest (8 bytes each, µs). Then
--- records of 33 bytes.
--- A record is of up to 32 equal holds: the upper bits of their ids, their block (16 bytes), 1 if they are charged at their
--- end,
--- tokens of each (4 bytes), end (8 bytes, µs), and a mask of the lower 5 bits of their ids (4 bytes). The records of a block
--- stand
--- together.
--- The holds of a state, or nil, are {count, held, captures, next, last, text, from} by name; the records are in `text`, from
--- the
--- position `from` on. `open`: the records of some blocks, taken out of it by a step, see hold_step.
+-- when the state was written (8 bytes, µs), the number of holds (2 bytes), the held tokens, those of them that are charged
+-- when their holds end (4 bytes each), when the first hold ends at the earliest, and the last one at the latest (8 bytes
+-- each, µs). Then records of 33 bytes. A record is of up to 32 equal holds: the upper bits of their ids, their block (16
+-- bytes), 1 if they are charged at their end, tokens of each (4 bytes), end (8 bytes, µs), and a mask of the lower 5 bits of
+-- their ids (4 bytes). The records of a block stand together. The holds of a state, or nil, are {count, held, captures, next,
+-- last, text, from} by name; the records are in `text`, from the position `from` on. `open`: the records of some blocks,
+-- taken out of it by a step, see hold_step.
 local holds = {}
 local head, record, width = '>I8I2I4I4I8I8', '>c16BI4I8I4', 33
 local most_holds = 1024
@@ -84,8 +78,7 @@ function holds.shift(h, now, seen)
 end
 
 -- Charges what was captured. It is sent in full, also if the bucket owes it then: less than 2^32 tokens at a time, so that
--- all
--- products are exact.
+-- all products are exact.
 function holds.capture(s, tokens)
   tokens = min(tokens, 2 ^ 37) -- of 32 holds
   while tokens > 0 do

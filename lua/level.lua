@@ -7,10 +7,10 @@
 local level = {}
 
 -- Reads the limits of a call. Arguments, from `at` on: how many they are; then per limit: its quota as it is stored, `num den
--- burst`, if it has one; and packed numbers, per quota: num, den, burst. Packed numbers are a zero byte and big-endian doubles,
--- which are read in a third of the time of a text. A server that does not know a command tells its arguments, each up to a zero
--- byte, and clients read errors as text. Returns the limits, and the position behind them. A limit with one quota has its
--- numbers, and `full`, the burst in den-ths, unless its states are never bare.
+-- burst`, if it has one; and packed numbers, per quota: num, den, burst. Packed numbers are a zero byte and big-endian
+-- doubles, which are read in a third of the time of a text. A server that does not know a command tells its arguments, each
+-- up to a zero byte, and clients read errors as text. Returns the limits, and the position behind them. A limit with one
+-- quota has its numbers, and `full`, the burst in den-ths, unless its states are never bare.
 function level.limits(args, at)
   local limits = {}
   for p = 1, args[at] do limits[p] = level.limit(args, at + 2 * p - 1) end
@@ -47,7 +47,8 @@ function level.quotas(limit)
   return quotas
 end
 
--- Makes a level of seven numbers, as texts. Returns nil if it is none, and whether it was limited since the clock was set back.
+-- Makes a level of seven numbers, as texts. Returns nil if it is none, and whether it was limited since the clock was set
+-- back.
 function level.read(now, tat, part, last, rest, num, den, burst)
   tat, part, last, rest = tat + 0, part + 0, last + 0, rest + 0
   num, den, burst = num + 0, den + 0, burst + 0
@@ -97,8 +98,7 @@ function level.owes(l, now)
 end
 
 -- The number of tokens available from `at` on for a request that may wait for `wait` µs; negative if tokens are already
--- reserved
--- ahead of time. For calendar quotas, the request acts at `acts`.
+-- reserved ahead of time. For calendar quotas, the request acts at `acts`.
 function level.free(l, now, at, wait, acts)
   if l.of then return calendar.free(l, now, acts, wait) end
   if l.num == 0 then return l.burst - l.tat end

@@ -1,13 +1,10 @@
 -- reserve: charges each request to its buckets, in full to all of them or not at all.
 -- Keys       see buckets
 -- Arguments  quotas (see level); then per run, or once for all runs, packed: count (number of equal requests), wait (µs, the
--- longest
---            accepted delay; 0 if there are several limits), and the cost (tokens) of all limits or of each one
+--            longest accepted delay; 0 if there are several limits), and the cost (tokens) of all limits or of each one
 -- Returns    now (µs); then per run: the number of admitted requests (the first of count; -1 if a key does not hold a
---            bucket), and
---            the state of each bucket before the run (see `told` in bucket, or bare). One run of a bare state is answered
---            with the
---            numbers in one text, or with now alone if all requests are admitted to a bucket that was full
+--            bucket), and the state of each bucket before the run (see `told` in bucket, or bare). One run of a bare state is
+--            answered with the numbers in one text, or with now alone if all requests are admitted to a bucket that was full
 -- Writes     charged buckets, SET with PXAT (see bucket; no PXAT if a quota never refills)
 
 -- Returns how many of `count` requests fit a state in table form, from when on they are charged, and when the last one acts.
@@ -26,9 +23,9 @@ local function admitted_to(s, cost, wait, count)
 end
 
 -- Looks at a place for `count` requests. Returns the state that is told, how many of the requests fit, from when on they are
--- charged, and when the last one acts. Without the second value, the key does not hold a bucket.
--- The opened buckets have also, per place with a bare state: `aheads`, the state, see bare; `owners`, its limit; `ends`, the
--- second in which the key expires as it is stored; `moved`, whether it is not as it was stored; and `changed`.
+-- charged, and when the last one acts. Without the second value, the key does not hold a bucket. The opened buckets have
+-- also, per place with a bare state: `aheads`, the state, see bare; `owners`, its limit; `ends`, the second in which the key
+-- expires as it is stored; `moved`, whether it is not as it was stored; and `changed`.
 local function look(opened, place, limit, cost, wait, count)
   local aheads, now = opened.aheads, opened.now
   local ahead = aheads[place]
@@ -78,7 +75,8 @@ local function save(opened)
   end
 end
 
--- Serves a call of one run, if the state is bare. Most calls are such, and take about as long as to make the tables of others.
+-- Serves a call of one run, if the state is bare. Most calls are such, and take about as long as to make the tables of
+-- others.
 local function lone(key, args, now)
   if #args[4] ~= 25 then return nil end
   local num, den, burst = struct.unpack('>xddd', args[4])

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use super::batch::{Item, Phase};
 use super::client::RedisClient;
 use crate::Store;
-use crate::store::operation::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, function};
+use crate::store::operation::{
+    Arguments, Cell, Fields, Garbled, Operation, Repeat, Rights, Script, function,
+};
 use crate::store::{Client, Namespace, StoreBuilder};
 
 /// An operation that is answered with the sum of its fields, and its place in its run.
@@ -44,7 +46,7 @@ impl<const IN_ORDER: bool, const ONE_KEY: bool> Operation for Ask<IN_ORDER, ONE_
     type Cell = Nothing;
     type Reply = (i64, usize);
     type Undo = Self;
-    const SCRIPT: Script = function!(Writes: "ask"; &[]);
+    const SCRIPT: Script = Script { words: &[], pieces: &[], rights: Rights::Writes };
     const PARTS: &'static [&'static str] = &["x"];
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = 4;
