@@ -4,41 +4,41 @@
 -- it is more than the burst; see bucket.
 local bare = {}
 
--- Reads a stored state (false: none). Nil if it is not bare. The second value is whether the clock was set back since it was
--- written, the third one the second in which the key expires.
-function bare.read(raw, limit, now)
+-- Reads a stored state (false: none). `text`, `den` and `full`: of the limit, see level. Nil if it is not bare. The second
+-- value is whether the clock was set back since it was written, the third one the second in which the key expires.
+function bare.read(raw, now, text, den, full)
   if not raw then return 0, false, false end
-  local whole, part, text = match(raw, '^(%d+) (%d+) (.*)$')
+  local whole, part, quota = match(raw, '^(%d+) (%d+) (.*)$')
   if not whole then return nil end
   local seen
-  if text ~= limit.text then
-    seen = number(match(text, '^' .. limit.text .. ' (%d+)$') or '')
+  if quota ~= text then
+    seen = number(match(quota, '^' .. text .. ' (%d+)$') or '')
     if not seen then return nil end
   end
-  whole, part = whole + 0, part + 0
-  if whole >= 2 * lift or part >= limit.den then return nil end
+  whole, part = whole + 0, part == '0' and 0 or part + 0
+  if whole >= 2 * lift or part >= den then return nil end
   local from = seen and seen > now and seen or now
-  local ahead = whole < from and 0 or (whole - from) * limit.den + part
+  local ahead = whole < from and 0 or (whole - from) * den + part
   if ahead >= 2 * lift then return nil end
   local idle = part > 0 and whole + 1 or whole
   local ends = idle - idle % second
-  if ahead > limit.full and not seen then return limit.full, true, ends end
+  if ahead > full and not seen then return full, true, ends end
   return ahead, from > now, ends
 end
 
 -- The value that is stored for a bare state, and the second in which its key expires.
-function bare.value(ahead, limit, now)
-  local part = ahead % limit.den
-  local whole = now + (ahead - part) / limit.den
-  local value = format('%d %d %s', whole, part, limit.text)
-  if ahead > limit.full then value = format('%s %d', value, now) end
+function bare.value(ahead, now, text, den, full)
+  local part = ahead % den
+  local whole = now + (ahead - part) / den
+  local value = format('%d %d %s', whole, part, text)
+  if ahead > full then value = format('%s %d', value, now) end
   if part > 0 then whole = whole + 1 end
   return value, whole - whole % second
 end
 
 -- The number of `count` equal requests that fit. Nil if the state may not be bare after them.
-function bare.admitted(ahead, limit, cost, wait, count)
-  local price, top = cost * limit.num, wait * limit.den + limit.full
+function bare.admitted(ahead, num, den, full, cost, wait, count)
+  local price, top = cost * num, wait * den + full
   if top >= 2 * lift and ahead + count * price >= 2 * lift then return nil end
   local free = top - ahead
   if count * price <= free then return count end

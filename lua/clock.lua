@@ -1,10 +1,9 @@
 -- clock: the built-ins of Redis and Lua that the library calls most, and the server's time.
--- Redis shows none of them to a library while it loads, so each call sees to it that they are bound. Nothing else at the top
+-- Redis shows none of them to a library while it loads, so the first call binds them. Nothing else at the top
 -- of a file changes after the load: what one call left behind would be seen by the next.
 local call, attempt, protected, number, format, match, find, sub, floor, ceil, min, max
 
 local function bind(_)
-  if call then return end
   call, attempt, protected, number = redis.call, redis.pcall, pcall, tonumber
   format, match, find, sub = string.format, string.match, string.find, string.sub
   floor, ceil, min, max = math.floor, math.ceil, math.min, math.max

@@ -31,14 +31,14 @@ local function look(opened, place, limit, cost, wait, count)
   local ahead = aheads[place]
   if ahead == nil and limit.full and opened.raw[place] ~= nil then
     local is_moved
-    ahead, is_moved, opened.ends[place] = bare.read(opened.raw[place], limit, now)
+    ahead, is_moved, opened.ends[place] = bare.read(opened.raw[place], now, limit.text, limit.den, limit.full)
     aheads[place], opened.owners[place] = ahead or false, limit
     if is_moved then opened.moved[place] = true end
   end
   local owner = ahead and opened.owners[place]
-  local fits = owner == limit and bare.admitted(ahead, limit, cost, wait, count)
+  local fits = owner == limit and bare.admitted(ahead, limit.num, limit.den, limit.full, cost, wait, count)
   if fits then return ahead, fits, now, now end
-  if ahead then opened.raw[place], aheads[place] = bare.value(ahead, owner, now), false end
+  if ahead then opened.raw[place], aheads[place] = bare.value(ahead, now, owner.text, owner.den, owner.full), false end
   local cell = opened.cells[place]
   if not cell or cell.limit ~= limit then cell = buckets.cell(opened, place, limit) end
   if not cell then return 0 end
@@ -68,7 +68,7 @@ local function save(opened)
     if opened.changed[place] and opened.aheads[place] then
       if opened.aheads[place] ~= ahead or opened.owners[place] ~= limit then
         ahead, limit = opened.aheads[place], opened.owners[place]
-        value, ends = bare.value(ahead, limit, opened.now)
+        value, ends = bare.value(ahead, opened.now, limit.text, limit.den, limit.full)
       end
       bare.write(opened.names[place], value, ends, opened.ends[place])
     end
@@ -78,18 +78,19 @@ end
 -- Serves a call of one run, if the state is bare. Most calls are such, and take about as long as to make the tables of
 -- others.
 local function lone(key, args, now)
-  if #args[4] ~= 25 then return nil end
-  local num, den, burst = struct.unpack('>xddd', args[4])
+  local text, numbers = args[3], args[4]
+  if #numbers ~= 25 then return nil end
+  local num, den, burst = struct.unpack('>xddd', numbers)
   local count, wait, cost = struct.unpack('>xddd', args[5])
-  local limit = {text = args[3], num = num, den = den, full = level.full(num, burst)}
-  local raw = limit.full and attempt('GET', key)
-  if not limit.full or type(raw) == 'table' then return nil end
-  local ahead, is_moved, ends = bare.read(raw, limit, now)
-  local admitted = ahead and bare.admitted(ahead, limit, cost, wait, count)
+  local full = level.full(num, burst)
+  local raw = full and attempt('GET', key)
+  if not full or type(raw) == 'table' then return nil end
+  local ahead, is_moved, ends = bare.read(raw, now, text, den, full)
+  local admitted = ahead and bare.admitted(ahead, num, den, full, cost, wait, count)
   if not admitted then return nil end
   local tokens = admitted * cost
   if tokens > 0 or is_moved then
-    local value, ends_then = bare.value(ahead + tokens * limit.num, limit, now)
+    local value, ends_then = bare.value(ahead + tokens * num, now, text, den, full)
     bare.write(key, value, ends_then, ends)
   end
   if admitted == count and ahead == 0 then return now end

@@ -1,6 +1,6 @@
 -- serve: runs an operation.
 local function serve(keys, args)
-  bind(keys)
+  if not call then bind(keys) end
   local operation = operations[args[1]]
   if not operation then return {err = 'ERR no such operation'} end
   local done, reply = protected(operation, keys, args)

@@ -177,7 +177,10 @@ fn joined(clock: Clock, is_wanted: impl Fn(&str) -> bool) -> String {
     #[cfg(test)]
     let text = super::script::mutants::applied(text);
     match clock {
-        Some(clock) => text.replace(lua!("clock"), &other(clock)),
+        Some(clock) => {
+            let text = text.replace(lua!("clock"), &other(clock));
+            text.replace("if not call then bind(keys) end", "bind(keys)")
+        }
         None => text,
     }
 }

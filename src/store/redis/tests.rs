@@ -14,9 +14,7 @@ use std::sync::Arc;
 use super::batch::{Item, Phase};
 use super::client::RedisClient;
 use crate::Store;
-use crate::store::operation::{
-    Arguments, Cell, Fields, Garbled, Operation, Repeat, Rights, Script, function,
-};
+use crate::store::operation::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Rights, Script};
 use crate::store::{Client, Namespace, StoreBuilder};
 
 /// An operation that is answered with the sum of its fields, and its place in its run.
@@ -112,7 +110,7 @@ impl<const RESERVED: bool> Operation for Plain<RESERVED> {
     type Cell = Nothing;
     type Reply = ();
     type Undo = Self;
-    const SCRIPT: Script = function!(Writes: "plain"; &[]);
+    const SCRIPT: Script = Script { words: &[], pieces: &[], rights: Rights::Writes };
     const PARTS: &'static [&'static str] = &["x"];
     const REPEAT: Repeat = Repeat::Safe;
     const RESERVED: bool = RESERVED;
