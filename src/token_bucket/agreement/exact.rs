@@ -5,9 +5,14 @@ use std::time::Duration;
 
 use futures::future::join_all;
 
-use super::virtual_time::World;
+use super::runs::eval;
+use super::virtual_time::{VirtualTime, World};
+use crate::store::{Fields, Operation as _};
 use crate::token_bucket::TokenBucket;
-use crate::{Quota, Store, TokenBuckets};
+use crate::token_bucket::operations::Reserve;
+use crate::token_bucket::state::{Ask, Bucket};
+use crate::{Quota, Quotas, Store, TokenBuckets};
+use support::redis_server::RedisServer;
 
 const NOW: i64 = 1_760_000_000_000_000;
 
@@ -47,9 +52,22 @@ async fn tokens_that_are_one_part_away_are_refused(mut world: World) {
     assert!(at(NOW + WAIT + 1, K).await);
 }
 
+/// A state has a level for each quota, also if two quotas are equal.
+async fn equal_quotas_are_charged_once_each(store: &Store) {
+    let quota = |name| Quota::per_second(1).burst(10).named(name);
+    let one = TokenBucket::new(store, "equal", quota("a")).unwrap();
+    assert!(one.allow("k").await.unwrap().is_admitted());
+    let two = TokenBucket::new(store, "equal", [quota("a"), quota("b")]).unwrap();
+    let decision = two.allow_n("k", 3).await.unwrap();
+    let left: Vec<_> = decision.balances().map(|balance| balance.remaining()).collect();
+    assert_eq!((decision.is_admitted(), left), (true, vec![6, 6]));
+    assert_eq!(two.peek("k").await.unwrap().remaining(), 6);
+}
+
 #[tokio::test]
 async fn large_products_are_exact_in_memory() {
     let world = World::in_memory(NOW);
+    equal_quotas_are_charged_once_each(&world.store).await;
     a_wait_that_is_one_part_too_short_is_refused(&world.store, 0..4).await;
     tokens_that_are_one_part_away_are_refused(world).await;
 }
@@ -58,6 +76,7 @@ async fn large_products_are_exact_in_memory() {
 async fn large_products_are_exact_on_redis() {
     let world = World::on_redis(NOW).await;
     let store = &world.store;
+    equal_quotas_are_charged_once_each(store).await;
     a_wait_that_is_one_part_too_short_is_refused(store, 0..1).await;
     let alone = store.stats();
     assert_eq!(alone.batches, alone.operations);
@@ -65,4 +84,28 @@ async fn large_products_are_exact_on_redis() {
     let stats = store.stats();
     assert!(stats.batches - alone.batches < stats.operations - alone.operations, "{stats:?}");
     tokens_that_are_one_part_away_are_refused(world).await;
+}
+
+/// Of three runs of one call, the third one would make a state that is too large for one number, and is refused.
+#[tokio::test]
+async fn what_a_call_has_charged_stays_charged_when_its_state_becomes_large() {
+    let server = RedisServer::start().await;
+    let mut time = VirtualTime::new(&server);
+    time.set(NOW);
+    let quotas = Quotas::try_from(Quota::new(999_983, Duration::from_secs(3600)).burst(100_000)).unwrap();
+    let reserve = |cost| Reserve { quotas: quotas.clone(), ask: Ask { cost, wait: 8_740_000_000 } };
+    let (mut rust, mut told) = (Bucket::default(), Vec::new());
+    for runs in [&[(100_000, 25)][..], &[(1, 1), (100_000, 1)], &[(1, 1)]] {
+        let operations: Vec<_> = runs.iter().map(|(cost, count)| (reserve(*cost), *count)).collect();
+        let sent: Vec<_> = operations.iter().map(|(operation, count)| (operation, *count)).collect();
+        let fields = eval(&mut time, &vec!["k".to_owned(); runs.len()], &sent, NOW);
+        for ((operation, count), fields) in operations.iter().zip(&fields) {
+            for nth in 0..*count {
+                let lua = operation.clone().decode(nth, NOW, Fields::new(fields, false)).unwrap();
+                assert_eq!(format!("{lua:?}"), format!("{:?}", operation.clone().apply(&mut rust, NOW)));
+                told.push(lua.is_admitted());
+            }
+        }
+    }
+    assert_eq!(told, [[true; 26].as_slice(), &[false, true]].concat());
 }
