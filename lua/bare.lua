@@ -13,7 +13,7 @@ function bare.read(raw, now, text, den, full)
   local seen
   if quota ~= text then
     seen = number(match(quota, '^' .. text .. ' (%d+)$') or '')
-    if not seen then return nil end
+    if not seen or seen >= 2 * lift then return nil end
   end
   whole, part = whole + 0, part == '0' and 0 or part + 0
   if whole >= 2 * lift or part >= den then return nil end

@@ -49,17 +49,17 @@ local function set_back(s, seen)
   return is_moved
 end
 
--- Adds a level to a state. Returns whether it is one, and whether it was limited since the clock was set back.
+-- Adds a level to a state, of 16 at most. Returns whether it is one, and whether it was limited since the clock was set back.
 local function add(s, ...)
   local l, is_limited = level.read(s.now, ...)
   s.levels[#s.levels + 1] = l
-  return l ~= nil, is_limited
+  return l ~= nil and #s.levels <= 16, is_limited
 end
 
 -- Reads the numbers of a state. Returns whether they are such; when they were written, if they tell; and whether the clock
 -- was set back since.
 local function read_numbers(s, raw)
-  local tat, part, num, den, burst, seen = match(raw, '^(%d+) (%-?%d+) (%d+) (%d+) (%d+) ?(%d*)$')
+  local tat, part, num, den, burst, seen = match(raw, '^(%d+) (%-?%d+) (%d+) (%d+) (%d+)%f[%D] ?(%d*)$')
   if tat then
     local is_level = add(s, tat, part, num == '0' and 0 or tat, num == '0' and 0 or part, num, den, burst)
     return is_level and (seen == '' or seen + 0 < 2 * lift), number(seen), false
@@ -209,9 +209,10 @@ end
 -- When a request acts that is charged from `at` on. See src/token_bucket/windows.rs.
 function bucket.acts(s, at, tokens)
   local acts, held, has_windows = at, s.holds and s.holds.held or 0, false
+  for q = 1, s.ours do has_windows = has_windows or s.levels[q].of end
+  if not has_windows then return at end
   for q = 1, s.ours do
     local l = s.levels[q]
-    has_windows = has_windows or l.of
     if l.num > 0 then
       local whole, part = l.tat, l.part
       if whole < at then whole, part = at, 0 end
@@ -220,7 +221,6 @@ function bucket.acts(s, at, tokens)
       acts = max(acts, whole + (part > 0 and 1 or 0))
     end
   end
-  if not has_windows then return at end
   for _ = 1, s.ours do
     for q = 1, s.ours do
       if s.levels[q].of then acts = calendar.acts(s.levels[q], acts, tokens) end

@@ -1,6 +1,6 @@
 -- buckets: the buckets of a call of 1 to n limits. The keys are those of run 1 in the order of the limits, then those of run
--- 2, ... A key may belong to many runs; its state is read once and written once. The opened buckets are a table: `now`;
--- `names`, each key once, and `places`, where it is among them, per key of the call; and per place:
+-- 2, ... A key may belong to many runs, and is once in each; its state is read once and written once. The opened buckets are
+-- a table: `now`; `names`, each key once, and `places`, where it is among them, per key of the call; and per place:
 --   raw     what is stored (false: nothing); nil if that is not a bucket
 --   cells   its state under the limit of its last run, once it is loaded: `state`, see bucket; `limit`; `is_new`, `is_swept`:
 --           whether it is not as it was stored, see `load` in bucket; `change`: nil: it has not changed; else whether tokens

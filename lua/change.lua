@@ -85,7 +85,10 @@ function change.fit(s, limit)
   local levels, taken, is_new = {}, {}, false
   for q, quota in ipairs(quotas) do
     for _, l in ipairs(old) do
-      if is_of(l, quota) then levels[q], taken[l] = levels[q] or l, true end
+      if is_of(l, quota) then
+        levels[q] = levels[q] or not taken[l] and l or level.copy(l)
+        taken[l] = true
+      end
     end
     if not levels[q] then
       is_new = is_new or #old > 0

@@ -107,12 +107,14 @@ end
 
 -- Ends the holds whose time has come, in the order of their ends. Returns whether the records are valid.
 function holds.sweep(s)
-  local stored, ended, left = s.holds.text, {}, {}
+  local stored, ended, left, all = s.holds.text, {}, {}, 0
   local h = {count = 0, held = 0, captures = 0, next = 2 * lift, last = 0, from = 1}
   for at = s.holds.from, #stored, width do
     local _, captured, tokens, ending, mask = struct.unpack(record, stored, at)
     if tokens < 1 or captured > 1 or ending >= 2 * lift or mask == 0 then return false end
     local some = holds.in_mask(mask)
+    all = all + some
+    if all > most_holds then return false end
     if ending > s.now then
       h.count, h.held, h.captures = h.count + some, h.held + some * tokens, h.captures + some * captured * tokens
       h.next, h.last = min(h.next, ending), max(h.last, ending)
@@ -121,7 +123,7 @@ function holds.sweep(s)
       ended[#ended + 1] = {ending, tokens, some}
     end
   end
-  if h.count > most_holds or h.held >= 2 ^ 32 then return false end
+  if h.held >= 2 ^ 32 then return false end
   table.sort(ended, function(one, other)
     return one[1] < other[1] or (one[1] == other[1] and one[2] < other[2])
   end)

@@ -28,8 +28,8 @@ end
 -- expires as it is stored; `moved`, whether it is not as it was stored; and `changed`.
 local function look(opened, place, limit, cost, wait, count)
   local aheads, now = opened.aheads, opened.now
-  local ahead = aheads[place]
-  if ahead == nil and limit.full and opened.raw[place] ~= nil then
+  local ahead, cell = aheads[place], opened.cells[place]
+  if ahead == nil and not cell and limit.full and opened.raw[place] ~= nil then
     local is_moved
     ahead, is_moved, opened.ends[place] = bare.read(opened.raw[place], now, limit.text, limit.den, limit.full)
     aheads[place], opened.owners[place] = ahead or false, limit
@@ -39,10 +39,10 @@ local function look(opened, place, limit, cost, wait, count)
   local fits = owner == limit and bare.admitted(ahead, limit.num, limit.den, limit.full, cost, wait, count)
   if fits then return ahead, fits, now, now end
   if ahead then opened.raw[place], aheads[place] = bare.value(ahead, now, owner.text, owner.den, owner.full), false end
-  local cell = opened.cells[place]
   if not cell or cell.limit ~= limit then cell = buckets.cell(opened, place, limit) end
   if not cell then return 0 end
   cell.is_new = cell.is_new or opened.moved[place]
+  if opened.changed[place] then buckets.change(cell, true) end
   return bucket.told(cell.state), admitted_to(cell.state, cost, wait, count)
 end
 
@@ -102,7 +102,8 @@ local function several(keys, args, now)
   local limits, at = level.limits(args, 2)
   local opened, n, stride, reply = buckets.open(keys, limits, now), #limits, #args > at and 1 or 0, {now}
   opened.aheads, opened.owners, opened.ends, opened.moved, opened.changed = {}, {}, {}, {}, {}
-  local places, terms, count, wait, cost = opened.places, nil, nil, nil, nil
+  local places = opened.places
+  local terms, count, wait, cost
   for run = 1, #keys / n do
     if stride > 0 or run == 1 then
       terms = args[at + stride * (run - 1)]

@@ -59,7 +59,7 @@ async fn equal_quotas_are_charged_once_each(store: &Store) {
     assert!(one.allow("k").await.unwrap().is_admitted());
     let two = TokenBucket::new(store, "equal", [quota("a"), quota("b")]).unwrap();
     let decision = two.allow_n("k", 3).await.unwrap();
-    let left: Vec<_> = decision.balances().map(|balance| balance.remaining()).collect();
+    let left: Vec<_> = decision.state.balances().map(|balance| balance.remaining).collect();
     assert_eq!((decision.is_admitted(), left), (true, vec![6, 6]));
     assert_eq!(two.peek("k").await.unwrap().remaining(), 6);
 }
