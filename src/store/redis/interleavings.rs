@@ -23,7 +23,7 @@ use super::link::Link;
 use super::plan::Plan;
 use super::reply::Reply;
 use crate::error::{Cause, Outage};
-use crate::store::operation::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Script};
+use crate::store::operation::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Rights, Script};
 use crate::store::{BreakerState, Client, Namespace};
 use crate::sync::{block_on, check, spawn};
 use crate::telemetry::Server;
@@ -97,7 +97,7 @@ impl Operation for Ask {
     type Cell = Nothing;
     type Reply = i64;
     type Undo = Self;
-    const SCRIPT: Script = Script::Text { name: "ask", body: "" };
+    const SCRIPT: Script = Script { words: &[], pieces: &[], rights: Rights::Writes };
     const PARTS: &'static [&'static str] = &["x"];
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = 8;
