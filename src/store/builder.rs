@@ -154,7 +154,7 @@ setters! { StoreBuilder:
 
     /// Sets whether the store may use functions of Redis (`FUNCTION LOAD`, `FCALL`). Default: yes.
     ///
-    /// A server from Redis 7 on, or Valkey, loads the store's library once and keeps it, in about 130 KB of memory. Its name is
+    /// A server from Redis 7 on, or Valkey, loads the store's library once and keeps it, in about 0.7 MB of memory. Its name is
     /// `td_` and a digest of its text. Servers that have no functions, and users whose ACL denies them, get scripts by
     /// themselves, which cost the server more time for each call; [`Store::stats`](crate::Store::stats) tells which it is. So
     /// this is for servers on which functions must not be loaded.
