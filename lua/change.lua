@@ -86,7 +86,7 @@ function change.fit(s, limit)
   for q, quota in ipairs(quotas) do
     for _, l in ipairs(old) do
       if is_of(l, quota) then
-        levels[q] = levels[q] or not taken[l] and l or level.copy(l)
+        levels[q] = levels[q] or not taken[l] and l or state.copy(l)
         taken[l] = true
       end
     end

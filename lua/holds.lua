@@ -56,9 +56,7 @@ end
 -- Returns holds that a step may change without a change of these.
 function holds.copy(h)
   if h.open then close(h) end
-  local copy = {}
-  for name, value in pairs(h) do copy[name] = value end
-  return copy
+  return state.copy(h)
 end
 
 -- Moves all times of holds that were written at `seen`, after the clock was set back. Returns whether the records are valid.

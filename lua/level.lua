@@ -90,13 +90,6 @@ local function tokens_in(l, span, part)
   return laps * l.den + floor(((span - laps * l.num) * l.den - part) / l.num)
 end
 
--- Returns a level with the same numbers.
-function level.copy(l)
-  local copy = {}
-  for name, value in pairs(l) do copy[name] = value end
-  return copy
-end
-
 -- Whether a level owes more than its burst.
 function level.owes(l, now)
   if l.num == 0 or l.tat < now and l.last < now then return false end
