@@ -266,17 +266,18 @@ async fn forged_states_are_refused() {
     let window = stored.trim().split(' ').nth(3).unwrap();
     assert_eq!(stored.trim(), format!("0 2 -1 {window} 0 0 {code} 3"));
     for value in [
-        format!("2 -1 0 {code} 3"),                      // without a window
-        format!("0 2 -1 0 0 0 {code} 3"),                // window 0
-        format!("0 2 -1 {window} 1 0 {code} 3"),         // a part of a window
-        format!("0 2 0 {window} 0 0 {code} 3"),          // a time
-        format!("0 2 -1 {window} 0 0 2880 3"),           // an offset of -24 hours
-        format!("0 2 -1 {window} 0 0 1048576 3"),        // no code
-        format!("0 2 -1 {window} 0 0 7 3"),              // no code
-        format!("0 2 -1 {window} 0 0 {code} 0"),         // no tokens
-        format!("0 60000 -1 {window} 0 0 {code} 3"),     // used for ever
-        format!("0 9007199254740991 -1 1 0 0 {code} 3"), // used for ever
-        format!("1 0 1 1 {}x", "9".repeat(100_000)),     // long, to be read at once
+        format!("2 -1 0 {code} 3"),                       // without a window
+        format!("0 2 -1 0 0 0 {code} 3"),                 // window 0
+        format!("0 2 -1 {window} 1 0 {code} 3"),          // a part of a window
+        format!("0 2 0 {window} 0 0 {code} 3"),           // a time
+        format!("0 2 -1 {window} 0 0 2880 3"),            // an offset of -24 hours
+        format!("0 2 -1 {window} 0 0 1048576 3"),         // no code
+        format!("0 2 -1 {window} 0 0 7 3"),               // no code
+        format!("0 2 -1 {window} 0 0 {code} 0"),          // no tokens
+        format!("0 60000 -1 {window} 0 0 {code} 3"),      // used for ever
+        format!("0 9007199254740991 -1 1 0 0 {code} 3"),  // used for ever
+        format!("{} 0 9007199254740991 1 99", START + 9), // it fills after all times
+        format!("1 0 1 1 {}x", "9".repeat(100_000)),      // long, to be read at once
     ] {
         server.cli(&["SET", key, &value]);
         let error = bucket.allow("k").await.unwrap_err();
