@@ -3,16 +3,15 @@ std = "lua51"
 read_globals = {
   "redis", "struct", "bit",
   -- From clock.
-  "call", "attempt", "protected", "number", "format", "match", "find", "sub", "floor", "ceil", "min", "max", "bind", "clock",
+  "call", "attempt", "protected", "number", "format", "match", "find", "sub", "floor", "ceil", "min", "max", "decode",
+  "bind", "clock",
   -- From state.
-  "operations", "kinds", "lift", "ranks", "plain",
-  -- The tables of functions.
-  "state", "token", "queue", "grants", "holders", "mutex", "permits", "settings", "flows", "bloom", "leases", "filter",
-  "calendar", "level", "change", "holds", "bucket", "buckets", "bare", "hold_step",
-  -- From calendar.
-  "horizon",
-  -- From bucket.
-  "second",
+  "operations", "kinds", "lift", "horizon", "second", "ranks", "plain",
+}
+-- The tables of the pieces.
+globals = {
+  "state", "token", "queue", "grants", "holders", "mutex", "permits", "settings", "flows", "rw_lock", "bloom", "exact",
+  "answer", "claim", "leases", "filter", "calendar", "level", "change", "holds", "hold_step", "bucket", "buckets", "bare",
 }
 max_line_length = 120
 max_comment_line_length = 128

@@ -8,7 +8,6 @@
 --            a stale answer (0, 1), and how long before its end (µs) an answer counts as stale, and is taken, if it begins
 --            with `+`; to enter: `fresh stale` (see the mark; stale is at least fresh), how long the answer is kept (ms),
 --            its bytes
-local answer = {}
 local small = 1024 -- bytes: what is entered also if the server is out of memory
 local published = 8192 -- bytes: larger answers are not part of the message: the waiters read them
 

@@ -2,11 +2,11 @@
 -- Nearly all states are such: one quota, which refills; one level, neither blocked, nor with holds or a cancelled
 -- reservation; and less than 2^53 den-ths, so that the number is exact. It is stored with the time at which it was written if
 -- it is more than the burst; see bucket.
-local bare = {}
 
--- Reads a stored state (false: none). `text`, `den` and `full`: of the limit, see level. Nil if it is not bare. The second
--- value is whether the clock was set back since it was written, the third one the second in which the key expires.
+-- Reads what a key stores (see `stored` in bucket). `text`, `den` and `full`: of the limit, see level. Nil if it is not bare.
+-- The second value is whether the clock was set back since it was written, the third one the second in which the key expires.
 function bare.read(raw, now, text, den, full)
+  if not full or raw == nil then return nil end
   if not raw then return 0, false, false end
   local whole, part, quota = match(raw, '^(%d+) (%d+) (.*)$')
   if not whole then return nil end
@@ -46,13 +46,15 @@ function bare.admitted(ahead, num, den, full, cost, wait, count)
 end
 
 -- Writes a value whose key expires at the end of the second `ends`. `was`: that of the stored value, if known: to set an
--- expiry again costs more than all the rest.
-function bare.write(key, value, ends, was)
+-- expiry again costs more than all the rest. `expiry`: the text of the expiry, if it is there. Returns it.
+function bare.write(key, value, ends, was, expiry)
   local saved
   if was == ends then
     saved = attempt('SET', key, value, 'KEEPTTL')
   else
-    saved = attempt('SET', key, value, 'PXAT', bucket.pxat(ends))
+    expiry = expiry or bucket.pxat(ends)
+    saved = attempt('SET', key, value, 'PXAT', expiry)
   end
   if saved.err then error(saved.err, 0) end
+  return expiry
 end

@@ -6,7 +6,6 @@
 -- forgets), hashes, forget (µs), and the offset of the last byte of an array. An item is a list of positions, one per hash.
 -- A problem is returned as the second value. It is the stored configuration if that differs, -1 for a key
 -- of another type, or an error of Redis.
-local bloom = {}
 local together = 64 -- bits in one command: more bits need larger tables, which is slower
 local sampled = 4096 -- bytes: enough to estimate how full an array is within about 1 %, in about a microsecond
 

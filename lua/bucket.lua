@@ -1,52 +1,42 @@
 -- bucket: the state of a token bucket. It is a table: `levels`, first those of the quotas of the call (`ours`: how many),
 -- then those of the quotas of other calls; `blocked`: until when it is blocked (µs, 0: not blocked); `holds`: see holds, or
--- nil; `now`. The stored value is all numbers, separated by spaces: blocked, then per level tat, part, last, rest, num, den,
--- burst; for one level and no other information only `tat part num den burst`; see also bare. What is held stands behind the
--- numbers, see holds. A key expires at the end of the second in which its bucket is full and unblocked. A state that owed
--- more than its bursts when it was written ends with that time (µs): it was blocked, reserved ahead, or charged without a
--- check. States with holds have it among these. If the clock is behind that time, it was set back: all times of the state
--- move back by as much. The other states never owe more than their bursts, which bounds them after the clock was set back.
-local bucket = {}
-local second = 1000000 -- µs
+-- nil; `now`; `is_new`: whether a quota is new to it, or the clock was set back since it was written; `is_swept`: whether
+-- holds have ended; `change`: nil: it is not to be written; else whether tokens were taken from it.
+-- The stored value is all numbers, separated by spaces: blocked, then per level tat, part, last, rest, num, den, burst; for
+-- one level and no other information only `tat part num den burst`; see also bare. What is held stands behind the numbers, see
+-- holds. A key expires at the end of the second in which its bucket is full and unblocked. A state that owed more than its
+-- bursts when it was written ends with that time (µs): it was blocked, reserved ahead, or charged without a check. States with
+-- holds have it among these. If the clock is behind that time, it was set back: all times of the state move back by as much.
+-- The other states never owe more than their bursts, which bounds them after the clock was set back.
 
 -- The expiry (PXAT, ms) at the end of a second (µs).
 function bucket.pxat(ends)
   return format('%d', (ends + second) / 1000)
 end
 
+-- Returns what a key stores: a text; false: nothing; nil: another type.
+function bucket.stored(key)
+  local raw = attempt('GET', key)
+  if not raw or not raw.err then return raw end
+  if state.failure(raw) then error(raw.err, 0) end
+  return nil
+end
+
+-- The levels of a full bucket of a limit.
+local function full(limit)
+  return limit.text and {level.own(limit, 0, 0)} or {}
+end
+
 -- The time from which a state is idle, so that deleting it changes nothing; nil if never.
 local function idle_from(s)
   local idle, h = s.blocked, s.holds
   if h and h.last > idle then idle = h.last end
-  for i = 1, #s.levels do
-    local from = level.idle_from(s.levels[i], h)
+  for q = 1, #s.levels do
+    local from = level.idle_from(s.levels[q], h)
     if not from then return nil end
     if from > idle then idle = from end
   end
   return idle
-end
-
--- Moves the times of a state that was written at `seen` (nil: it did not owe more than its bursts) if the clock was set back
--- since. Returns whether it was.
-local function set_back(s, seen)
-  local now = s.now
-  if seen and seen <= now then return false end
-  local is_moved = seen ~= nil
-  local function moved(at)
-    return at > now and max(now, at - seen + now) or at
-  end
-  if seen then s.blocked = moved(s.blocked) end
-  for _, l in ipairs(s.levels) do
-    if l.num > 0 and seen then
-      l.tat, l.last = moved(l.tat), moved(l.last)
-    elseif level.owes(l, now) then
-      local most, rest = level.advance(l, now, 0, l.burst)
-      if level.later(l.tat, l.part, most, rest) then l.tat, l.part = most, rest end
-      if level.later(l.last, l.rest, most, rest) then l.last, l.rest = most, rest end
-      is_moved = true
-    end
-  end
-  return is_moved
 end
 
 -- Adds a level to a state, of 16 at most. Returns whether it is one, and whether it was limited since the clock was set back.
@@ -79,44 +69,96 @@ local function read_numbers(s, raw)
   return at > #raw or seen and seen + 0 < 2 * lift, number(seen or ''), is_limited
 end
 
--- Reads a stored state. Returns nil if it is none; when it was written, if it tells; and whether the clock was set back
--- since.
-local function read(raw, now)
-  local s, bar, written = {blocked = 0, levels = {}, now = now, ours = 0, holds = nil}, find(raw, '|', 1, true), nil
+-- Reads a stored state. Returns it, or nil if it is none; when it was written, if it tells; and whether the clock was set
+-- back since.
+local function read(s, raw, limit)
+  local bar, written = find(raw, '|', 1, true), nil
   if bar then
-    s.holds, written = holds.read(sub(raw, bar + 1))
+    s.holds, written = holds.read(raw, bar + 1)
     if not s.holds then return nil end
-    raw = sub(raw, 1, bar - 1)
   end
-  local is_state, seen, is_limited = read_numbers(s, raw)
+  local tat, part, quota, at = match(raw, '^(%d+) (%-?%d+) ([%d ]+)()')
+  if at == (bar or #raw + 1) and quota == limit.text then
+    s.levels = {level.own(limit, tat + 0, part + 0)}
+    return s.levels[1] and s, written, false
+  end
+  s.levels = {}
+  local is_state, seen, is_limited = read_numbers(s, bar and sub(raw, 1, bar - 1) or raw)
   if not is_state or bar and seen then return nil end
   return s, written or seen, is_limited
+end
+
+-- Moves the times of a state that was written at `seen`, before the clock was set back. Returns whether its holds are valid.
+local function move(s, seen)
+  local now = s.now
+  local function moved(at)
+    return at > now and max(now, at - seen + now) or at
+  end
+  s.blocked = moved(s.blocked)
+  for _, l in ipairs(s.levels) do
+    if l.num > 0 then l.tat, l.last = moved(l.tat), moved(l.last) end
+  end
+  return not s.holds or holds.shift(s.holds, now, seen)
+end
+
+-- Lowers what a state owes to its bursts: it owed no more when it was written, so the clock was set back since. Returns
+-- whether it was.
+local function lower(s)
+  local was_set_back = false
+  for q = 1, #s.levels do
+    local l = s.levels[q]
+    local most, rest = level.owes(l, s.now)
+    if most then
+      if level.later(l.tat, l.part, most, rest) then l.tat, l.part = most, rest end
+      if level.later(l.last, l.rest, most, rest) then l.last, l.rest = most, rest end
+      was_set_back = true
+    end
+  end
+  return was_set_back
 end
 
 -- Fits a state to the quotas of a limit; an idle state becomes an empty one. Returns whether a quota is new to it.
 function bucket.fit(s, limit)
   local idle = idle_from(s)
-  if idle and idle <= s.now then s.blocked, s.levels, s.holds = 0, {}, nil end
+  if idle and idle <= s.now then s.blocked, s.levels, s.holds = 0, full(limit), nil end
   return change.fit(s, limit)
 end
 
--- Returns the state stored as `raw` (false: none), whether it is not as it was stored: a quota is new to it, or the clock was
--- set back; and whether holds have ended. Returns nil if `raw` is not a bucket.
+-- Returns the state that is stored as `raw`, see `stored`; nil if that is not a bucket.
 function bucket.load(raw, limit, now)
-  if not raw then
-    local s = {blocked = 0, levels = {}, now = now}
-    return s, change.fit(s, limit), false
+  if raw == nil then return nil end
+  local s = {
+    now = now, blocked = 0, levels = nil, ours = 0, holds = nil, is_new = false, is_swept = false, change = nil,
+  }
+  local seen, is_limited, was_set_back = now, false, false
+  if raw then
+    s, seen, is_limited = read(s, raw, limit)
+    if not s then return nil end
+  else
+    s.levels = full(limit)
   end
-  local s, seen, is_limited = read(raw, now)
-  if not s then return nil end
-  local is_moved, is_swept = set_back(s, seen), false
-  if is_moved and s.holds and not holds.shift(s.holds, now, seen) then return nil end
+  if not seen then
+    was_set_back = lower(s)
+  elseif seen > now then
+    if not move(s, seen) then return nil end
+    was_set_back = true
+  end
   if s.holds and s.holds.next <= now then
     if not holds.sweep(s) then return nil end
-    is_swept = not is_moved
+    s.is_swept = not was_set_back
   end
-  local is_new = bucket.fit(s, limit)
-  return s, is_moved or is_limited or is_new, is_swept
+  s.is_new = bucket.fit(s, limit) or was_set_back or is_limited
+  return s
+end
+
+-- Notes that a state has changed. `takes`: tokens were taken from it.
+function bucket.change(s, takes)
+  s.change = s.change or takes
+end
+
+-- Notes a change if a state is not as it was stored.
+function bucket.renew(s)
+  if s.is_new or s.is_swept then bucket.change(s, false) end
 end
 
 -- Returns the text of a state.
@@ -135,7 +177,7 @@ local function text(s)
     value = table.concat(texts, ' ')
   end
   if s.holds then return value .. '|' .. holds.text(s.holds, s.now) end
-  for i = 1, #levels do owes = owes or level.owes(levels[i], s.now) end
+  for i = 1, #levels do owes = owes or level.owes(levels[i], s.now) ~= nil end
   return owes and format('%s %d', value, s.now) or value
 end
 
@@ -144,9 +186,10 @@ local function set(key, value, expiry)
   return attempt('SET', key, value)
 end
 
--- Writes a state. `frees`: nothing was taken, so it is written also if the server is out of memory. That refuses SET as the
--- first write of a script, and allows it after a write that frees memory.
-function bucket.save(key, s, frees)
+-- Writes a state that has changed; if nothing was taken, also if the server is out of memory. That refuses SET as the first
+-- write of a script, and allows it after a write that frees memory.
+function bucket.save(key, s)
+  if s.change == nil then return end
   local idle = idle_from(s)
   if s.blocked <= s.now then s.blocked = 0 end
   if idle and idle <= s.now then
@@ -155,7 +198,7 @@ function bucket.save(key, s, frees)
   end
   local value, expiry = text(s), idle and bucket.pxat(idle - idle % second)
   local saved = set(key, value, expiry)
-  if frees and saved.err and state.is_full(saved) then
+  if not s.change and saved.err and state.is_full(saved) then
     call('DEL', key)
     saved = set(key, value, expiry)
   end
@@ -170,9 +213,11 @@ end
 
 -- The part of a state that is returned: blocked until, then four numbers per quota of the call, then what is held.
 function bucket.told(s)
-  local numbers = {s.blocked}
-  for q = 1, s.ours do
-    local l, n = s.levels[q], 4 * q - 2
+  local l = s.levels[1]
+  local numbers = {s.blocked, l.tat, l.part, l.last, l.rest}
+  for q = 2, s.ours do
+    local n = 4 * q - 2
+    l = s.levels[q]
     numbers[n], numbers[n + 1], numbers[n + 2], numbers[n + 3] = l.tat, l.part, l.last, l.rest
   end
   return with_held(s, numbers)
@@ -190,20 +235,16 @@ end
 -- The number of tokens available from `at` on for a request that may wait for `wait` µs, apart from those that are held;
 -- negative if tokens are already reserved ahead of time. For calendar quotas, the request acts at `acts`.
 function bucket.free(s, at, wait, acts)
-  local least = math.huge
-  for q = 1, s.ours do least = min(least, level.free(s.levels[q], s.now, at, wait, acts)) end
+  local least = level.free(s.levels[1], s.now, at, wait, acts)
+  for q = 2, s.ours do least = min(least, level.free(s.levels[q], s.now, at, wait, acts)) end
   return s.holds and least - s.holds.held or least
 end
 
 -- Charges tokens, from `at` on; those of calendar quotas from `acts` on.
 function bucket.charge(s, at, tokens, acts)
-  for q, l in ipairs(s.levels) do
-    if q <= s.ours then
-      level.charge(l, s.now, at, tokens, acts)
-    else
-      level.charge_up_to_burst(l, at, tokens, at)
-    end
-  end
+  local levels, ours = s.levels, s.ours
+  for q = 1, ours do level.charge(levels[q], s.now, at, tokens, acts) end
+  for q = ours + 1, #levels do level.charge_up_to_burst(levels[q], at, tokens, at) end
 end
 
 -- When a request acts that is charged from `at` on. See src/token_bucket/windows.rs.

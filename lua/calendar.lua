@@ -8,8 +8,6 @@
 --           day; 61 to 72 a year from that month on
 -- If the clock was set back, a later window stays, but not one after the next. Dates as in Howard Hinnant, "chrono-Compatible
 -- Low-Level Date Algorithms": day 0 and month 0 begin 0000-03-01.
-local calendar = {}
-local horizon = 2 ^ 50 -- µs, 35 years: the longest time in which missing tokens come back, apart from reservations
 local epoch = 719468 -- days from day 0 to 1970-01-01
 local of_day, minute = 86400000000, 60000000 -- µs
 

@@ -72,8 +72,8 @@ end
 
 -- Whether nothing is given back: nothing is known of the charge, because the bucket was reset since, or has no
 -- level for these quotas; or it is too late.
-local function is_over(s, cell, at, age, traces)
-  if cell.is_new or age < 0 and at >= 0 and (s.now > at or s.now < -age) then return true end
+local function is_over(s, at, age, traces)
+  if s.is_new or age < 0 and at >= 0 and (s.now > at or s.now < -age) then return true end
   for q = 1, age < 0 and s.ours or 0 do
     local l, trace = s.levels[q], traces[q]
     if l.num ~= 0 and level.later(trace[1], trace[2], l.last, l.rest) then return true end
@@ -88,15 +88,15 @@ function operations.cancel(keys, args)
     from[p] = first + width
     width = width + 3 + 4 * #level.quotas(limit)
   end
-  return buckets.each(keys, limits, now, function(s, cell, i)
+  return buckets.each(keys, limits, now, function(s, i)
     local run = floor((i - 1) / #limits)
     local b = from[i - run * #limits] + run * width
     local cost, at, age = number(args[b]), number(args[b + 1]), number(args[b + 2])
     local traces, given, held = traces_of(args, b + 3, s.ours), 0, s.holds and s.holds.held or 0
-    for q = 1, is_over(s, cell, at, age, traces) and 0 or s.ours do
+    for q = 1, is_over(s, at, age, traces) and 0 or s.ours do
       if give_back(s.levels[q], now, held, cost, at, age, traces[q]) then given = 1 end
     end
-    if given == 1 then buckets.change(cell, false) end
+    if given == 1 then bucket.change(s, false) end
     return given
   end)
 end

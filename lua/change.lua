@@ -1,6 +1,5 @@
 -- change: the state of a bucket whose calls have different quotas; see src/token_bucket/change.rs. It has a level for each
 -- quota of the calls that it has seen, of 16 at most.
-local change = {}
 
 -- Converts a TAT of a level to a quota, so that the same number of tokens is missing.
 local function convert(l, now, whole, part, quota)
@@ -52,8 +51,10 @@ end
 
 -- Returns a level for a quota that is new to a state.
 local function take_over(levels, now, quota)
-  local l, from = {num = quota.num, den = quota.den, burst = quota.burst, of = quota.of}, nearest(levels, quota)
-  l.tat, l.part, l.last, l.rest = 0, quota.num == 0 and -1 or 0, 0, 0
+  local l, from = {
+    tat = 0, part = quota.num == 0 and -1 or 0, last = 0, rest = 0,
+    num = quota.num, den = quota.den, burst = quota.burst, of = quota.of,
+  }, levels[1] and nearest(levels, quota)
   if from then l.tat, l.part = convert(from, now, from.tat, from.part, quota) end
   if quota.of then
     l.last, l.tat = calendar.taken_over(quota, now, l.tat, from)

@@ -1,7 +1,6 @@
 -- claim: a lease on an item of a Bloom filter. It is held while the item is handled. The filter contains handled items.
 -- Keys       the mark is the filter's configuration; the fifth and the sixth are its two arrays of bits
 -- Arguments  for all runs: the four arguments of bloom; for `look` and `enter`: the item's positions
-local claim = {}
 
 local function fail(problem)
   if problem == -1 then error('WRONGTYPE of a filter', 0) end

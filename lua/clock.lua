@@ -1,12 +1,13 @@
 -- clock: the built-ins of Redis and Lua that the library calls most, and the server's time.
 -- Redis shows none of them to a library while it loads, so the first call binds them. Nothing else at the top
 -- of a file changes after the load: what one call left behind would be seen by the next.
-local call, attempt, protected, number, format, match, find, sub, floor, ceil, min, max
+local call, attempt, protected, number, format, match, find, sub, floor, ceil, min, max, decode
 
 local function bind(_)
   call, attempt, protected, number = redis.call, redis.pcall, pcall, tonumber
   format, match, find, sub = string.format, string.match, string.find, string.sub
   floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
+  decode = struct.unpack
 end
 
 -- Returns whole µs since the Unix epoch; below 2^53, so they are exact as a Lua number. A call reads the time once, because

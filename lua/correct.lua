@@ -14,7 +14,7 @@ end
 function operations.adjust(keys, args)
   local now, limits, first = clock(), level.limits(args, 2)
   local width = stride(args, first, 2)
-  return buckets.each(keys, limits, now, function(s, cell, run)
+  return buckets.each(keys, limits, now, function(s, run)
     local at = first + width * (run - 1)
     local tokens, block, start = number(args[at]), number(args[at + 1]), max(now, s.blocked)
     for q = 1, s.ours do
@@ -22,7 +22,7 @@ function operations.adjust(keys, args)
       if tokens < 0 then level.give(s.levels[q], now, -tokens) end
     end
     if block > 0 then s.blocked = max(s.blocked, now + block) end
-    buckets.change(cell, tokens > 0 or block > 0)
+    bucket.change(s, tokens > 0 or block > 0)
     return bucket.told(s)
   end)
 end
@@ -34,21 +34,21 @@ end
 function operations.prefetch(keys, args)
   local now, limits, first = clock(), level.limits(args, 2)
   local width = stride(args, first, 1)
-  return buckets.each(keys, limits, now, function(s, cell, run)
+  return buckets.each(keys, limits, now, function(s, run)
     local count = 0
     if s.blocked <= now then
       count = min(number(args[first + width * (run - 1)]), floor(bucket.free(s, now, 0, now) / 4))
       if count < 8 then count = 0 else bucket.charge(s, now, count, now) end
     end
-    if cell.is_new or count > 0 then buckets.change(cell, true) end
+    if s.is_new or count > 0 then bucket.change(s, true) end
     return {count, unpack(bucket.told(s))}
   end)
 end
 
 -- Answer     all levels with their quotas (see `all` in bucket)
 function operations.peek(keys)
-  return buckets.each(keys, {{quotas = {}}}, clock(), function(s, cell)
-    cell.change = nil
+  return buckets.each(keys, {{quotas = {}}}, clock(), function(s)
+    s.change = nil
     return bucket.all(s)
   end)
 end

@@ -3,7 +3,6 @@
 -- hash's field `s` is n, and each other field is a digest. Three slices count: the current one and the two before it.
 -- Keys       the mark, the fifth and the sixth are the three hashes of the bucket
 -- Arguments  for all runs: the length of a slice (µs); for `look` and `enter`: the shift (µs), the digest
-local exact = {}
 
 local hashes = {[0] = 1, 4, 5} -- where the hash of a slice is, behind the first key
 

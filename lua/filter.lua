@@ -1,6 +1,5 @@
 -- filter: the operations on a Bloom filter. Keys: the configuration, the bits of even generations, and of odd ones. Arguments:
 -- the four of bloom; then per item its positions. On a problem, each field of the reply is the problem, see bloom.
-local filter = {}
 
 -- Opens the filter, and runs `step`, which returns a list of as many `fields`, or a problem. Returns the reply.
 function filter.reply(keys, args, fields, step)

@@ -19,7 +19,7 @@
 --   sR       2^52 + the tag of those without a flow
 --   tR       2^52 + when the rank was served last, or got its first waiter (µs)
 --   nR       2^52 + since when it has waiters without a flow (µs)
-local flows = {lines = 281474976710656} -- 2^48 (`plain` is 2^47)
+flows = {lines = 281474976710656} -- 2^48 (`plain` is 2^47)
 local width, most = 67108864, 4398046511104 -- 2^26; 2^42: the highest cost
 local numbers, of_rank = 4194304, 35184372088832 -- 2^22, 2^45
 

@@ -1,5 +1,4 @@
 -- grants: free leases go to the waiters, who are told.
-local grants = {}
 
 -- Publishes a message to a process. If the prefix of the channel names ends in a hash tag, the channel
 -- may be one of this node of a Cluster alone. If it is not, or nobody listens there, the message goes to all nodes.

@@ -14,59 +14,52 @@ local function run(s, h, text)
 end
 
 -- Does a step that left the holds `h`.
-local function finish(cell, text, h, tokens, changes)
-  local s = cell.state
+local function finish(s, text, h, tokens, changes)
   s.holds = h.count > 0 and h or nil
   if tokens > 0 then holds.capture(s, tokens) end
-  if changes then buckets.change(cell, hold_step.authorizes(text)) end
+  if changes then bucket.change(s, hold_step.authorizes(text)) end
 end
 
 -- Does a step in one bucket by itself. Returns its answer.
-local function alone(cell, text)
-  local s = cell.state
+local function alone(s, text)
   local h = s.holds or holds.none()
   local outcome, amount, tokens, changes = run(s, h, text)
-  finish(cell, text, h, tokens, changes)
+  finish(s, text, h, tokens, changes)
   return {outcome, amount, bucket.told(s)}
 end
 
--- Does the steps of a run in all buckets, or in none. Returns its answers. `at`: the argument before the first step.
-local function together(run_cells, n, args, at)
-  local steps, are_done = {}, true
+-- Does the steps of a run in all its buckets, or in none. Appends its answers to the reply. `at`: the argument before the
+-- first step.
+local function together(each, args, at, reply)
+  local steps, are_done, n = {}, true, #each
   for p = 1, n do
-    local cell = run_cells[p]
-    if cell then
-      local h = holds.copy(cell.state.holds or holds.none())
-      steps[p] = {h, run(cell.state, h, args[at + p])}
+    local s = each[p]
+    if s then
+      local h = holds.copy(s.holds or holds.none())
+      steps[p] = {h, run(s, h, args[at + p])}
     end
-    are_done = are_done and cell and steps[p][2] == 1
+    are_done = are_done and s and steps[p][2] == 1
   end
-  local answers = {}
   for p = 1, n do
-    local cell, step = run_cells[p], steps[p]
-    if step and are_done then finish(cell, args[at + p], step[1], step[4], step[5]) end
-    answers[p] = step and {step[2], step[3], bucket.told(cell.state)} or -1
+    local s, step = each[p], steps[p]
+    if step and are_done then finish(s, args[at + p], step[1], step[4], step[5]) end
+    reply[#reply + 1] = step and {step[2], step[3], bucket.told(s)} or -1
   end
-  return answers
 end
 
 function operations.hold(keys, args)
   local now, limits, at = clock(), level.limits(args, 2)
-  local opened, n, reply = buckets.open(keys, limits, now), #limits, {now}
+  local opened, n, reply = {}, #limits, {now}
   for base = 0, #keys - 1, n do
-    local run_cells = {}
+    local each = args[at] == '1' and {}
     for p = 1, n do
-      local cell = buckets.cell(opened, opened.places[base + p], limits[p])
-      if cell then buckets.renew(cell) end
-      run_cells[p] = cell
+      local s = buckets.open(opened, keys[base + p], limits[p], now)
+      if s then bucket.renew(s) end
+      if each then each[p] = s else reply[base + p + 1] = s and alone(s, args[at + p]) or -1 end
     end
-    local answers = args[at] == '1' and together(run_cells, n, args, at)
-    for p = 1, n do
-      local cell = run_cells[p]
-      reply[base + p + 1] = answers and answers[p] or cell and alone(cell, args[at + p]) or -1
-    end
+    if each then together(each, args, at, reply) end
     at = at + 1 + n
   end
-  buckets.save(opened)
+  buckets.save(opened, keys)
   return reply
 end

@@ -1,23 +1,31 @@
 -- hold_step: the step on holds, see holds.
-local hold_step = {}
 local authorize, capture = 0, 2 -- and 1: extend
 local refused, done, gone, too_many = 0, 1, 2, 3
+local record, width = holds.record, holds.width
 
--- Takes the records of a block out of the text: {charged at the end, tokens, end, mask} each. They stand from `at` up to
--- `to`.
-local function open(h, block)
-  local text, records = h.text, {block = block, at = 0, to = 0}
+-- Returns the records of a block, {charged at the end, tokens, end, mask} each; where they stand in the text, and what is
+-- behind them.
+local function read(h, block)
+  local text, records = h.text, {}
   local at = find(text, block, h.from, true)
-  while at and (at - h.from) % 33 ~= 0 do at = find(text, block, at + 1, true) end
-  records.at = at or #text + 1
-  while at and sub(text, at, at + 15) == block do
-    records[#records + 1] = {struct.unpack('>BI4I8I4', text, at + 16)}
-    at = at + 33
+  while at and (at - h.from) % width ~= 0 do at = find(text, block, at + 1, true) end
+  at = at or #text + 1
+  local behind = at
+  while sub(text, behind, behind + 15) == block do
+    records[#records + 1] = {decode('>BI4I8I4', text, behind + 16)}
+    behind = behind + width
   end
-  records.to = at or #text + 1
-  h.open = h.open or {}
-  h.open[block], h.open[#h.open + 1] = records, records
-  return records
+  return records, at, behind
+end
+
+-- Writes the records of a block in place of those that stood there.
+local function write(h, block, records, at, behind)
+  local text = sub(h.text, h.from, at - 1)
+  for i = 1, #records do
+    local r = records[i]
+    text = text .. struct.pack(record, block, r[1], r[2], r[3], r[4])
+  end
+  h.text, h.from = text .. sub(h.text, behind), 1
 end
 
 -- Returns the position of the record that has holds of a mask. The second value is whether it has not all of them.
@@ -78,7 +86,7 @@ local function step_on(h, now, free, verb, on_end, records, mask, some, amount, 
     return gone, 0, 0, false
   elseif amount > free then
     return refused, 0, 0, false
-  elseif more > free or h.count + some > 1024 then
+  elseif more > free or h.count + some > holds.most then
     if some > 1 then return nil end
     return too_many, 0, 0, false
   end
@@ -115,7 +123,7 @@ local function one_by_one(h, now, free, verb, on_end, records, mask, amount, oth
   for n = 0, 31 do
     local one, outcome, has = 2 ^ n, 0, 0
     if bit.band(mask, one) ~= 0 then
-      if verb == capture then amount, other, from = struct.unpack('>I4I4', text, from) end
+      if verb == capture then amount, other, from = decode('>I4I4', text, from) end
       local held = h.held
       local charged, changes
       outcome, has, charged, changes = step_on(h, now, free, verb, on_end, records, one, 1, amount, other)
@@ -140,11 +148,17 @@ end
 -- whether anything changed. If the holds may have different answers, the outcome is a text of 5 bytes per hold of the block:
 -- outcome, amount (4 bytes).
 function hold_step.run(h, now, free, text)
-  local verb, on_end, block, mask, some, amount, other, from = struct.unpack('>BBc16I4BI8I8', text)
-  local records = h.open and h.open[block] or open(h, block)
+  local verb, on_end, block, mask, some, amount, other, from = decode('>BBc16I4BI8I8', text)
+  local records, at, behind = read(h, block)
   local outcome, has, tokens, changes = step_on(h, now, free, verb, on_end, records, mask, some, amount, other)
-  if outcome then return outcome, has, tokens, changes end
-  has = verb == capture and capture_all(h, records, mask)
-  if has then return done, has, amount, true end
-  return one_by_one(h, now, free, verb, on_end, records, mask, amount, other, text, from)
+  if not outcome then
+    has = verb == capture and capture_all(h, records, mask)
+    if has then
+      outcome, tokens, changes = done, amount, true
+    else
+      outcome, has, tokens, changes = one_by_one(h, now, free, verb, on_end, records, mask, amount, other, text, from)
+    end
+  end
+  if changes then write(h, block, records, at, behind) end
+  return outcome, has, tokens, changes
 end

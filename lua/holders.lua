@@ -1,6 +1,5 @@
 -- holders: what permits and reader-writer locks have in common: the holders are a ZSET, token -> expiry (µs); plus a half if
 -- the lease was granted to a waiter, and not renewed since.
-local holders = {}
 local none = {}
 
 function holders.expires(c, text)

@@ -4,11 +4,9 @@
 -- each, µs). Then records of 33 bytes. A record is of up to 32 equal holds: the upper bits of their ids, their block (16
 -- bytes), 1 if they are charged at their end, tokens of each (4 bytes), end (8 bytes, µs), and a mask of the lower 5 bits of
 -- their ids (4 bytes). The records of a block stand together. The holds of a state, or nil, are {count, held, captures, next,
--- last, text, from} by name; the records are in `text`, from the position `from` on. `open`: the records of some blocks,
--- taken out of it by a step, see hold_step.
-local holds = {}
-local head, record, width = '>I8I2I4I4I8I8', '>c16BI4I8I4', 33
-local most_holds = 1024
+-- last, text, from} by name; the records are in `text`, from the position `from` on.
+local head, record, width, most = '>I8I2I4I4I8I8', '>c16BI4I8I4', 33, 1024
+holds.record, holds.width, holds.most = record, width, most
 
 -- The number of holds of a mask: counts its bits in pairs, in fours, in bytes, and adds the bytes.
 function holds.in_mask(mask)
@@ -18,34 +16,18 @@ function holds.in_mask(mask)
   return band(mask + shift(mask, 4), 0x0f0f0f0f) % 255
 end
 
--- Reads the text behind the bar. Returns the holds, and when they were written; nil if it cannot be that of holds.
-function holds.read(text)
-  local size = (#text - 34) / width
+-- Reads the text from `at` on. Returns the holds, and when they were written; nil if it cannot be that of holds.
+function holds.read(text, at)
+  local size = (#text + 1 - at - 34) / width
   if size % 1 ~= 0 or size < 1 then return nil end
-  local seen, count, held, captures, next, last, from = struct.unpack(head, text)
-  if count < size or count > most_holds or held < count or captures > held or next > last or last >= 2 * lift
+  local seen, count, held, captures, next, last, from = decode(head, text, at)
+  if count < size or count > most or held < count or captures > held or next > last or last >= 2 * lift
     or seen >= 2 * lift then return nil end
   return {count = count, held = held, captures = captures, next = next, last = last, text = text, from = from}, seen
 end
 
--- Puts the open blocks back into the text.
-local function close(h)
-  local texts, from = {}, h.from
-  table.sort(h.open, function(one, other) return one.at < other.at end)
-  for _, records in ipairs(h.open) do
-    texts[#texts + 1] = sub(h.text, from, records.at - 1)
-    for _, r in ipairs(records) do
-      texts[#texts + 1] = struct.pack(record, records.block, r[1], r[2], r[3], r[4])
-    end
-    from = records.to
-  end
-  texts[#texts + 1] = sub(h.text, from)
-  h.text, h.from, h.open = table.concat(texts), 1, nil
-end
-
 -- Writes what `read` reads.
 function holds.text(h, now)
-  if h.open then close(h) end
   return struct.pack(head, now, h.count, h.held, h.captures, h.next, h.last) .. sub(h.text, h.from)
 end
 
@@ -53,10 +35,11 @@ function holds.none()
   return {count = 0, held = 0, captures = 0, next = 0, last = 0, text = '', from = 1}
 end
 
--- Returns holds that a step may change without a change of these.
+-- Returns holds that may change without these.
 function holds.copy(h)
-  if h.open then close(h) end
-  return state.copy(h)
+  return {
+    count = h.count, held = h.held, captures = h.captures, next = h.next, last = h.last, text = h.text, from = h.from,
+  }
 end
 
 -- Moves all times of holds that were written at `seen`, after the clock was set back. Returns whether the records are valid.
@@ -67,7 +50,7 @@ function holds.shift(h, now, seen)
   h.next, h.last = moved(h.next), moved(h.last)
   local records = {}
   for at = h.from, #h.text, width do
-    local block, captured, tokens, ending, mask = struct.unpack(record, h.text, at)
+    local block, captured, tokens, ending, mask = decode(record, h.text, at)
     if ending >= 2 * lift then return false end
     records[#records + 1] = struct.pack(record, block, captured, tokens, moved(ending), mask)
   end
@@ -81,13 +64,8 @@ function holds.capture(s, tokens)
   tokens = min(tokens, 2 ^ 37) -- of 32 holds
   while tokens > 0 do
     local some = min(tokens, 2 ^ 32 - 1)
-    for q, l in ipairs(s.levels) do
-      if q <= s.ours then
-        level.overdraw(l, s.now, s.now, some, s.now, true)
-      else
-        level.charge_up_to_burst(l, s.now, some, s.now)
-      end
-    end
+    for q = 1, s.ours do level.overdraw(s.levels[q], s.now, s.now, some, s.now, true) end
+    for q = s.ours + 1, #s.levels do level.charge_up_to_burst(s.levels[q], s.now, some, s.now) end
     tokens = tokens - some
   end
 end
@@ -108,11 +86,11 @@ function holds.sweep(s)
   local stored, ended, left, all = s.holds.text, {}, {}, 0
   local h = {count = 0, held = 0, captures = 0, next = 2 * lift, last = 0, from = 1}
   for at = s.holds.from, #stored, width do
-    local _, captured, tokens, ending, mask = struct.unpack(record, stored, at)
+    local _, captured, tokens, ending, mask = decode(record, stored, at)
     if tokens < 1 or captured > 1 or ending >= 2 * lift or mask == 0 then return false end
     local some = holds.in_mask(mask)
     all = all + some
-    if all > most_holds then return false end
+    if all > most then return false end
     if ending > s.now then
       h.count, h.held, h.captures = h.count + some, h.held + some * tokens, h.captures + some * captured * tokens
       h.next, h.last = min(h.next, ending), max(h.last, ending)

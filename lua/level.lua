@@ -4,26 +4,26 @@
 --   num, den, burst   the quota: `burst` tokens; one comes back every num/den µs. num = 0: they never come back if den is 1,
 --                     else at the start of a window, see calendar
 --   of                ? the calendar
-local level = {}
 
 -- Reads the limits of a call. Arguments, from `at` on: how many they are; then per limit: its quota as it is stored, `num den
 -- burst`, if it has one; and packed numbers, per quota: num, den, burst. Packed numbers are a zero byte and big-endian
 -- doubles, which are read in a third of the time of a text. A server that does not know a command tells its arguments, each
 -- up to a zero byte, and clients read errors as text. Returns the limits, and the position behind them. A limit with one
--- quota has its numbers, and `full`, the burst in den-ths, unless its states are never bare.
+-- quota has its numbers; and if that refills, `text`, and `full`, the burst in den-ths, unless its states are never bare.
 function level.limits(args, at)
-  local limits = {}
-  for p = 1, args[at] do limits[p] = level.limit(args, at + 2 * p - 1) end
+  local limits = {level.limit(args, at + 1)}
+  for p = 2, args[at] do limits[p] = level.limit(args, at + 2 * p - 1) end
   return limits, at + 1 + 2 * #limits
 end
 
 -- The same for one limit.
 function level.limit(args, at)
   local text, numbers = args[at], args[at + 1]
-  if #numbers ~= 25 then return {text = text, numbers = numbers, quotas = false} end
-  local num, den, burst = struct.unpack('>xddd', numbers)
+  if #numbers ~= 25 then return {numbers = numbers, quotas = false} end
+  local num, den, burst = decode('>xddd', numbers)
   return {
-    text = text, num = num, den = den, burst = burst, full = level.full(num, burst), numbers = numbers, quotas = false,
+    text = num > 0 and text, num = num, den = den, burst = burst, full = level.full(num, burst), numbers = numbers,
+    quotas = false,
   }
 end
 
@@ -39,12 +39,20 @@ function level.quotas(limit)
   if not quotas then
     quotas = {}
     for q = 1, (#numbers - 1) / 24 do
-      local num, den, burst = struct.unpack('>ddd', numbers, 24 * q - 22)
+      local num, den, burst = decode('>ddd', numbers, 24 * q - 22)
       quotas[q] = {num = num, den = den, burst = burst, of = num == 0 and den > 1 and calendar.decode(den) or nil}
     end
     limit.quotas = quotas
   end
   return quotas
+end
+
+-- Makes a level of a limit's one quota, of which no reservation was cancelled. Returns nil if it is none.
+function level.own(limit, tat, part)
+  if tat >= 2 * lift or part < 0 or part >= limit.den then return nil end
+  return {
+    tat = tat, part = part, last = tat, rest = part, num = limit.num, den = limit.den, burst = limit.burst, of = nil,
+  }
 end
 
 -- Makes a level of seven numbers, as texts. Returns nil if it is none, and whether it was limited since the clock was set
@@ -54,7 +62,7 @@ function level.read(now, tat, part, last, rest, num, den, burst)
   num, den, burst = num + 0, den + 0, burst + 0
   local l = {tat = tat, part = part, last = last, rest = rest, num = num, den = den, burst = burst, of = nil}
   if max(tat, last, num, den, burst) >= 2 * lift or den < 1 or burst < 1 or part >= den or rest >= den
-    or part < -1 or (part < 0) ~= (num == 0) then return nil end
+    or part < -1 or (part < 0) ~= (num == 0) or burst * (num / den) > 2 * horizon then return nil end
   if num > 0 or den == 1 then return l, false end
   l.of = calendar.decode(den)
   local is_limited = calendar.read(l, now)
@@ -62,11 +70,12 @@ function level.read(now, tat, part, last, rest, num, den, burst)
   return l, is_limited
 end
 
--- Moves a TAT by `tokens` tokens.
+-- Moves a TAT by `tokens` tokens. All quotients of whole numbers are exact: of that without its remainder.
 function level.advance(l, whole, part, tokens)
-  local parts = part + tokens * (l.num % l.den)
-  local carry = floor(parts / l.den)
-  return whole + tokens * floor(l.num / l.den) + carry, parts - carry * l.den
+  local den, crumb = l.den, l.num % l.den
+  local parts = part + tokens * crumb
+  local rest = parts % den
+  return whole + tokens * ((l.num - crumb) / den) + (parts - rest) / den, rest
 end
 
 -- (whole, part) minus (other, rest), in den-ths.
@@ -86,15 +95,17 @@ end
 
 -- The number of whole tokens that come back in `span` µs minus `part` den-ths of a µs. A negative span counts backwards.
 local function tokens_in(l, span, part)
-  local laps = floor(span / l.num)
-  return laps * l.den + floor(((span - laps * l.num) * l.den - part) / l.num)
+  local num, den = l.num, l.den
+  local rest = span % num
+  local parts = rest * den - part
+  return (span - rest) / num * den + (parts - parts % num) / num
 end
 
--- Whether a level owes more than its burst.
+-- Returns the TAT of a level that is empty, if this one owes more.
 function level.owes(l, now)
-  if l.num == 0 or l.tat < now and l.last < now then return false end
+  if l.num == 0 or l.tat < now and l.last < now then return nil end
   local most, rest = level.advance(l, now, 0, l.burst)
-  return level.later(l.tat, l.part, most, rest) or level.later(l.last, l.rest, most, rest)
+  if level.later(l.tat, l.part, most, rest) or level.later(l.last, l.rest, most, rest) then return most, rest end
 end
 
 -- The number of tokens available from `at` on for a request that may wait for `wait` µs; negative if tokens are already
@@ -193,7 +204,7 @@ function level.idle_from(l, h)
   local full, last = l.part > 0 and l.tat + 1 or l.tat, l.rest > 0 and l.last + 1 or l.last
   if last > full then full = last end
   if not h then return full end
-  full = max(full, h.last)
+  if h.last > full then full = h.last end
   if h.captures * (l.num / l.den) > horizon then return full + horizon end
   local whole, part = level.advance(l, full, 0, h.captures)
   return part > 0 and whole + 1 or whole

@@ -31,7 +31,7 @@
 --                     Without this rule, that is the token with the lowest score
 --   turns             ? whether grants change which rank has its turn
 -- For holders whose waiters may have another order, and what may change while they wait: see turns and settings.
-local mutex = {one = true, counts = 1}
+mutex = {one = true, counts = 1}
 local day = 86400000000 -- µs
 
 -- Returns what a lock holds; false: nothing, or it is a key of another type, which cannot be set.

@@ -6,7 +6,7 @@
 -- A holder in another form, as a later version may write it, counts as one.
 -- The state has `count`, the sum of weights (nil: unknown); `swept`, whether expired holders are removed; `lasts`, when the
 -- key of the holders expires (ms from now), if known.
-local permits = {
+permits = {
   timed = true, classes = true, counts = 7, -- waiters of the rank after this take no permit
   expires = holders.expires, soonest = holders.soonest, confirm = holders.confirm,
 }

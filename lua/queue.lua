@@ -7,7 +7,7 @@
 -- prefix of the channel names.
 -- The state has these, once they are needed, and `alive_until`, the score of a waiter that is alive; `tail`, the score of the
 -- last waiter, if it was appended in this call; `kept`, for how long the keys of the queue are kept (ms; -2: no `beats`).
-local queue = {
+queue = {
   alive = 7000000, -- how long a waiter counts as alive after a heartbeat (µs)
   tombstone = 60000000, -- how long a tombstone is kept (µs)
   living = '(4503599627370496', aside = 15 * ranks, -- the scores of waiters, and of those behind all ranks

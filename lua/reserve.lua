@@ -7,7 +7,7 @@
 --            answered with the numbers in one text, or with now alone if all requests are admitted to a bucket that was full
 -- Writes     charged buckets, SET with PXAT (see bucket; no PXAT if a quota never refills)
 
--- Returns how many of `count` requests fit a state in table form, from when on they are charged, and when the last one acts.
+-- Returns how many of `count` requests fit a state, from when on they are charged, and when the last one acts.
 local function admitted_to(s, cost, wait, count)
   local at = max(s.now, s.blocked)
   if at > s.now + wait then return 0 end
@@ -22,113 +22,144 @@ local function admitted_to(s, cost, wait, count)
   return count, at, acts
 end
 
--- Looks at a place for `count` requests. Returns the state that is told, how many of the requests fit, from when on they are
--- charged, and when the last one acts. Without the second value, the key does not hold a bucket. The opened buckets have
--- also, per place with a bare state: `aheads`, the state, see bare; `owners`, its limit; `ends`, the second in which the key
--- expires as it is stored; `moved`, whether it is not as it was stored; and `changed`.
-local function look(opened, place, limit, cost, wait, count)
-  local aheads, now = opened.aheads, opened.now
-  local ahead, cell = aheads[place], opened.cells[place]
-  if ahead == nil and not cell and limit.full and opened.raw[place] ~= nil then
-    local is_moved
-    ahead, is_moved, opened.ends[place] = bare.read(opened.raw[place], now, limit.text, limit.den, limit.full)
-    aheads[place], opened.owners[place] = ahead or false, limit
-    if is_moved then opened.moved[place] = true end
-  end
-  local owner = ahead and opened.owners[place]
-  local fits = owner == limit and bare.admitted(ahead, limit.num, limit.den, limit.full, cost, wait, count)
-  if fits then return ahead, fits, now, now end
-  if ahead then opened.raw[place], aheads[place] = bare.value(ahead, now, owner.text, owner.den, owner.full), false end
-  if not cell or cell.limit ~= limit then cell = buckets.cell(opened, place, limit) end
-  if not cell then return 0 end
-  cell.is_new = cell.is_new or opened.moved[place]
-  if opened.changed[place] then buckets.change(cell, true) end
-  return bucket.told(cell.state), admitted_to(cell.state, cost, wait, count)
+-- A bucket of the call is a table: `key`; `limit`; `ahead`: its state, if it is bare; otherwise `s`, once it is read from
+-- `raw` (false: it is none); `ends`: the second in which the key expires; and as long as the state is bare, `has_changed`, and
+-- `was_moved`: whether it is not as it was stored.
+local function open(key, limit, now)
+  local raw = bucket.stored(key)
+  local ahead, was_moved, ends = bare.read(raw, now, limit.text, limit.den, limit.full)
+  return {
+    key = key, limit = limit, raw = raw, ahead = ahead, s = nil,
+    ends = ends, was_moved = was_moved, has_changed = false,
+  }
 end
 
--- Charges the requests that were admitted to all buckets.
-local function charge(opened, place, limit, tokens, at, acts)
-  local ahead, cell = opened.aheads[place], opened.cells[place]
-  if ahead then
-    opened.aheads[place] = ahead + tokens * limit.num
-    if tokens > 0 or opened.moved[place] then opened.changed[place] = true end
+-- Looks at a bucket for `count` requests. Returns the state that is told, how many of the requests fit, from when on they are
+-- charged, and when the last one acts; -1 as the second value: the key does not hold a bucket.
+local function look(b, now, cost, wait, count)
+  local limit = b.limit
+  if b.ahead then
+    local admitted = bare.admitted(b.ahead, limit.num, limit.den, limit.full, cost, wait, count)
+    if admitted then return b.ahead, admitted, now, now end
+    b.raw, b.ahead = bare.value(b.ahead, now, limit.text, limit.den, limit.full), nil
+  end
+  if b.s == nil then
+    b.s = bucket.load(b.raw, limit, now) or false
+    if b.s and b.was_moved then b.s.is_new = true end
+    if b.s and b.has_changed then bucket.change(b.s, true) end
+  end
+  if not b.s then return 0, -1 end
+  return bucket.told(b.s), admitted_to(b.s, cost, wait, count)
+end
+
+-- Charges the requests that were admitted to a bucket.
+local function charge(b, tokens, at, acts)
+  if b.ahead then
+    b.ahead, b.has_changed = b.ahead + tokens * b.limit.num, b.has_changed or b.was_moved or tokens > 0
     return
   end
-  buckets.renew(cell)
+  bucket.renew(b.s)
   if tokens == 0 then return end
-  if cell.limit ~= limit then buckets.cell(opened, place, limit) end
-  buckets.change(cell, true)
-  bucket.charge(cell.state, at, tokens, acts)
+  bucket.change(b.s, true)
+  bucket.charge(b.s, at, tokens, acts)
 end
 
--- Writes the bare states that have changed.
-local function save(opened)
-  local ahead, limit, value, ends
-  for place = 1, #opened.names do
-    if opened.changed[place] and opened.aheads[place] then
-      if opened.aheads[place] ~= ahead or opened.owners[place] ~= limit then
-        ahead, limit = opened.aheads[place], opened.owners[place]
-        value, ends = bare.value(ahead, opened.now, limit.text, limit.den, limit.full)
-      end
-      bare.write(opened.names[place], value, ends, opened.ends[place])
+local function save(b, now)
+  local limit = b.limit
+  if b.s then
+    bucket.save(b.key, b.s)
+  elseif b.ahead and b.has_changed then
+    local value, ends = bare.value(b.ahead, now, limit.text, limit.den, limit.full)
+    bare.write(b.key, value, ends, b.ends)
+  end
+end
+
+-- Reads keys. Returns a list of what they store, see `stored` in bucket.
+local function read(keys)
+  local raws, found = call('MGET', unpack(keys)), 0
+  for i = 1, #keys do
+    if raws[i] then found = found + 1 end
+  end
+  -- MGET finds nothing in a key of another type.
+  if found < #keys and call('EXISTS', unpack(keys)) > found then
+    for i = 1, #keys do raws[i] = bucket.stored(keys[i]) end
+  end
+  return raws
+end
+
+-- Serves a call of one limit, key by key: the runs of a key stand next to each other. As long as the state of a key is bare,
+-- it is `ahead`, without a table `b`: nearly all calls are such, and take about as long as to make the tables of others.
+local function with_one(keys, args, now)
+  local text, numbers, num, den, burst = args[3], args[4], 0, 1, 0
+  if #numbers == 25 then num, den, burst = decode('>xddd', numbers) end
+  local full, count, wait, cost = level.full(num, burst), decode('>xddd', args[5])
+  local raws, reply, limit = keys[2] and read(keys), keys[2] and {now}, nil
+  local b, raw, ahead, has_changed, ends, told, admitted, at, acts, saved, value, ends_then, expiry
+  for run = 1, #keys do
+    local key = keys[run]
+    if run > 1 and args[6] then count, wait, cost = decode('>xddd', args[4 + run]) end
+    if key ~= keys[run - 1] then
+      if raws then raw = raws[run] else raw = bucket.stored(key) end
+      b, ahead, has_changed, ends = nil, bare.read(raw, now, text, den, full)
+    end
+    told, admitted = ahead, ahead and bare.admitted(ahead, num, den, full, cost, wait, count)
+    if admitted then
+      ahead, has_changed = ahead + admitted * cost * num, has_changed or admitted > 0
+    else
+      limit = limit or level.limit(args, 3)
+      b = b or {key = key, limit = limit, raw = raw, ahead = ahead, s = nil, has_changed = has_changed}
+      ahead, has_changed = nil, false
+      told, admitted, at, acts = look(b, now, cost, wait, count)
+      if admitted >= 0 then charge(b, admitted * cost, at, acts) end
+    end
+    if reply then reply[2 * run], reply[2 * run + 1] = admitted, told end
+    if key ~= keys[run + 1] and b then save(b, now) end
+    if key ~= keys[run + 1] and has_changed then
+      -- Many keys of a call get the same state.
+      if ahead ~= saved then saved, expiry, value, ends_then = ahead, nil, bare.value(ahead, now, text, den, full) end
+      expiry = bare.write(key, value, ends_then, ends, expiry)
     end
   end
+  if reply then return reply end
+  if b then return {now, admitted, told} end
+  if admitted == count and told == 0 then return now end
+  return format('%d %d %d', now, admitted, told)
 end
 
--- Serves a call of one run, if the state is bare. Most calls are such, and take about as long as to make the tables of
--- others.
-local function lone(key, args, now)
-  local text, numbers = args[3], args[4]
-  if #numbers ~= 25 then return nil end
-  local num, den, burst = struct.unpack('>xddd', numbers)
-  local count, wait, cost = struct.unpack('>xddd', args[5])
-  local full = level.full(num, burst)
-  local raw = full and attempt('GET', key)
-  if not full or type(raw) == 'table' then return nil end
-  local ahead, is_moved, ends = bare.read(raw, now, text, den, full)
-  local admitted = ahead and bare.admitted(ahead, num, den, full, cost, wait, count)
-  if not admitted then return nil end
-  local tokens = admitted * cost
-  if tokens > 0 or is_moved then
-    local value, ends_then = bare.value(ahead + tokens * num, now, text, den, full)
-    bare.write(key, value, ends_then, ends)
-  end
-  if admitted == count and ahead == 0 then return now end
-  return format('%d %d %d', now, admitted, ahead)
-end
-
--- Serves any call.
-local function several(keys, args, now)
+-- Serves a call of several limits: a request is charged to all its buckets, if it fits them all.
+local function with_several(keys, args, now)
   local limits, at = level.limits(args, 2)
-  local opened, n, stride, reply = buckets.open(keys, limits, now), #limits, #args > at and 1 or 0, {now}
-  opened.aheads, opened.owners, opened.ends, opened.moved, opened.changed = {}, {}, {}, {}, {}
-  local places = opened.places
-  local terms, count, wait, cost
+  local opened, n, stride, reply = {}, #limits, #args > at and 1 or 0, {now}
+  local terms, count, cost
   for run = 1, #keys / n do
     if stride > 0 or run == 1 then
       terms = args[at + stride * (run - 1)]
-      count, wait, cost = struct.unpack('>xddd', terms)
+      count, cost = decode('>xd', terms), decode('>d', terms, 18)
     end
-    local base, told, admitted, from, acts = n * (run - 1), (n + 1) * (run - 1) + 2, count, now, now
+    local base, told, admitted = n * (run - 1), (n + 1) * (run - 1) + 2, count
     reply[told] = 0
     for p = 1, n do
-      if #terms > 25 then cost = struct.unpack('>d', terms, 10 + 8 * p) end
+      local key = keys[base + p]
+      if #terms > 25 then cost = decode('>d', terms, 10 + 8 * p) end
+      local b = opened[key]
+      if not b then
+        b = open(key, limits[p], now)
+        opened[key], opened[#opened + 1] = b, b
+      end
       local fits
-      reply[told + p], fits, from, acts = look(opened, places[base + p], limits[p], cost, wait, admitted)
-      admitted = admitted >= 0 and fits or -1
+      reply[told + p], fits = look(b, now, cost, 0, admitted)
+      admitted = admitted < 0 and -1 or fits
     end
     reply[told] = admitted
     for p = 1, admitted >= 0 and n or 0 do
-      if #terms > 25 then cost = struct.unpack('>d', terms, 10 + 8 * p) end
-      charge(opened, places[base + p], limits[p], admitted * cost, from, acts)
+      if #terms > 25 then cost = decode('>d', terms, 10 + 8 * p) end
+      charge(opened[keys[base + p]], admitted * cost, now, now)
     end
   end
-  save(opened)
-  buckets.save(opened)
+  for _, b in ipairs(opened) do save(b, now) end
   return reply
 end
 
 function operations.reserve(keys, args)
-  local now = clock()
-  return not keys[2] and lone(keys[1], args, now) or several(keys, args, now)
+  return (args[2] == '1' and with_one or with_several)(keys, args, clock())
 end

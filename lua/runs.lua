@@ -1,6 +1,6 @@
 -- runs: acquires and releases leases and places in the queue, and grants what becomes free. Enters the outcomes of leases.
 -- Keys       see state, per run. The runs of one key stand next to each other
--- Arguments  see queue; those of the kind for all runs; see acquire, if there is an acquire or bypass; then per run:
+-- Arguments  see queue; those of the kind for all runs; see leases, if there is an acquire or bypass; then per run:
 --            the verb: `acquire`; `bypass`: acquire in spite of outcomes of earlier leases; `release`; `withdraw`:
 --            release, and refuse an acquire that runs later; `complete`: enter the outcome, and release;
 --            the token; for acquire and bypass, the arguments of `look`; for complete, those of `enter`

@@ -2,7 +2,7 @@
 -- ends in `/r` and the group. The token of a writer ends in `/w` and how many writers in a row may go before
 -- waiting readers. Writers have rank 0, readers rank 1.
 -- The mark is `fence row`: the fence of the last writer, and how many writers in a row went before waiting readers.
-local rw_lock = {
+rw_lock = {
   timed = true, counts = 1, turns = true,
   expires = holders.expires, soonest = holders.soonest, confirm = holders.confirm,
 }

@@ -10,7 +10,7 @@
 -- share of that; how many permits are missing in its limit, since they are reserved; and the limit that was chosen for it
 -- alone, if that counts where it is lower.
 -- The state has `known`: the settings for the current run; nil: not read yet.
-local settings = {
+settings = {
   aging = 10000000, fresh = 30000000, again = 5000000, -- µs
   limit = '-1125899906842625', rules = '-1125899906842624', -- their scores
 }

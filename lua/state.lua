@@ -19,6 +19,8 @@ local operations = {}
 local kinds = {}
 
 local lift = 4503599627370496 -- 2^52: above every time. ZSET members with higher scores neither hold nor wait
+local horizon = 2 ^ 50 -- µs, 35 years: the longest time in which missing tokens come back, apart from reservations
+local second = 1000000 -- µs
 local ranks, plain = 562949953421312, 140737488355328 -- 2^49: the scores of one rank; 2^47: of those, without a flow
 local state = {}
 

@@ -1,7 +1,6 @@
 -- token: the name of a lease or a waiter. It is 16 hexadecimal digits that name the process, `-`, the id (hexadecimal), `.`
 -- and the ttl (hexadecimal, µs), `~` and the fence_ttl (hexadecimal, ms), and what the kind adds. The id, the ttl and the
 -- fence_ttl may be missing. Times are whole µs below 2^53: Redis writes such numbers exactly, in commands and in replies.
-local token = {}
 
 -- Returns the process.
 function token.process(text)

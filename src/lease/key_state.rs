@@ -44,7 +44,7 @@ impl Terms {
         ttl << 48 | waiting
     }
 
-    /// The arguments of `lua/acquire.lua`.
+    /// The arguments of `lua/leases.lua`.
     pub(super) fn written(self) -> [i64; 3] {
         let rank = self.rank + if self.placed { 16 } else { 0 };
         [self.ttl, (self.ttl + 999) / 1000, 32 * self.max_waiters + rank]

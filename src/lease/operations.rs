@@ -191,7 +191,7 @@ impl<K: Kind> Operation for AcquireRelease<K> {
     type Reply = Answer<Found<K>>;
     // A waiter that goes away withdraws its token itself, since the answer may be lost too.
     type Undo = Self;
-    const SCRIPT: Script = function!(Writes: "leases", K::NAME; LEASES, K::PIECES, &["acquire", "runs"]);
+    const SCRIPT: Script = function!(Writes: "leases", K::NAME; LEASES, K::PIECES, &["leases", "runs"]);
     const PARTS: &'static [&'static str] = K::PARTS;
     const REPEAT: Repeat = Repeat::Safe;
     const MOST_RUNS: usize = K::Outcome::MOST_RUNS;

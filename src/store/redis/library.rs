@@ -14,10 +14,12 @@ macro_rules! pieces {
     };
 }
 
-/// The names and the texts of the pieces that offer something to those after them, in their order.
+/// What all pieces use: the built-ins and the clock, and the state of a key.
+const BASE: &[(&str, &str)] = pieces!["clock", "state",];
+
+/// The names and the texts of the other pieces, in their order. Each is a block, because a Lua text has 200 local variables at
+/// most, with a table of its name for what it offers to those after it.
 const PIECES: &[(&str, &str)] = pieces![
-    "clock",
-    "state",
     "token",
     "queue",
     "grants",
@@ -42,7 +44,7 @@ const PIECES: &[(&str, &str)] = pieces![
     "answer",
     #[cfg(feature = "dedupe")]
     "claim",
-    "acquire",
+    "leases",
     #[cfg(feature = "rate-limit")]
     "calendar",
     #[cfg(feature = "rate-limit")]
@@ -59,10 +61,6 @@ const PIECES: &[(&str, &str)] = pieces![
     "buckets",
     #[cfg(feature = "rate-limit")]
     "bare",
-];
-
-/// The pieces that only have operations. Each is a block of its own: a Lua text has 200 local variables at most.
-const OPERATIONS: &[(&str, &str)] = pieces![
     "runs",
     "care",
     #[cfg(feature = "dedupe")]
@@ -84,9 +82,6 @@ const OPERATIONS: &[(&str, &str)] = pieces![
     #[cfg(feature = "rate-limit")]
     "learn",
 ];
-
-/// The pieces of all operations. The clock is the first one.
-const ALWAYS: [&str; 2] = ["clock", "state"];
 
 /// The last piece: it runs an operation.
 const SERVE: &str = lua!("serve");
@@ -163,17 +158,16 @@ impl Script {
 
     /// The script for servers without functions.
     pub(crate) fn text(&self, clock: Clock) -> String {
-        let is_wanted =
-            |name: &str| ALWAYS.contains(&name) || self.pieces.iter().any(|pieces| pieces.contains(&name));
+        let is_wanted = |name: &str| self.pieces.iter().any(|pieces| pieces.contains(&name));
         format!("{}return serve(KEYS, ARGV)\n", joined(clock, is_wanted))
     }
 }
 
 fn joined(clock: Clock, is_wanted: impl Fn(&str) -> bool) -> String {
-    let wanted = |pieces: &'static [(&str, &str)]| pieces.iter().filter(|(name, _)| is_wanted(name));
-    let pieces = wanted(PIECES).map(|(_, text)| (*text).to_owned());
-    let operations = wanted(OPERATIONS).map(|(_, text)| format!("do\n{text}end\n"));
-    let text: String = pieces.chain(operations).chain([SERVE.to_owned()]).collect();
+    let base = BASE.iter().map(|(_, text)| (*text).to_owned());
+    let wanted = PIECES.iter().filter(|(name, _)| is_wanted(name));
+    let pieces = wanted.map(|(name, text)| format!("local {name} = {{}}\ndo\n{text}end\n"));
+    let text: String = base.chain(pieces).chain([SERVE.to_owned()]).collect();
     #[cfg(test)]
     let text = super::script::mutants::applied(text);
     match clock {
@@ -214,7 +208,7 @@ mod tests {
         let names = files.filter_map(|file| file.unwrap().file_name().into_string().ok());
         let files: BTreeSet<_> =
             names.filter_map(|name| name.strip_suffix(".lua").map(str::to_owned)).collect();
-        let pieces = PIECES.iter().chain(OPERATIONS).map(|(name, _)| (*name).to_owned());
+        let pieces = BASE.iter().chain(PIECES).map(|(name, _)| (*name).to_owned());
         let pieces: BTreeSet<_> = pieces.chain(["serve".to_owned()]).collect();
         if cfg!(all(feature = "operator", feature = "quorum")) {
             assert_eq!(pieces, files);

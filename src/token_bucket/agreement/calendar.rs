@@ -11,8 +11,11 @@ use support::seed;
 const CALLS: usize = 100;
 const PER_CALL: usize = 1_000;
 
-const PIECES: &str =
-    concat!(include_str!("../../../lua/clock.lua"), include_str!("../../../lua/calendar.lua"));
+const PIECES: &str = concat!(
+    include_str!("../../../lua/clock.lua"),
+    "local calendar = {}\n",
+    include_str!("../../../lua/calendar.lua")
+);
 
 /// Returns per code and time (µs): the window, its start and the start of the next one.
 const WINDOWS: &str = "

@@ -37,7 +37,7 @@ const TURNS: &[&str] = &[
 
 /// The tests that should find the mutants of a piece.
 const TESTS: &[(&str, &[&str])] = &[
-    ("acquire", &["permits_agree", "mutexes_agree", "flights_agree"]),
+    ("leases", &["permits_agree", "mutexes_agree", "flights_agree"]),
     ("adapt", &["wait_group::adaptive"]),
     ("answer", &["agreement::busy", "flights_agree", "single_flight::"]),
     ("bloom", &["agreement::busy", "claims::claims_agree", "bloom"]),

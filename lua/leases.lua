@@ -1,11 +1,10 @@
--- acquire: takes a lease, or a place in the queue for one.
+-- leases: takes a lease, or a place in the queue for one.
 -- Arguments, from `kind.ttl` on: the ttl of the lease (µs); the same in ms, rounded up; 32 times the most waiters in the
 -- queue (max_waiters; 0: do not wait), plus the rank: waiters of lower ranks are served first; plus 16: the place in the
 -- queue is told in the order in which waiters are served. Without it, that is the order of arrival.
 -- The state has, since free leases were granted: `length`, how many waiters there are; `before`, how many of them are ahead of
 -- this rank; `ends`, when the next lease ends, if known; `settled`, whether none has become free since. `owed`: whether a lease
 -- was released in this call, and not granted yet.
-local leases = {}
 
 -- Grants free leases, if there are waiters.
 function leases.settle(c)
