@@ -145,6 +145,9 @@ mod tests {
             assert_eq!(server(code, "x").cause, Cause::NotServing, "{code}");
             assert_eq!(server("ERR", &format!("{code} within a script")).cause, Cause::NotServing, "{code}");
         }
+        // As Redis 6.2 tells it of a script.
+        let replica = "@user_script: 7: -READONLY You can't write against a read only replica.";
+        assert_eq!(server("ERR", replica).cause, Cause::NotServing);
         assert_eq!(server("NOPERM", "x").cause, Cause::Denied);
         assert_eq!(server("ERR", "NOPERM within a script").cause, Cause::Denied);
         assert_eq!(server(TRYAGAIN, "x").cause, Cause::Moving);

@@ -92,6 +92,15 @@ mod tests {
 
     use super::*;
 
+    /// As the client library tells what Redis 6.2 says, and what later ones say.
+    #[test]
+    fn a_server_without_resp3_is_named() {
+        for text in ["Redis Server doesn't support HELLO command", "unknown command 'HELLO'"] {
+            let outage = no_connection("it", make_extension_error("ERR".into(), Some(text.into())));
+            assert!(outage.text.contains("leave `protocol` out"), "{}", outage.text);
+        }
+    }
+
     /// Only what the server does not have, or does not allow, is to be left out.
     #[test]
     fn other_refusals_of_the_first_commands_have_no_remedy() {
