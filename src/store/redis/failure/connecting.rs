@@ -56,8 +56,8 @@ const REFUSALS: [(&str, &str); 2] = [
 ];
 
 /// Parts of the texts for a command that a server does not have, or does not allow.
-const REFUSED: [&str; 5] =
-    ["unknown command", "no permissions", "not support", "unsupported", "not available"];
+const REFUSED: [&str; 6] =
+    ["unknown command", "no permissions", "not support", "n't support", "unsupported", "not available"];
 
 /// Parts of the texts for a connection that the server has closed.
 const CLOSED: [&str; 4] = ["reset by peer", "unexpected end of file", "early eof", "broken pipe"];
