@@ -5,6 +5,8 @@ pub(super) mod mutants;
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
+#[cfg(test)]
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use redis::{self, Cmd};
 
@@ -24,7 +26,7 @@ pub(crate) struct Loaded {
     text: OnceLock<Text>,
     /// How many calls have begun.
     #[cfg(test)]
-    begun: std::sync::atomic::AtomicUsize,
+    begun: AtomicUsize,
 }
 
 /// A script as it is sent.
@@ -57,18 +59,13 @@ impl Loaded {
         }
     }
 
-    /// The form of a call to a server with or without functions.
+    /// The form of a call to a server with or without functions. With the clock of a test, every second call of an operation
+    /// goes as a script: the tests of agreement hold for both ways, and for states that one has written and the other reads.
     pub(super) fn form(&self, has_functions: bool) -> Form {
         #[cfg(test)]
-        let has_functions = has_functions && !self.is_turn_of_the_script();
+        let has_functions =
+            has_functions && (self.clock.is_none() || self.begun.fetch_add(1, Relaxed) % 2 == 0);
         if has_functions { Form::Function } else { Form::Digest }
-    }
-
-    /// With the clock of a test, every second call of an operation goes as a script: the tests of agreement hold for both ways,
-    /// and for states that one way has written and the other reads.
-    #[cfg(test)]
-    fn is_turn_of_the_script(&self) -> bool {
-        self.clock.is_some() && self.begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 2 == 1
     }
 
     /// Starts a call. The caller adds the keys, then the [first arguments](Self::words) and the others: `texts` in all, with
