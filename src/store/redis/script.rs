@@ -64,7 +64,7 @@ impl Loaded {
     pub(super) fn form(&self, has_functions: bool) -> Form {
         #[cfg(test)]
         let has_functions =
-            has_functions && (self.clock.is_none() || self.begun.fetch_add(1, Relaxed) % 2 == 0);
+            has_functions && (self.clock.is_none() || self.begun.fetch_add(1, Relaxed).is_multiple_of(2));
         if has_functions { Form::Function } else { Form::Digest }
     }
 
