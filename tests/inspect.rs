@@ -7,14 +7,18 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tower_distributed::fleet::RefusedKeys;
+use tower_distributed::operator::Operator;
 use tower_distributed::wait_group::FleetLimit;
 use tower_distributed::{FleetQuotas, Mutex, Quota, Store, TokenBucket, WaitGroup};
 
 use support::patient;
 
+use support::cluster::RedisCluster;
 use support::eventually;
 use support::example::program_of;
+use support::program::{has_functions, since_7_0};
 use support::redis_server::RedisServer;
+use support::requires;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -256,6 +260,75 @@ async fn it_sets_quotas_for_the_whole_fleet() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_lists_and_deletes_libraries() {
+    let server = RedisServer::start().await;
+    let url = server.url();
+    let (ok, printed, told) = inspect(&[&url, "--libraries"]).await;
+    if !has_functions() {
+        assert!(!ok && told.contains("the server has no functions"), "{told}");
+        return;
+    }
+    assert_eq!(
+        (ok, &*printed, &*told),
+        (true, "No library is loaded: the first call of a service loads it.\n", "")
+    );
+    // A call of this build loads its library. The others are of another version and of another program.
+    assert!(inspect(&[&url, "--set", "api", "1/s", "--by", "ann", "--yes"]).await.0);
+    for name in ["td_0123456789abcdef", "other"] {
+        let text = format!("#!lua name={name}\nredis.register_function('{name}', function() end)");
+        assert_eq!(server.cli(&["FUNCTION", "LOAD", &text]).trim(), name);
+    }
+    let (_, printed, _) = inspect(&[&url, "--libraries"]).await;
+    let [old, own] = printed.lines().collect::<Vec<_>>()[..] else { panic!("{printed}") };
+    let address = format!("127.0.0.1:{}", server.port());
+    assert_eq!(old, format!("td_0123456789abcdef  {address}  of another build"));
+    assert!(own.starts_with("td_") && own.ends_with(&format!("  {address}  of this build")), "{own}");
+
+    let delete = [&*url, "--delete-library", "td_0123456789abcdef"];
+    let (ok, _, told) = inspect(&delete).await;
+    assert!(!ok && told.contains("--yes"), "{told}");
+    if let Some((printed, ok)) = at_a_terminal(&delete, "n\n").await {
+        assert!(!ok && printed.contains("[y/N]") && printed.contains("nothing is changed"), "{printed}");
+    }
+    let (ok, printed, told) = inspect(&[&delete[..], &["--yes"]].concat()).await;
+    assert!(ok && printed == format!("{old}\nThe library is deleted.\n"), "{printed}{told}");
+    let (_, printed, _) = inspect(&[&url, "--libraries"]).await;
+    assert_eq!(printed.trim_end(), own);
+    for name in ["td_0123456789abcdef", "other"] {
+        let (ok, _, told) = inspect(&[&url, "--delete-library", name, "--yes"]).await;
+        assert!(!ok && told.contains("no server has the library"), "{told}");
+    }
+
+    let (_, rule, _) = inspect(&[&url, "--acl", "ops"]).await;
+    server.set_user(rule.trim(), &["on", ">secret"]);
+    let user = format!("redis://ops:secret@{address}");
+    let name = own.split(' ').next().unwrap();
+    assert!(inspect(&[&user, "--delete-library", name, "--yes"]).await.0);
+    server.set_user(rule.trim(), &["on", "-function"]);
+    let (ok, _, told) = inspect(&[&user, "--libraries"]).await;
+    assert!(!ok && told.contains("Operator::acl_rule"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_lists_libraries_of_each_master() {
+    requires!(since_7_0());
+    let cluster = RedisCluster::start().await;
+    let store = Store::builder().timeout(SOON).cluster(cluster.urls()).unwrap();
+    let bucket = TokenBucket::new(&store, "api", Quota::non_refilling(10)).unwrap();
+    futures::future::join_all((0..100_u32).map(|key| bucket.allow(key))).await;
+    let operator = Operator::new(&store);
+    let libraries = operator.libraries().await.unwrap();
+    let mut servers: Vec<_> = libraries.iter().map(|library| &*library.server).collect();
+    servers.dedup();
+    assert!(libraries.iter().all(|library| library.is_own) && servers.len() == 3, "{libraries:?}");
+    operator.delete_library(&libraries[1]).await.unwrap();
+    let left = operator.libraries().await.unwrap();
+    assert_eq!(left, [libraries[0].clone(), libraries[2].clone()]);
+    let error = operator.delete_library(&libraries[1]).await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("not found"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_shows_what_is_refused_most() {
     let server = RedisServer::start().await;
     let url = server.url();
@@ -297,8 +370,7 @@ async fn errors_say_what_is_wrong() {
     let down = format!("redis://127.0.0.1:{}", support::ports::free_port());
     let (_, rule, _) = inspect(&[&url, "--acl", "ops"]).await;
     assert!(rule.starts_with("ACL SETUSER ops resetkeys ~td:* ") && rule.contains("+scan"), "{rule}");
-    let denied: Vec<_> = rule.trim().split(' ').chain(["on", ">secret", "-scan"]).collect();
-    server.cli(&denied);
+    server.set_user(rule.trim(), &["on", ">secret", "-scan"]);
     let denied = format!("redis://ops:secret@127.0.0.1:{}", server.port());
     for (arguments, expected) in [
         (&["http://ops:secret@10.0.0.7/"][..], "10.0.0.7/: "),
@@ -311,6 +383,7 @@ async fn errors_say_what_is_wrong() {
         (&[&url, "--reset", "api", "%zz", "--yes"], "%zz"),
         (&[&url, "--revoke", "api", "k", "--yes"], "nothing to revoke"),
         (&[&url, "--reset", "api"], "--reset"),
+        (&[&url, "--libraries", "--yes"], "--yes"),
         (&[], "REDIS_URL"),
     ] {
         let (ok, printed, told) = inspect(arguments).await;

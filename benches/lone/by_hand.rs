@@ -12,17 +12,26 @@ pub async fn connect(url: &str) -> MultiplexedConnection {
     redis::Client::open(info).unwrap().get_multiplexed_async_connection_with_config(&config).await.unwrap()
 }
 
-/// A script that the server has loaded.
-pub struct Script(String);
+/// A script, or a function of the same text, that the server has loaded.
+pub struct Loaded(&'static str, String);
 
-impl Script {
-    pub fn load(connection: &mut Connection, text: &str) -> Self {
-        Self(redis::cmd("SCRIPT").arg("LOAD").arg(text).query(connection).unwrap())
+impl Loaded {
+    pub fn script(connection: &mut Connection, text: &str) -> Self {
+        Self("EVALSHA", redis::cmd("SCRIPT").arg("LOAD").arg(text).query(connection).unwrap())
+    }
+
+    pub fn function(connection: &mut Connection, text: &str) -> Self {
+        let name = format!("hand_{}", redis::Script::new(text).get_hash());
+        let text = format!(
+            "#!lua name={name}\nredis.register_function('{name}', function(KEYS, ARGV)\n{text}\nend)"
+        );
+        redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(text).exec(connection).unwrap();
+        Self("FCALL", name)
     }
 
     pub fn call(&self, keys: &[&str], arguments: &[&str]) -> Cmd {
-        let mut call = redis::cmd("EVALSHA");
-        call.arg(&self.0).arg(keys.len()).arg(keys).arg(arguments);
+        let mut call = redis::cmd(self.0);
+        call.arg(&self.1).arg(keys.len()).arg(keys).arg(arguments);
         call
     }
 }

@@ -7,7 +7,7 @@ use support::recorded::{Recorded, record};
 use tower_distributed::dedupe::Claimed;
 use tower_distributed::{Dedupe, Mutex, Quota, SingleFlight, Store, TokenBucket, WaitGroup};
 
-use crate::by_hand::{self, Script};
+use crate::by_hand::{self, Loaded};
 use crate::common::Bench;
 use crate::common::report::{Better, Versus, note};
 use crate::common::server::spent;
@@ -23,57 +23,74 @@ const LIMIT: u32 = 16;
 
 /// Returns the calls of one pair; pairs have numbers.
 type Calls<'a> = Box<dyn Fn(u64) -> Vec<Cmd> + 'a>;
+/// Sends the calls of one pair on a key.
+type Send<'a> = Box<dyn Fn(&str) + 'a>;
 
-pub fn run(bench: &Bench) {
-    let store = Store::builder().redis(&bench.server.url).unwrap();
+pub fn run<'a>(bench: &'a Bench) {
+    let on = &bench.runtime;
     let mut wanted = false;
-    let mut compare = |name: &str, ours: &dyn Fn() -> Vec<Recorded>, hand: &[(&str, Uses)]| {
-        let name = format!("lone-script-vs-hand-{name}");
-        if bench.settings.wants(&name) {
+    let mut compare = |name: &str, on_store: &dyn Fn(Store) -> Send<'a>, hand: &[(&str, Uses)]| {
+        if bench.settings.wants(&format!("lone-script-vs-hand-{name}")) {
             wanted = true;
-            measure(bench, &name, &ours(), hand);
+            let recorded = [true, false].map(|functions| {
+                bench.server.empty();
+                let store = Store::builder().functions(functions).redis(&bench.server.url).unwrap();
+                let send = on_store(store);
+                // The first calls load the library or the scripts.
+                send("another key");
+                record(&bench.server.url, || send(KEY))
+            });
+            measure(bench, name, &recorded, hand);
         }
     };
-    let once = |send: &dyn Fn(&str)| {
-        // The first calls load the scripts.
-        send("another key");
-        record(&bench.server.url, || send(KEY))
+    let lock = |store| -> Send<'a> {
+        let mutex = Mutex::new(&store, "lone").unwrap();
+        Box::new(move |key| {
+            assert!(on.block_on(async { mutex.try_lock(key).await.unwrap().unlock().await.unwrap() }))
+        })
     };
-    let on = &bench.runtime;
+    compare("mutex", &lock, &[(by_hand::LOCK, Uses::Token), (by_hand::UNLOCK, Uses::Token)]);
 
-    let mutex = Mutex::new(&store, "lone").unwrap();
-    let lock = |key: &str| {
-        assert!(on.block_on(async { mutex.try_lock(key).await.unwrap().unlock().await.unwrap() }))
+    let enter = |store| -> Send<'a> {
+        let group = WaitGroup::new(&store, "lone", LIMIT).unwrap();
+        Box::new(move |key| {
+            assert!(on.block_on(async { group.try_add(key).await.unwrap().done().await.unwrap() }))
+        })
     };
-    compare("mutex", &|| once(&lock), &[(by_hand::LOCK, Uses::Token), (by_hand::UNLOCK, Uses::Token)]);
+    compare("permit", &enter, &[(by_hand::ENTER, Uses::Token), (by_hand::LEAVE, Uses::Token)]);
 
-    let group = WaitGroup::new(&store, "lone", LIMIT).unwrap();
-    let enter =
-        |key: &str| assert!(on.block_on(async { group.try_add(key).await.unwrap().done().await.unwrap() }));
-    compare("permit", &|| once(&enter), &[(by_hand::ENTER, Uses::Token), (by_hand::LEAVE, Uses::Token)]);
-
-    let day = Duration::from_secs(86_400);
-    let dedupe = Dedupe::exact(&store, "lone").capacity(1_000_000).remember_for(day).build().unwrap();
-    let handle = |item: &str| {
-        let claimed = on.block_on(async { dedupe.try_claim(item).await.unwrap() });
-        let Claimed::New(claim) = claimed else { panic!("the item is new") };
-        assert!(on.block_on(claim.confirm()).unwrap());
+    let handle = |store| -> Send<'a> {
+        let day = Duration::from_secs(86_400);
+        let dedupe = Dedupe::exact(&store, "lone").capacity(1_000_000).remember_for(day).build().unwrap();
+        Box::new(move |item| {
+            let claimed = on.block_on(async { dedupe.try_claim(item).await.unwrap() });
+            let Claimed::New(claim) = claimed else { panic!("the item is new") };
+            assert!(on.block_on(claim.confirm()).unwrap());
+        })
     };
-    compare("dedupe", &|| once(&handle), &[(by_hand::CLAIM, Uses::Token), (by_hand::CONFIRM, Uses::Token)]);
+    compare("dedupe", &handle, &[(by_hand::CLAIM, Uses::Token), (by_hand::CONFIRM, Uses::Token)]);
 
-    let flights = SingleFlight::<String>::new(&store, "lone").unwrap();
-    let fly = |key: &str| {
-        on.block_on(flights.run(key, async || "x".repeat(100))).unwrap();
-        // The answer is published in the background.
-        while !bench.server.query::<Vec<String>>(&["KEYS", "*flight:lock*"]).is_empty() {}
+    let fly = |store| -> Send<'a> {
+        let flights = SingleFlight::<String>::new(&store, "lone").unwrap();
+        Box::new(move |key| {
+            on.block_on(flights.run(key, async || "x".repeat(100))).unwrap();
+            // The answer is published in the background.
+            while !bench.server.query::<Vec<String>>(&["KEYS", "*flight:lock*"]).is_empty() {}
+        })
     };
-    compare("flight", &|| once(&fly), &[(by_hand::LEAD, Uses::Token), (by_hand::PUBLISH, Uses::Answer)]);
+    compare("flight", &fly, &[(by_hand::LEAD, Uses::Token), (by_hand::PUBLISH, Uses::Answer)]);
 
-    let bucket = TokenBucket::new(&store, "lone", Quota::per_second(1_000_000).burst(1_000_000)).unwrap();
-    let take = |key: &str| assert!(on.block_on(bucket.allow(key)).unwrap().is_admitted());
-    compare("bucket", &|| once(&take), &[(by_hand::TAKE, Uses::Price)]);
+    let take = |store| -> Send<'a> {
+        let quota = Quota::per_second(1_000_000).burst(1_000_000);
+        let bucket = TokenBucket::new(&store, "lone", quota).unwrap();
+        Box::new(move |key| assert!(on.block_on(bucket.allow(key)).unwrap().is_admitted()))
+    };
+    compare("bucket", &take, &[(by_hand::TAKE, Uses::Price)]);
     if wanted {
-        note("Server's time of one pair of calls, or of one decision, each a call of its own.");
+        note(
+            "Server's time of one pair of calls, or of one decision, each a call of its own: this crate by functions beside \
+             scripts by hand, without functions beside the same, and by functions beside functions by hand.",
+        );
     }
 }
 
@@ -85,72 +102,102 @@ enum Uses {
     Price,
 }
 
-fn measure(bench: &Bench, name: &str, ours: &[Recorded], hand: &[(&str, Uses)]) {
-    assert_eq!(ours.len(), hand.len(), "{name}: {ours:?}");
+/// `recorded`: our calls by functions, and by scripts.
+fn measure(bench: &Bench, name: &str, recorded: &[Vec<Recorded>; 2], hand: &[(&str, Uses)]) {
     let mut connection = bench.server.connection();
-    let item = ours[0].item();
-    let (id, token) = (ours.iter().find_map(Recorded::id), |pair: u64| format!("-{pair:08x}"));
-    // Each pair has a token, an item and, for flights, a key of its own. Locks take 16 keys in turn: a fence is at least
-    // the time, and 32 above the one before, so locks of one key that come sooner than 32 µs take more work.
-    let keys = if name.ends_with("flight") {
-        u64::MAX
-    } else if name.ends_with("mutex") {
-        16
-    } else {
-        1
-    };
-    let key = |pair| format!("key-{:010}", pair % keys);
-    let replaced = |pair| {
-        let mut texts = vec![(KEY.as_bytes().to_vec(), key(pair).into_bytes())];
-        texts.extend(id.clone().map(|id| (id, token(pair).into_bytes())));
-        if let Some((bucket, digest)) = &item {
+    let by_hand = [Loaded::script, Loaded::function]
+        .map(|load| hand.iter().map(|(text, uses)| (load(&mut connection, text), *uses)).collect::<Vec<_>>());
+    let texts = recorded.each_ref().map(|ours| {
+        assert_eq!(ours.len(), hand.len(), "{name}: {ours:?}");
+        Texts::new(name, ours)
+    });
+    let of_ours = [0, 1].map(|way: usize| -> Calls<'_> {
+        let texts = &texts[way];
+        Box::new(move |pair| recorded[way].iter().map(|call| call.replacing(&texts.of(pair))).collect())
+    });
+    let of_hand = by_hand.each_ref().map(|calls| -> Calls<'_> {
+        let texts = &texts[0];
+        Box::new(move |pair| texts.by_hand(pair, calls))
+    });
+
+    let (mut shortest, mut number) = ([f64::INFINITY; 4], 0);
+    for _ in 0..ROUNDS {
+        for (at, calls) in of_ours.iter().chain(&of_hand).enumerate() {
+            prepare(name, &recorded[0], &mut connection, &texts[0]);
+            shortest[at] = shortest[at].min(round(calls, at > 1, &mut number, &mut connection));
+        }
+    }
+    let [function, script, by_evalsha, by_fcall] = shortest;
+    let measures = "server's µs of a pair of calls";
+    for (way, measures, ours, peer, theirs) in [
+        ("script", measures, function, "by hand", by_evalsha),
+        ("evalsha", "the same, without functions", script, "by hand", by_evalsha),
+        ("fcall", measures, function, "by hand, by FCALL", by_fcall),
+    ] {
+        let (name, ratio) = (&*format!("lone-{way}-vs-hand-{name}"), ours / theirs);
+        Versus { name, measures, ours, peer, theirs, ratio, better: Better::Lower }.tell();
+    }
+}
+
+/// The texts of a recorded pair that each pair has its own of: a token, an item and, for flights, a key. Locks take 16 keys in
+/// turn: a fence is at least the time, and 32 above the one before, so locks of one key that come sooner than 32 µs take more
+/// work.
+struct Texts {
+    keys: u64,
+    id: Option<Vec<u8>>,
+    item: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Texts {
+    fn new(name: &str, recorded: &[Recorded]) -> Self {
+        let keys = match name {
+            "flight" => u64::MAX,
+            "mutex" => 16,
+            _ => 1,
+        };
+        Self { keys, id: recorded.iter().find_map(Recorded::id), item: recorded[0].item() }
+    }
+
+    fn key(&self, pair: u64) -> String {
+        format!("key-{:010}", pair % self.keys)
+    }
+
+    fn token(pair: u64) -> String {
+        format!("-{pair:08x}")
+    }
+
+    /// What takes the place of what.
+    fn of(&self, pair: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut texts = vec![(KEY.as_bytes().to_vec(), self.key(pair).into_bytes())];
+        texts.extend(self.id.clone().map(|id| (id, Self::token(pair).into_bytes())));
+        if let Some((bucket, digest)) = &self.item {
             let (other, item) = (pair % BUCKETS, format!("{pair:032x}").into_bytes());
             texts.push((bucket.clone(), format!("{other}}}").into_bytes()));
             texts.extend([(bytes(digest), bytes(&item)), (digest.clone(), item)]);
         }
         texts
-    };
-    let scripts: Vec<_> =
-        hand.iter().map(|(text, uses)| (Script::load(&mut connection, text), *uses)).collect();
-    let by_hand = |pair: u64| {
-        let key = if item.is_some() { format!("{pair:032x}") } else { key(pair) };
-        let (lock, mark) = (format!("{{hand:{key}}}:lock"), format!("{{hand:{key}}}:mark"));
-        let (token, answer) = (format!("0123456789abcdef{}", token(pair)), "x".repeat(100));
-        let call = |(script, uses): &(Script, Uses)| match uses {
-            Uses::Token => script.call(&[&lock, &mark], &[&token]),
-            Uses::Answer => script.call(&[&lock, &mark], &[&token, &answer]),
-            Uses::Price => script.call(&[&lock], &["1", "1000000"]),
-        };
-        scripts.iter().map(call).collect()
-    };
-    let of_ours = |pair| ours.iter().map(|call| call.replacing(&replaced(pair))).collect();
-    let contestants: [Calls<'_>; 2] = [Box::new(of_ours), Box::new(by_hand)];
-
-    let (mut shortest, mut number) = ([f64::INFINITY; 2], 0);
-    for _ in 0..ROUNDS {
-        prepare(name, ours, &mut connection, &replaced);
-        for (by_hand, (calls, shortest)) in
-            [false, true].into_iter().zip(contestants.iter().zip(&mut shortest))
-        {
-            *shortest = shortest.min(round(calls, by_hand, &mut number, &mut connection));
-        }
     }
-    let [ours, theirs] = shortest;
-    let (peer, measures) = ("by hand", "server's µs of a pair of calls");
-    Versus { name, measures, ours, peer, theirs, ratio: ours / theirs, better: Better::Lower }.tell();
+
+    /// The calls of a pair by hand.
+    fn by_hand(&self, pair: u64, calls: &[(Loaded, Uses)]) -> Vec<Cmd> {
+        let key = if self.item.is_some() { format!("{pair:032x}") } else { self.key(pair) };
+        let (lock, mark) = (format!("{{hand:{key}}}:lock"), format!("{{hand:{key}}}:mark"));
+        let (token, answer) = (format!("0123456789abcdef{}", Self::token(pair)), "x".repeat(100));
+        let call = |(loaded, uses): &(Loaded, Uses)| match uses {
+            Uses::Token => loaded.call(&[&lock, &mark], &[&token]),
+            Uses::Answer => loaded.call(&[&lock, &mark], &[&token, &answer]),
+            Uses::Price => loaded.call(&[&lock], &["1", "1000000"]),
+        };
+        calls.iter().map(call).collect()
+    }
 }
 
-/// Empties the server, and lets others hold permits: both contestants meet them.
-fn prepare(
-    name: &str,
-    ours: &[Recorded],
-    connection: &mut Connection,
-    replaced: &dyn Fn(u64) -> Vec<(Vec<u8>, Vec<u8>)>,
-) {
+/// Empties the server, and lets others hold permits: all contestants meet them.
+fn prepare(name: &str, ours: &[Recorded], connection: &mut Connection, texts: &Texts) {
     redis::cmd("FLUSHALL").arg("SYNC").exec(connection).unwrap();
-    if name.ends_with("permit") {
+    if name == "permit" {
         for other in 0..OTHERS.into() {
-            let held: Value = ours[0].replacing(&replaced(u64::MAX - other)).query(connection).unwrap();
+            let held: Value = ours[0].replacing(&texts.of(u64::MAX - other)).query(connection).unwrap();
             assert!(granted(&held, false), "{held:?}");
             let hand = format!("{{hand:{KEY}}}:lock");
             redis::cmd("ZADD").arg(hand).arg(1_u64 << 50).arg(other).exec(connection).unwrap();

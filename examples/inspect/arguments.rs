@@ -7,9 +7,9 @@ use tower_distributed::operator::Kind;
 
 /// Shows what a store of tower-distributed holds in Redis, and changes single states
 ///
-/// Without --reset, --revoke, --forget, --set or --undo it lists. Keys are shown, and given, with %, control
-/// characters and bytes that are not UTF-8 as %XX, and keys of more than 256 bytes as %# and their
-/// SHA-256 digest.
+/// Without an option that changes something, --top or --libraries it lists what is stored. Keys are
+/// shown, and given, with %, control characters and bytes that are not UTF-8 as %XX, and keys of more
+/// than 256 bytes as %# and their SHA-256 digest.
 #[derive(Debug, Parser)]
 #[command(name = "inspect", verbatim_doc_comment)]
 pub(crate) struct Arguments {
@@ -45,6 +45,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAMESPACE", conflicts_with_all = ["change", "namespace", "kind"])]
     pub(crate) top: Option<String>,
 
+    /// Lists the libraries of functions that versions of this crate have loaded on each server
+    #[arg(long, conflicts_with_all = ["change", "namespace", "kind", "top"])]
+    pub(crate) libraries: bool,
+
     /// The most entries to list, or keys with --top
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) limit: usize,
@@ -73,6 +77,10 @@ pub(crate) struct Arguments {
     /// Sets again what quotas, a table or a limit of the fleet was before; --kind as for --set
     #[arg(long, value_name = "NAME", group = "change", requires = "by")]
     undo: Option<String>,
+
+    /// Deletes a library of functions from all servers; a process that still uses it loads it again
+    #[arg(long, value_name = "LIBRARY", group = "change")]
+    pub(crate) delete_library: Option<String>,
 
     /// Who sets or undoes it, for the history
     #[arg(long, value_name = "WHO", requires = "change")]

@@ -7,6 +7,7 @@
 //! cargo run --example inspect -- redis://127.0.0.1/ --revoke reports 2026-11            # asks first
 //! cargo run --example inspect -- redis://127.0.0.1/ --set api "100/min, burst 20" --by ann
 //! cargo run --example inspect -- redis://127.0.0.1/ --top api                           # who is refused most
+//! cargo run --example inspect -- redis://127.0.0.1/ --libraries                         # of functions, on each server
 //! cargo run --example inspect -- redis://127.0.0.1/ --acl ops                           # the permissions that it needs
 //! cargo run --example inspect --features cluster -- --cluster redis://10.0.0.1/ redis://10.0.0.2/
 //! ```
@@ -14,6 +15,7 @@
 mod act;
 mod arguments;
 mod connect;
+mod libraries;
 mod list;
 mod set;
 mod show;
@@ -49,6 +51,12 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     if let Some(namespace) = &arguments.top {
         return top::show(&operator, arguments, namespace).await;
+    }
+    if arguments.libraries {
+        return libraries::list(&operator).await;
+    }
+    if let Some(name) = &arguments.delete_library {
+        return libraries::delete(&operator, arguments, name).await;
     }
     if let Some(setting) = arguments.setting() {
         return set::change(&store, arguments, &setting).await;

@@ -317,10 +317,11 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     let (mut next, mut grants, mut cut) = (LATE_IDS, 0, 0);
 
     let mut lua = Side::<K>::new(&on_redis, None, false);
-    // Load the scripts: a call that is sent in full for that arrives after a later one.
+    // Load the scripts: a call that is sent in full for that arrives after a later one. Each second call is one of a script.
     let release = ("warm".into(), Verb::Release { withdraws: false });
     let release = Step::Calls(Terms::usual(TTLS[0]), vec![release]);
     for step in [release, Step::Look, Step::Revoke("warm".into())] {
+        lua.take(K::key(2 * sequences), step.clone(), 0).await;
         lua.take(K::key(2 * sequences), step, 0).await;
     }
 
@@ -383,6 +384,7 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     // With claims, most messages say that there is nothing left to do.
     assert!(grants > sequences / 2, "only {grants} messages to waiters: the test covers too little");
     assert!(cut > sequences / 20 || !K::GOES_BACK, "only {cut} leases were cut: the test covers too little");
+    server.assert_both_ways_to_call();
     println!("{grants} messages to waiters, {cut} leases cut");
 }
 

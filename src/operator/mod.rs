@@ -12,6 +12,7 @@ pub use self::scan::Scan;
 pub use self::state::{DedupeState, FlightState, PermitState, State};
 pub use super::bloom_filter::look::FilterState;
 pub use super::single_flight::kept::StoredAnswer;
+pub use super::store::Library;
 
 use super::bloom_filter;
 use super::dedupe::filtered::FilterClaims;
@@ -223,6 +224,43 @@ impl Operator {
                 "only an answer of a single_flight and an item of a dedupe can be forgotten, not a {kind}"
             ))),
         }
+    }
+
+    /// Lists the libraries of [functions](crate::guide::servers#functions) of all versions of this crate: on each server that has
+    /// slots, sorted by name.
+    ///
+    /// Redis does not tell whether a library is in use. Listing loads none. A store in memory has none.
+    ///
+    /// ```no_run
+    /// use tower_distributed::Store;
+    /// use tower_distributed::operator::Operator;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let operator = Operator::new(&Store::redis("redis://127.0.0.1/")?);
+    /// for library in operator.libraries().await? {
+    ///     println!("{} on {}", library.name, library.server);
+    ///     if !library.is_own {
+    ///         operator.delete_library(&library).await?;
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) if a server gives no answer, has no functions, or denies `FUNCTION LIST`.
+    pub async fn libraries(&self) -> Result<Vec<Library>, Error> {
+        self.store.libraries().await
+    }
+
+    /// Deletes a library from its server. A process that still uses it loads it again with its next call.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) if the server gives no answer, denies `FUNCTION DELETE`, or has the library no
+    /// longer.
+    pub async fn delete_library(&self, library: &Library) -> Result<(), Error> {
+        self.store.delete_library(library).await
     }
 
     async fn leases(&self, entry: &Entry) -> Result<Snapshot, Error> {

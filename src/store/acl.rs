@@ -14,8 +14,8 @@ const COMMANDS: &str = "+evalsha +eval +fcall +function|load +ping +info +subscr
     +bitcount +bitfield +bitfield_ro";
 
 /// The commands of an operator, and those in the scripts that it runs.
-const OPERATOR: &str = "+evalsha +eval +fcall +function|load +ping +info +scan +publish +time \
-    +get +mget +getrange +strlen +set +setrange +del +exists +pexpire +pttl \
+const OPERATOR: &str = "+evalsha +eval +fcall +function|load +function|list +function|delete \
+    +ping +info +scan +publish +time +get +mget +getrange +strlen +set +setrange +del +exists +pexpire +pttl \
     +hget +hexists +hdel +lrange +ltrim +rpush \
     +zadd +zcard +zcount +zincrby +zmscore +zrange +zrangebyscore +zrem +zremrangebyscore +zscore \
     +bitcount";

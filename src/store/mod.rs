@@ -53,6 +53,7 @@ pub(crate) use self::operation::{
     Arguments, Cell, END, Field, Fields, Garbled, Operation, Repeat, Rights, Script, function, packed,
 };
 pub(crate) use self::owed::{Owed, OwedOne};
+pub use self::redis::libraries::Library;
 pub(crate) use self::redis_name::Stem;
 pub(crate) use self::scheduler::{PeriodicTask, Scheduler, Signal};
 pub use self::stats::{BreakerState, StoreStats};

@@ -240,4 +240,5 @@ async fn lua_and_rust_agree_on_every_sequence() {
             }
         }
     }
+    server.assert_both_ways_to_call();
 }

@@ -13,6 +13,7 @@ use tower_distributed::{
     BloomFilter, Credentials, Error, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup,
 };
 
+use crate::other_servers::renamed;
 use crate::woken::a_waiter_is_woken;
 use support::eventually;
 use support::redis_server::RedisServer;
@@ -159,9 +160,7 @@ async fn a_unix_socket_is_a_place() {
 /// A user with the permissions of `acl_rule` and `more`.
 async fn user(server: &RedisServer, more: &[&str]) -> Store {
     let store = Store::builder().credentials(Credentials::new("app", "secret")).redis(&server.url()).unwrap();
-    let rule = store.acl_rule("app").unwrap();
-    let rule: Vec<_> = rule.split(' ').chain(["on", ">secret"]).chain(more.iter().copied()).collect();
-    server.cli(&rule);
+    server.set_user(&store.acl_rule("app").unwrap(), &[&["on", ">secret"], more].concat());
     store
 }
 
@@ -190,8 +189,7 @@ async fn the_rule_allows_what_a_store_does_and_nothing_else() {
 async fn operator(server: &RedisServer, more: &[&str]) -> Operator {
     let store = Store::builder().credentials(Credentials::new("ops", "secret")).redis(&server.url()).unwrap();
     let operator = Operator::new(&store);
-    let rule = operator.acl_rule("ops").unwrap();
-    server.cli(&rule.split(' ').chain(["on", ">secret"]).chain(more.iter().copied()).collect::<Vec<_>>());
+    server.set_user(&operator.acl_rule("ops").unwrap(), &[&["on", ">secret"], more].concat());
     operator
 }
 
@@ -307,8 +305,7 @@ async fn what_is_missing_is_named() {
 
 #[tokio::test]
 async fn a_renamed_command_is_named() {
-    let server =
-        RedisServer::with_args(&["--rename-command", "EVALSHA", "", "--rename-command", "FCALL", ""]).await;
+    let server = renamed(&["EVALSHA", "FCALL"]).await;
     let error = allow(&Store::redis(&server.url()).unwrap()).await.unwrap_err();
     let text = error.to_string();
     assert!(

@@ -93,8 +93,7 @@ async fn what_has_no_functions_gets_scripts() {
     for denied in ["-fcall", "-function"] {
         server.cli(&["FLUSHALL"]);
         let url = format!("redis://app:secret@127.0.0.1:{}", server.port());
-        let rule = store(&url).acl_rule("app").unwrap();
-        server.cli(&rule.split(' ').chain(["on", ">secret", denied]).collect::<Vec<_>>());
+        server.set_user(&store(&url).acl_rule("app").unwrap(), &["on", ">secret", denied]);
         let stores = two(&url);
         all_work(&stores, &server).await;
         assert_eq!(stores.map(|store| store.stats().functions), [Some(false); 2], "{denied}");

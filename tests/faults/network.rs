@@ -6,6 +6,7 @@ use futures::poll;
 use tower_distributed::{Quota, Store, TokenBucket};
 
 use support::eventually;
+use support::program::call_command;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
 
@@ -27,11 +28,11 @@ async fn through_a_proxy(timeout: Duration) -> (RedisServer, FaultProxy, TokenBu
 #[tokio::test]
 async fn a_lost_answer_charges_and_is_not_asked_for_again() {
     let (_server, proxy, bucket) = through_a_proxy(LONG).await;
-    let sent = proxy.requests_containing(b"FCALL");
-    proxy.drop_next_reply_after(b"FCALL");
+    let sent = proxy.requests_containing(call_command());
+    proxy.drop_next_reply_after(call_command());
     let error = bucket.allow("k").await.unwrap_err();
     assert!(error.is_unavailable(), "{error}");
-    assert_eq!(proxy.requests_containing(b"FCALL"), sent + 1);
+    assert_eq!(proxy.requests_containing(call_command()), sent + 1);
     // Charged once, though nobody was admitted: never the other way round.
     assert_eq!(bucket.peek("k").await.unwrap().remaining(), 9);
 }
@@ -49,11 +50,11 @@ async fn a_stalled_server_costs_the_time_out_and_then_nothing() {
         !bucket.allow("k").await.unwrap_err().is_timeout()
     })
     .await;
-    let sent = proxy.requests_containing(b"FCALL");
+    let sent = proxy.requests_containing(call_command());
     for _ in 0..100 {
         assert!(bucket.allow("k").await.unwrap_err().is_unavailable());
     }
-    assert_eq!(proxy.requests_containing(b"FCALL"), sent);
+    assert_eq!(proxy.requests_containing(call_command()), sent);
     proxy.heal();
     eventually("the breaker to close", Duration::from_secs(20), async || bucket.allow("k").await.is_ok())
         .await;

@@ -6,6 +6,7 @@ use futures::future::join_all;
 use tower_distributed::{BloomFilter, Error, Quota, Store, TokenBucket};
 
 use support::eventually;
+use support::program::call_command;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
 
@@ -58,7 +59,8 @@ async fn a_new_item_is_not_told_as_seen() {
     for filter in &filters {
         filter.insert("warm").await.unwrap();
     }
-    let outcomes = scene.broken(b"FCALL", async |at| filters[at].insert(format!("item {at}")).await).await;
+    let outcomes =
+        scene.broken(call_command(), async |at| filters[at].insert(format!("item {at}")).await).await;
     assert!(outcomes.iter().all(is_unknown), "{outcomes:?}");
 }
 
@@ -70,7 +72,7 @@ async fn a_request_is_not_charged_twice() {
     for (at, bucket) in buckets.iter().enumerate() {
         bucket.allow(format!("warm {at}")).await.unwrap();
     }
-    let outcomes = scene.broken(b"FCALL", async |at| buckets[at].allow(at.to_string()).await).await;
+    let outcomes = scene.broken(call_command(), async |at| buckets[at].allow(at.to_string()).await).await;
     assert!(outcomes.iter().all(is_unknown), "{outcomes:?}");
     for (at, bucket) in buckets.iter().enumerate() {
         assert_eq!(bucket.peek(at.to_string()).await.unwrap().remaining(), 9, "it is charged once");

@@ -10,6 +10,7 @@ use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets};
 use support::patient;
 
 use support::eventually;
+use support::program::call_command;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
 
@@ -58,7 +59,7 @@ async fn what_one_limit_refuses_is_given_back_to_the_other_at_most_once() {
             for n in 0..CALLS {
                 if n % 40 < 2 {
                     // Of a charge, or of what is given back.
-                    both[n as usize % 2].proxy.drop_next_reply_after(b"FCALL");
+                    both[n as usize % 2].proxy.drop_next_reply_after(call_command());
                 }
                 match limits.allow(["k", "k"]).await {
                     Ok(decision) if decision.is_admitted() => {

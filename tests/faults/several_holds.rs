@@ -8,6 +8,7 @@ use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets};
 use support::patient;
 
 use support::eventually;
+use support::program::call_command;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
 
@@ -57,7 +58,7 @@ async fn lost_replies(first: &Place, second: &Place) {
     let (mut left, mut lost) = ([REQUESTS, TOKENS], 0);
     for n in 0..20 {
         let proxy = if n % 2 == 0 { &first.proxy } else { &second.proxy };
-        proxy.drop_next_reply_after(b"FCALL");
+        proxy.drop_next_reply_after(call_command());
         match limits.authorize(["k", "k"], [1, 30]).await {
             Ok(hold) => drop(hold.release().await),
             Err(error) => {
@@ -67,12 +68,12 @@ async fn lost_replies(first: &Place, second: &Place) {
         }
         come_to(&referees, left).await;
         let Ok(hold) = limits.authorize(["k", "k"], [1, 30]).await else { continue };
-        proxy.drop_next_reply_after(b"FCALL");
+        proxy.drop_next_reply_after(call_command());
         lost += u32::from(hold.capture([1, 20]).await.is_err());
         left = [left[0] - 1, left[1] - 20];
         come_to(&referees, left).await;
         let Ok(hold) = limits.authorize(["k", "k"], [1, 30]).await else { continue };
-        proxy.drop_next_reply_after(b"FCALL");
+        proxy.drop_next_reply_after(call_command());
         hold.usage()[1].set(5);
         drop(hold);
         left = [left[0] - 1, left[1] - 5];
@@ -119,7 +120,7 @@ async fn what_a_crash_leaves_of_a_request_is_never_charged() {
 /// Sends a call whose future is dropped and whose reply is lost: nobody learns that it ran.
 async fn is_lost(proxy: &FaultProxy, call: impl Future) {
     let lost = proxy.replies_dropped();
-    proxy.drop_next_reply_after(b"FCALL");
+    proxy.drop_next_reply_after(call_command());
     let mut call = task::spawn(call);
     assert!(call.poll().is_pending());
     drop(call);

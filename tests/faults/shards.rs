@@ -124,8 +124,7 @@ async fn where_they_are_denied_wake_ups_go_to_all_nodes() {
     let cluster = RedisCluster::start().await;
     let store = Store::builder().cluster(cluster.urls()).unwrap();
     let rule = store.acl_rule("app").unwrap().replace(" +ssubscribe +spublish", "");
-    let rule: Vec<_> = rule.split(' ').chain(["on", ">secret"]).collect();
-    cluster.nodes().iter().for_each(|node| drop(node.cli(&rule)));
+    cluster.nodes().iter().for_each(|node| node.set_user(&rule, &["on", ">secret"]));
     let mutexes = mutexes(&cluster, Some(&Credentials::new("app", "secret")));
     let master = cluster.node_of(LOCK);
     hand_over(&mutexes, 2).await;

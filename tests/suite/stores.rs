@@ -56,9 +56,7 @@ pub(crate) async fn redis() -> Place {
 const USER: fn() -> Credentials = || Credentials::new("app", "secret");
 
 fn add_user(store: &Store, server: &RedisServer) {
-    let rule = store.acl_rule("app").unwrap();
-    let rule: Vec<_> = rule.split(' ').chain(["on", ">secret", "~td.*", "~*:td:*"]).collect();
-    server.cli(&rule);
+    server.set_user(&store.acl_rule("app").unwrap(), &["on", ">secret", "~td.*", "~*:td:*"]);
 }
 
 /// A pool alone, without a place to subscribe to: those who wait ask now and then.
@@ -121,8 +119,7 @@ impl Place {
         };
         let operator = Operator::new(&store);
         let rule = operator.acl_rule("ops").unwrap();
-        let rule: Vec<_> = rule.split(' ').chain(["on", ">secret"]).collect();
-        self.servers().iter().for_each(|server| drop(server.cli(&rule)));
+        self.servers().iter().for_each(|server| server.set_user(&rule, &["on", ">secret"]));
         operator
     }
 

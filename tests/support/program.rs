@@ -43,6 +43,11 @@ pub fn has_functions() -> bool {
     *HAS
 }
 
+/// The command by which calls are sent.
+pub fn call_command() -> &'static [u8] {
+    if has_functions() { b"FCALL" } else { b"EVALSHA" }
+}
+
 /// Whether the program has WAITAOF. If not, the first call says so on the standard error.
 pub fn with_waitaof() -> bool {
     static WITH: LazyLock<bool> = LazyLock::new(|| {

@@ -10,7 +10,7 @@ use deadpool_redis::redis::{self, FromRedisValue, RedisResult, Value};
 use crate::client::Client;
 use crate::eventually;
 use crate::ports::free_port;
-use crate::program::program;
+use crate::program::{has_functions, program};
 use crate::scratch_dir::ScratchDir;
 use crate::supervised::Supervised;
 
@@ -100,6 +100,15 @@ impl RedisServer {
         }
     }
 
+    /// Runs an ACL rule, with more words. A server without functions knows no commands for them.
+    pub fn set_user(&self, rule: &str, more: &[&str]) {
+        let is_known = |word: &&str| {
+            has_functions() || !word[1..].starts_with("fcall") && !word[1..].starts_with("function")
+        };
+        let words: Vec<_> = rule.split(' ').chain(more.iter().copied()).filter(is_known).collect();
+        assert_eq!(self.cli(&words).trim(), "OK", "{words:?}");
+    }
+
     /// The number of calls of a command that the server has run, those of scripts too, since it started or
     /// `CONFIG RESETSTAT`.
     pub fn calls_of(&self, command: &str) -> u64 {
@@ -112,6 +121,13 @@ impl RedisServer {
         let lines = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="));
         let number = |rest: &str| rest.split(',').next().unwrap().parse().unwrap();
         lines.map(|(name, rest)| (name.to_owned(), number(rest))).collect()
+    }
+
+    /// Checks that many calls were ones of functions, where the server has them, and many of scripts.
+    pub fn assert_both_ways_to_call(&self) {
+        let [functions, scripts] = ["fcall", "evalsha"].map(|name| self.calls_of(name));
+        let is_called = functions > 100 || !has_functions();
+        assert!(is_called && scripts > 100, "{functions} calls of functions, {scripts} of scripts");
     }
 
     /// Whether no connection that calls functions or scripts was used for 2 s.

@@ -51,7 +51,7 @@ impl<'a> Attempt<'a> {
         to: (usize, bool),
     ) -> Result<Self, Failed> {
         let held = store.hold(runtime, link).await?;
-        let form = Loaded::form(held.functions.are_used());
+        let form = script.form(held.functions.are_used());
         let (master, asking) = to;
         Ok(Self { store, runtime, link, script, call, master, asking, held, form, loads: 0, written: true })
     }
@@ -115,7 +115,7 @@ impl<'a> Attempt<'a> {
             Some(Loading::NotNow | Loading::Never) => Form::Digest,
             Some(Loading::Lost) => {
                 self.held = self.store.hold(self.runtime, self.link).await?;
-                Loaded::form(self.held.functions.are_used())
+                self.script.form(self.held.functions.are_used())
             }
             None => return Ok(false),
         };

@@ -50,6 +50,22 @@ impl RedisStore {
         Err(outcome.unwrap_or_else(|| self.timed_out()).into())
     }
 
+    /// The next of all masters, if there is one. They may change meanwhile: each that has slots now is one.
+    pub(super) fn next_master(&self, done: &[usize]) -> Option<usize> {
+        self.source.all_masters().into_iter().find(|number| !done.contains(number))
+    }
+
+    /// Sends a command of an operator to a master.
+    pub(super) async fn ask_master(
+        self: &Arc<Self>,
+        runtime: &Handle,
+        master: usize,
+        command: &redis::Cmd,
+    ) -> Result<redis::Value, Error> {
+        let links = self.links(runtime);
+        Ok(self.ask_at(&links, &links.route(links.number(master, 0)), command, true).await?.0)
+    }
+
     /// Sends a command other than a script call to a master, even while the breaker is open. Returns the reply, and how
     /// long it took without connecting. `alone`: also the connection of a pool for a Cluster sends it to this master, and to
     /// no other.

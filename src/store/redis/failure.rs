@@ -122,7 +122,12 @@ pub(super) fn refuses_writes(error: &RedisError) -> bool {
 
 fn has_code(error: &RedisError, codes: &[&str]) -> bool {
     let is_one = |code: &str| codes.contains(&code);
-    let first_word = |text: &str| text.trim_start_matches('-').split(' ').next().is_some_and(is_one);
+    let first_word = |text: &str| {
+        // Redis 6.2 puts the place before the error of a command in a script: `@user_script: 7: -READONLY …`.
+        let of_script = text.strip_prefix("@user_script: ").and_then(|text| text.split_once(": "));
+        let text = of_script.map_or(text, |(_, text)| text);
+        text.trim_start_matches('-').split(' ').next().is_some_and(is_one)
+    };
     error.code().is_some_and(is_one) || error.detail().is_some_and(first_word)
 }
 
@@ -145,6 +150,9 @@ mod tests {
             assert_eq!(server(code, "x").cause, Cause::NotServing, "{code}");
             assert_eq!(server("ERR", &format!("{code} within a script")).cause, Cause::NotServing, "{code}");
         }
+        // As Redis 6.2 tells it of a script.
+        let replica = "@user_script: 7: -READONLY You can't write against a read only replica.";
+        assert_eq!(server("ERR", replica).cause, Cause::NotServing);
         assert_eq!(server("NOPERM", "x").cause, Cause::Denied);
         assert_eq!(server("ERR", "NOPERM within a script").cause, Cause::Denied);
         assert_eq!(server(TRYAGAIN, "x").cause, Cause::Moving);

@@ -18,6 +18,7 @@ mod functions;
 pub(crate) mod future;
 #[cfg(interleavings)]
 pub(crate) mod interleavings;
+pub(in crate::store) mod libraries;
 mod library;
 mod link;
 mod plan;

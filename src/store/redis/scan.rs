@@ -36,16 +36,11 @@ impl RedisStore {
         position: &mut Position,
         pattern: &str,
     ) -> Result<Option<Vec<Vec<u8>>>, Error> {
-        // The masters may change meanwhile: each that has slots now is scanned.
-        let next = || self.source.all_masters().into_iter().find(|number| !position.done.contains(number));
-        let Some((master, cursor)) = position.at.take().or_else(|| next().map(|master| (master, 0))) else {
-            return Ok(None);
-        };
+        let next = || self.next_master(&position.done).map(|master| (master, 0));
+        let Some((master, cursor)) = position.at.take().or_else(next) else { return Ok(None) };
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(LOOKED_AT);
-        let links = self.links(runtime);
-        let (reply, _) = self.ask_at(&links, &links.route(links.number(master, 0)), &scan, true).await?;
-        let (cursor, names) = read(reply).ok_or_else(|| {
+        let (cursor, names) = read(self.ask_master(runtime, master, &scan).await?).ok_or_else(|| {
             Error::unavailable(Cause::Unexpected, "SCAN returned something other than a cursor and names")
         })?;
         match cursor {

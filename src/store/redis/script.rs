@@ -5,6 +5,8 @@ pub(super) mod mutants;
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
+#[cfg(test)]
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use redis::{self, Cmd};
 
@@ -22,6 +24,9 @@ pub(crate) struct Loaded {
     function: String,
     /// Made on first use.
     text: OnceLock<Text>,
+    /// How many calls have begun.
+    #[cfg(test)]
+    begun: AtomicUsize,
 }
 
 /// A script as it is sent.
@@ -43,11 +48,23 @@ pub(super) enum Form {
 impl Loaded {
     pub(super) fn new(clock: Clock, script: Script, library: &Library) -> Self {
         let function = library.function(script.rights);
-        Self { name: script.name(), script, clock, function, text: OnceLock::new() }
+        Self {
+            name: script.name(),
+            script,
+            clock,
+            function,
+            text: OnceLock::new(),
+            #[cfg(test)]
+            begun: Default::default(),
+        }
     }
 
-    /// The form for a server with or without functions.
-    pub(super) fn form(has_functions: bool) -> Form {
+    /// The form of a call to a server with or without functions. With the clock of a test, every second call of an operation
+    /// goes as a script: the tests of agreement hold for both ways, and for states that one has written and the other reads.
+    pub(super) fn form(&self, has_functions: bool) -> Form {
+        #[cfg(test)]
+        let has_functions =
+            has_functions && (self.clock.is_none() || self.begun.fetch_add(1, Relaxed).is_multiple_of(2));
         if has_functions { Form::Function } else { Form::Digest }
     }
 

@@ -8,6 +8,7 @@ use super::means::{evict, kill_master, last, migrate, spin, to_masters, while_fa
 use super::site::{Link, Scene, Servers, links};
 use super::worker::TTL;
 use support::clock_shim::ServerClock;
+use support::program::has_functions;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
 use support::replicated::ReplicatedCluster;
@@ -169,7 +170,9 @@ impl Fault {
             }
             Self::ScriptFlush => {
                 to_masters(scene, &["SCRIPT", "FLUSH"]).await;
-                to_masters(scene, &["FUNCTION", "FLUSH"]).await;
+                if has_functions() {
+                    to_masters(scene, &["FUNCTION", "FLUSH"]).await;
+                }
             }
             Self::ClientKill => {
                 to_masters(scene, &["CLIENT", "KILL", "TYPE", "normal"]).await;

@@ -56,8 +56,8 @@ const REFUSALS: [(&str, &str); 2] = [
 ];
 
 /// Parts of the texts for a command that a server does not have, or does not allow.
-const REFUSED: [&str; 5] =
-    ["unknown command", "no permissions", "not support", "unsupported", "not available"];
+const REFUSED: [&str; 6] =
+    ["unknown command", "no permissions", "not support", "n't support", "unsupported", "not available"];
 
 /// Parts of the texts for a connection that the server has closed.
 const CLOSED: [&str; 4] = ["reset by peer", "unexpected end of file", "early eof", "broken pipe"];
@@ -91,6 +91,15 @@ mod tests {
     use redis::make_extension_error;
 
     use super::*;
+
+    /// As the client library tells what Redis 6.2 says, and what later ones say.
+    #[test]
+    fn a_server_without_resp3_is_named() {
+        for text in ["Redis Server doesn't support HELLO command", "unknown command 'HELLO'"] {
+            let outage = no_connection("it", make_extension_error("ERR".into(), Some(text.into())));
+            assert!(outage.text.contains("leave `protocol` out"), "{}", outage.text);
+        }
+    }
 
     /// Only what the server does not have, or does not allow, is to be left out.
     #[test]

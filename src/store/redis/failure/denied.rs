@@ -19,6 +19,9 @@ const UNKNOWN: [&str; 7] = [
     "unsupported command",
 ];
 
+/// The commands that only operators need, as the server names them.
+const OF_OPERATORS: [&str; 3] = ["'scan'", "'function|list'", "'function|delete'"];
+
 /// How a proxy of ApsaraDB refuses a script because of its text, and Dragonfly because of its keys.
 const CHECKED: [&str; 2] = ["bad lua script", "tried accessing undeclared key"];
 
@@ -49,8 +52,11 @@ pub(super) fn explained(code: &str, detail: &str) -> String {
         true if detail.contains("channel") => "allow the channels `&<prefix>:wake:*`",
         true if detail.contains("can't access") || detail.contains("access one of the keys") => KEYS,
         true if detail.contains("permissions to access a key") => KEYS,
-        true if detail.contains("'scan'") => "allow the commands of Operator::acl_rule",
+        true if has_one(detail, &OF_OPERATORS) => "allow the commands of Operator::acl_rule",
         true => "allow the commands of Store::acl_rule; on the server, ACL LOG names the one that is missing",
+        false if has_one(&text, &UNKNOWN) && text.contains("FUNCTION") => {
+            "the server has no functions, or forbids them: calls are scripts, and it keeps no library"
+        }
         false if has_one(&text, &UNKNOWN) => {
             "the store needs this command: on the server it is renamed, disabled or missing; see Store::acl_rule"
         }
@@ -96,6 +102,7 @@ mod tests {
         let scan = [
             ("NOPERM", "this user has no permissions to run the 'scan' command"),
             ("NOPERM", "User app has no permissions to run the 'scan' command"),
+            ("NOPERM", "this user has no permissions to run the 'function|list' command"),
         ];
         let keys = [
             ("NOPERM", "this user has no permissions to access one of the keys used as arguments"),
@@ -122,6 +129,7 @@ mod tests {
             ("ERR", "Command is not available: 'EVALSHA'"),
             ("unsupported", "command 'evalsha'"),
         ];
+        let functions = [("ERR", "unknown command `FUNCTION`, with args beginning with: `LIST` `secret` ")];
         let checked = [
             ("ERR", "bad lua script for redis cluster, all the keys that the script uses should be passed"),
             ("ERR", "script tried accessing undeclared key"),
@@ -132,6 +140,7 @@ mod tests {
             (&keys, "allow the keys"),
             (&channels, "allow the channels"),
             (&unknown, "renamed, disabled or missing"),
+            (&functions, "has no functions"),
             (&checked, "check of scripts off"),
         ] {
             for (code, text) in errors {
