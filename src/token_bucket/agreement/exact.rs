@@ -57,11 +57,11 @@ async fn equal_quotas_are_charged_once_each(store: &Store) {
     let quota = |name| Quota::per_second(1).burst(10).named(name);
     let one = TokenBucket::new(store, "equal", quota("a")).unwrap();
     assert!(one.allow("k").await.unwrap().is_admitted());
-    let two = TokenBucket::new(store, "equal", [quota("a"), quota("b")]).unwrap();
-    let decision = two.allow_n("k", 3).await.unwrap();
+    let three = TokenBucket::new(store, "equal", [quota("a"), quota("b"), quota("c")]).unwrap();
+    let decision = three.allow_n("k", 3).await.unwrap();
     let left: Vec<_> = decision.state.balances().map(|balance| balance.remaining).collect();
-    assert_eq!((decision.is_admitted(), left), (true, vec![6, 6]));
-    assert_eq!(two.peek("k").await.unwrap().remaining(), 6);
+    assert_eq!((decision.is_admitted(), left), (true, vec![6, 6, 6]));
+    assert_eq!(three.peek("k").await.unwrap().remaining(), 6);
 }
 
 #[tokio::test]

@@ -8,11 +8,13 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 
 use super::runs::{Both, random_runs};
-use super::virtual_time::VirtualTime;
+use super::virtual_time::{VirtualTime, World};
 use crate::token_bucket::Hold;
 use crate::token_bucket::holds::{HoldStep, OnEnd, Verb};
 use crate::{Quota, Quotas, TokenBucket};
 use support::redis_server::RedisServer;
+
+const NOW: i64 = 1_760_000_000_000_000;
 
 /// Ids that are found in each other's records, at the wrong place.
 const IDS: [u128; 5] =
@@ -100,6 +102,27 @@ async fn a_key_has_many_holds() {
     }
 }
 
+/// Holds of equal amounts that end at different times stand in several records. The first capture leaves alone, the others in
+/// one call.
+async fn holds_that_end_apart_are_captured_together(mut world: World) {
+    let bucket = TokenBucket::new(&world.store, "apart", Quota::non_refilling(100)).unwrap();
+    let mut holds = Vec::new();
+    for nth in 0..6 {
+        world.set(NOW + nth * 1_000_000);
+        holds.push(bucket.authorize("k", 5).await.unwrap());
+    }
+    let captured = join_all(holds.into_iter().map(|hold| hold.capture(2))).await;
+    assert!(captured.iter().all(|captured| captured.as_ref().is_ok_and(|it| !it.ended)), "{captured:?}");
+    let state = bucket.peek("k").await.unwrap();
+    assert_eq!((state.held(), state.remaining()), (0, 100 - 12));
+}
+
+#[tokio::test]
+async fn holds_that_end_apart_are_captured() {
+    holds_that_end_apart_are_captured_together(World::in_memory(NOW)).await;
+    holds_that_end_apart_are_captured_together(World::on_redis(NOW).await).await;
+}
+
 #[tokio::test]
 async fn what_callers_that_are_gone_would_hold_is_released() {
     let server = RedisServer::start().await;
@@ -124,7 +147,7 @@ async fn what_callers_that_are_gone_would_hold_is_released() {
 async fn a_forged_state_is_not_a_bucket() {
     let server = RedisServer::start().await;
     let mut time = VirtualTime::new(&server);
-    let now = 1_760_000_000_000_000;
+    let now = NOW;
     time.set(now);
     let bucket =
         TokenBucket::new(&VirtualTime::store(&server), "forged", Quota::per_second(10).burst(20)).unwrap();

@@ -277,6 +277,7 @@ async fn forged_states_are_refused() {
         format!("0 60000 -1 {window} 0 0 {code} 3"),      // used for ever
         format!("0 9007199254740991 -1 1 0 0 {code} 3"),  // used for ever
         format!("{} 0 9007199254740991 1 99", START + 9), // it fills after all times
+        format!("{START} 0 10 1 3 9007199254740992"),     // written after all times
         format!("1 0 1 1 {}x", "9".repeat(100_000)),      // long, to be read at once
     ] {
         server.cli(&["SET", key, &value]);
