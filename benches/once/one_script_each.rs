@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_128;
 const SCRIPT: &str = concat!(
     include_str!("../../lua/clock.lua"),
     include_str!("../../lua/state.lua"),
+    "local bloom, filter = {}, {}\n",
     include_str!("../../lua/bloom.lua"),
     include_str!("../../lua/filter.lua"),
     include_str!("../../lua/serve.lua"),

@@ -15,7 +15,7 @@ macro_rules! pieces {
 }
 
 /// What all pieces use: the built-ins and the clock, and the state of a key.
-const BASE: &[(&str, &str)] = pieces!["clock", "state",];
+const BASE: [&str; 2] = [lua!("clock"), lua!("state")];
 
 /// The names and the texts of the other pieces, in their order. Each is a block, because a Lua text has 200 local variables at
 /// most, with a table of its name for what it offers to those after it.
@@ -164,10 +164,9 @@ impl Script {
 }
 
 fn joined(clock: Clock, is_wanted: impl Fn(&str) -> bool) -> String {
-    let base = BASE.iter().map(|(_, text)| (*text).to_owned());
     let wanted = PIECES.iter().filter(|(name, _)| is_wanted(name));
     let pieces = wanted.map(|(name, text)| format!("local {name} = {{}}\ndo\n{text}end\n"));
-    let text: String = base.chain(pieces).chain([SERVE.to_owned()]).collect();
+    let text: String = BASE.map(str::to_owned).into_iter().chain(pieces).chain([SERVE.to_owned()]).collect();
     #[cfg(test)]
     let text = super::script::mutants::applied(text);
     match clock {
@@ -208,8 +207,8 @@ mod tests {
         let names = files.filter_map(|file| file.unwrap().file_name().into_string().ok());
         let files: BTreeSet<_> =
             names.filter_map(|name| name.strip_suffix(".lua").map(str::to_owned)).collect();
-        let pieces = BASE.iter().chain(PIECES).map(|(name, _)| (*name).to_owned());
-        let pieces: BTreeSet<_> = pieces.chain(["serve".to_owned()]).collect();
+        let pieces = PIECES.iter().map(|(name, _)| *name).chain(["clock", "state", "serve"]);
+        let pieces: BTreeSet<_> = pieces.map(str::to_owned).collect();
         if cfg!(all(feature = "operator", feature = "quorum")) {
             assert_eq!(pieces, files);
         }
