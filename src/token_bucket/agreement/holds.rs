@@ -107,14 +107,17 @@ async fn a_key_has_many_holds() {
 async fn holds_that_end_apart_are_captured_together(mut world: World) {
     let bucket = TokenBucket::new(&world.store, "apart", Quota::non_refilling(100)).unwrap();
     let mut holds = Vec::new();
-    for nth in 0..6 {
+    for nth in 0..7 {
         world.set(NOW + nth * 1_000_000);
         holds.push(bucket.authorize("k", 5).await.unwrap());
     }
+    let last = holds.pop().unwrap();
     let captured = join_all(holds.into_iter().map(|hold| hold.capture(2))).await;
     assert!(captured.iter().all(|captured| captured.as_ref().is_ok_and(|it| !it.ended)), "{captured:?}");
     let state = bucket.peek("k").await.unwrap();
-    assert_eq!((state.held(), state.remaining()), (0, 100 - 12));
+    assert_eq!((state.held(), state.remaining()), (5, 100 - 12 - 5));
+    assert!(!last.capture(2).await.unwrap().ended);
+    assert_eq!(bucket.peek("k").await.unwrap().held(), 0);
 }
 
 #[tokio::test]

@@ -265,6 +265,7 @@ async fn forged_states_are_refused() {
     assert_eq!(code, "3786", "{stored}"); // a day, at -534 minutes: 2880 + 1440 - 534
     let window = stored.trim().split(' ').nth(3).unwrap();
     assert_eq!(stored.trim(), format!("0 2 -1 {window} 0 0 {code} 3"));
+    let late = 1_u64 << 53;
     for value in [
         format!("2 -1 0 {code} 3"),                       // without a window
         format!("0 2 -1 0 0 0 {code} 3"),                 // window 0
@@ -277,7 +278,9 @@ async fn forged_states_are_refused() {
         format!("0 60000 -1 {window} 0 0 {code} 3"),      // used for ever
         format!("0 9007199254740991 -1 1 0 0 {code} 3"),  // used for ever
         format!("{} 0 9007199254740991 1 99", START + 9), // it fills after all times
-        format!("{START} 0 10 1 3 9007199254740992"),     // written after all times
+        format!("0 2 -1 {window} 0 0 {code} 3 x"),        // more than a state
+        format!("0 2 -1 {window} 0 0 {code} 3 {late}"),   // written after all times
+        format!("{START} 0 10 1 3 {late}"),               // written after all times
         format!("1 0 1 1 {}x", "9".repeat(100_000)),      // long, to be read at once
     ] {
         server.cli(&["SET", key, &value]);
