@@ -142,9 +142,9 @@ impl World {
         let decided = self.call("another quota", none, bucket.allow(key)).await;
         let admitted = matches!(&decided, Some(Ok(decision)) if decision.is_admitted());
         let after = settings.calendar.peek(key).await.map_or(0, |state| state.remaining());
-        // Nothing gives tokens of the day back.
+        // Only calls that are dropped, or whose answers are lost, give tokens back.
         let is_free = admitted && before < OF_A_DAY && after > before.saturating_sub(1);
-        if is_free && self.has_all(since) && self.server_day() == day {
+        if is_free && self.runs_alone() && self.has_all(since) && self.server_day() == day {
             self.judges.condemn(format!("day:{key}: {before} were left before a charge, {after} after it"));
         }
     }

@@ -24,7 +24,8 @@ impl World {
     /// One holds all until the others wait. Then the flows get the same shares.
     pub(super) async fn share(&self, permits: &WaitGroup) {
         let key = format!("s{}", self.network.draw(1 << 50));
-        if self.shape.max_wait < LINED_UP * 2 {
+        // It has as many calls as forty others.
+        if self.shape.max_wait < LINED_UP * 2 || !self.network.happens(300) {
             return;
         }
         let first = self.call("add all", self.shape.max_wait, permits.add_n(&*key, LIMIT));
