@@ -7,7 +7,12 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::{Kind, Line, Network, micros};
+use crate::server::database::{Entry, Item};
+use crate::server::reply::Bytes;
 use crate::server::{Keeps, lock};
+
+/// 2^52 and 2^22: how a queue writes that a rank has no more numbers for flows, see `lua/flows.lua`.
+const LAST_NUMBER: f64 = 4_503_599_627_370_496.0 + 4_194_304.0;
 
 impl Network {
     fn any_connection(&self) -> Option<u64> {
@@ -119,6 +124,33 @@ impl Network {
             self.trace.note("evicts", key);
             self.with_server(address, |server| server.evict(key));
         }
+    }
+
+    /// Another program writes a hash to a key, on each server. It expires within a minute.
+    pub fn put_foreign(&self, addresses: &[String], key: &[u8]) {
+        self.trace.note("foreign", key);
+        for address in addresses {
+            self.with_server(address, |server| {
+                let mut database = lock(&server.database);
+                let until = Some(database.micros / 1000 + 3000);
+                let item = Item::Hash([(b"other".to_vec(), b"1".to_vec())].into());
+                database.entries.insert(key.to_vec(), Entry { item, until });
+            });
+        }
+    }
+
+    /// The numbers of the flows in the queues of a server are nearly used up.
+    pub fn age(&self, address: &str) {
+        self.trace.note("ages", address.as_bytes());
+        let left = self.draw(2) as f64;
+        self.with_server(address, |server| {
+            for entry in lock(&server.database).entries.values_mut() {
+                let Item::SortedSet(set) = &mut entry.item else { continue };
+                let is_next = |member: &Bytes| matches!(&member[..], [b'N', b'0'..=b'9']);
+                let next: Vec<_> = set.iter().map(|(member, _)| member.clone()).filter(is_next).collect();
+                next.iter().for_each(|member| _ = set.insert(member, LAST_NUMBER - left));
+            }
+        });
     }
 
     /// Lets a server forget its scripts.

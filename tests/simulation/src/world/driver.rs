@@ -83,7 +83,10 @@ impl World {
 
     fn strike(self: &Arc<Self>, fault: Fault) {
         let network = Arc::clone(&self.network);
-        let Some(address) = network.one(&self.servers).cloned() else { return };
+        // The nodes of a quorum have faults as well, but for those of Sentinels and Clusters.
+        let of_quorum = !self.nodes.is_empty() && fault != Fault::Move && network.happens(500);
+        let servers = if of_quorum { &self.nodes } else { &self.servers };
+        let Some(address) = network.one(servers).cloned() else { return };
         let span = |most: u64| Duration::from_millis(network.draw(most));
         if network.happens(500) {
             network.save(&address);
@@ -108,6 +111,7 @@ impl World {
                 self.judges.evicted();
                 network.evict_one(&address);
             }
+            Fault::Age => network.age(&address),
             Fault::Stop => network.stop(&address, span(2500)),
             Fault::Flush => {
                 network.flush_scripts(&address);
@@ -129,7 +133,7 @@ impl World {
                 let by = network.draw(20_000_000) as i64 - 10_000_000;
                 self.judges.clock_is_set(by);
                 // Servers agree on the time, or a lease would change its end with its server.
-                self.servers.iter().for_each(|address| network.set_clock(address, by));
+                self.all_servers().for_each(|address| network.set_clock(address, by));
             }
             Fault::Move => match (self.shape.servers, &self.topology) {
                 (Servers::Sentinel, _) => drop(tokio::spawn(Arc::clone(self).fail_over())),

@@ -36,8 +36,10 @@ impl World {
             let (world, runtime) = (Arc::clone(self), process.runtime.clone());
             let ended = runtime.spawn(async move {
                 world.all_works(&process).await;
-                if let Err(error) = process.store.shutdown(SHUTDOWN).await {
-                    world.judges.condemn(format!("process {}: {error}", process.number));
+                for store in process.stores() {
+                    if let Err(error) = store.shutdown(SHUTDOWN).await {
+                        world.judges.condemn(format!("process {}: {error}", process.number));
+                    }
                 }
             });
             if let Err(error) = ended.await {
@@ -79,7 +81,7 @@ impl World {
 
     /// No server has a key of this kind.
     fn has_no_key(&self, what: &str, is_one: impl Fn(&[u8], &Entry) -> bool) {
-        for address in &self.servers {
+        for address in self.all_servers() {
             let found = self.network.with_server(address, |server| {
                 let mut database = lock(&server.database);
                 database.sweep();

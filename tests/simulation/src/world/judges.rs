@@ -60,6 +60,8 @@ struct State {
     running: BTreeMap<String, u32>,
     /// What was taken in a window of a calendar.
     spent: BTreeMap<(String, i64), u32>,
+    /// How often something was noted.
+    noted: BTreeMap<String, u64>,
     /// What all processes have to agree on.
     agreed: BTreeMap<&'static str, u64>,
     losses: u64,
@@ -335,16 +337,25 @@ impl Judges {
         }
     }
 
-    /// A token of a window of a calendar was taken.
-    pub fn spent(&self, key: &str, window: i64, limit: u32) {
+    /// Tokens of a window of a calendar were taken.
+    pub fn spent(&self, key: &str, window: i64, tokens: u32, limit: u32) {
         let mut state = lock(&self.0);
         let spent = state.spent.entry((key.into(), window)).or_default();
-        *spent += 1;
+        *spent += tokens;
         if *spent > limit {
             let spent = *spent;
             drop(state);
             self.condemn(format!("{key}: {spent} of {limit} in one window"));
         }
+    }
+
+    /// Counts something by its name.
+    pub fn note(&self, name: &str) {
+        *lock(&self.0).noted.entry(name.into()).or_default() += 1;
+    }
+
+    pub fn noted(&self, name: &str) -> u64 {
+        lock(&self.0).noted.get(name).copied().unwrap_or_default()
     }
 
     /// A process tells what all have to tell.

@@ -19,6 +19,7 @@ use tower_distributed::Store;
 
 use self::callers::Primitives;
 use self::callers::layers::Upstream;
+use self::callers::quorums::NODES;
 use self::judges::Judges;
 use self::runtimes::{LONG_TURN, Runtimes, TURN};
 use self::shape::{Fault, Servers, Shape};
@@ -54,12 +55,22 @@ pub struct Process {
     pub primitives: Primitives,
 }
 
+impl Process {
+    /// Its stores: one, and those of the nodes of a quorum.
+    pub fn stores(&self) -> impl Iterator<Item = &Store> {
+        let nodes = self.primitives.quorum.iter().flat_map(|quorum| &quorum.nodes);
+        std::iter::once(&self.store).chain(nodes)
+    }
+}
+
 pub struct World {
     pub shape: Shape,
     pub network: Arc<Network>,
     pub judges: Judges,
     /// The addresses of the servers.
     pub servers: Vec<String>,
+    /// The independent servers of a quorum.
+    pub nodes: Vec<String>,
     /// The slots of a Cluster.
     pub topology: Option<Arc<Mutex<Topology>>>,
     upstream: Upstream,
@@ -153,6 +164,8 @@ impl World {
         if how.is_recorded {
             // One server that answers all requests can be compared.
             shape.servers = Servers::One;
+            shape.has_foreign_keys = false;
+            shape.kinds.retain(|kind| *kind != shape::Kind::Quorum);
             shape
                 .faults
                 .retain(|fault| matches!(fault, Fault::Cut | Fault::Stall | Fault::Full | Fault::Kill));
@@ -161,13 +174,14 @@ impl World {
             println!("{shape:#?}");
         }
         let network = Arc::new(Network::new(seed ^ 0x0ac7, shape.weather, how));
-        let ends = Instant::now() + Duration::from_secs(how.seconds);
+        let ends = Instant::now() + Duration::from_secs(how.seconds) * shape.times;
         let judges = Judges::default();
         let mut world = Self {
             shape,
             network,
             judges,
             servers: vec![],
+            nodes: vec![],
             topology: None,
             upstream: Upstream::default(),
             runtimes: Runtimes::default(),
@@ -179,6 +193,10 @@ impl World {
     }
 
     fn build(&mut self) {
+        if self.shape.has(&[shape::Kind::Quorum]) {
+            self.nodes = NODES.map(str::to_owned).into();
+            NODES.iter().for_each(|address| self.start_server(address));
+        }
         match self.shape.servers {
             Servers::One => self.add_server("a:1"),
             Servers::Sentinel => {
@@ -205,11 +223,20 @@ impl World {
     }
 
     fn add_server(&mut self, address: &str) {
+        self.start_server(address);
+        self.servers.push(address.into());
+    }
+
+    fn start_server(&self, address: &str) {
         match Server::new() {
             Ok(server) => self.network.add(address, Kind::Server(Box::new(server))),
             Err(error) => self.judges.condemn(format!("no Lua: {error}")),
         }
-        self.servers.push(address.into());
+    }
+
+    /// The servers, and the nodes of a quorum.
+    pub fn all_servers(&self) -> impl Iterator<Item = &String> {
+        self.servers.iter().chain(&self.nodes)
     }
 
     /// A new process with its store and its primitives.
@@ -221,7 +248,10 @@ impl World {
             false => Handle::current(),
         };
         let dialer = Arc::new(Dialer { network: Arc::clone(&self.network), process: number });
-        let builder = Store::builder().background(runtime.clone()).dial(dialer);
+        let builder = Store::builder().background(runtime.clone()).dial(Arc::clone(&dialer) as _);
+        let builder = builder.functions(self.shape.setting(40, 6) > 0);
+        // A queue that is full at times, which is told as an overload.
+        let builder = if self.shape.setting(41, 12) == 0 { builder.max_queued(20) } else { builder };
         let store = match self.shape.servers {
             Servers::One => builder.redis("redis://a:1"),
             Servers::Sentinel if self.shape.waits_for_replica() => {
@@ -232,7 +262,7 @@ impl World {
             Servers::Cluster => builder.cluster(["redis://a:1", "redis://b:1"]),
         };
         let made = store.and_then(|store| {
-            let primitives = Primitives::new(&self.shape, &store)?;
+            let primitives = Primitives::new(&self.shape, &store, (&runtime, &dialer))?;
             Ok(Process { number, runtime, store, primitives })
         });
         made.inspect_err(|error| self.judges.condemn(format!("a process cannot start: {error}"))).ok()
@@ -250,7 +280,7 @@ impl World {
     fn outcome(&self) -> Outcome {
         let (digest, events) = self.network.trace.end();
         let mut commands = BTreeMap::new();
-        for address in &self.servers {
+        for address in self.all_servers() {
             self.network.with_server(address, |server| {
                 for (name, count) in &crate::server::lock(&server.database).calls {
                     *commands.entry(*name).or_default() += count;

@@ -24,9 +24,13 @@ pub enum Kind {
     FleetLimit,
     Calendar,
     Looks,
+    Operator,
+    Quorum,
+    Shares,
+    Holds,
 }
 
-pub const KINDS: [Kind; 16] = [
+pub const KINDS: [Kind; 20] = [
     Kind::Bucket,
     Kind::Buckets,
     Kind::Hold,
@@ -43,6 +47,10 @@ pub const KINDS: [Kind; 16] = [
     Kind::FleetLimit,
     Kind::Calendar,
     Kind::Looks,
+    Kind::Operator,
+    Kind::Quorum,
+    Kind::Shares,
+    Kind::Holds,
 ];
 
 /// The servers of a world.
@@ -77,9 +85,11 @@ pub enum Fault {
     RestartOld,
     /// A process reaches nothing for a while.
     Part,
+    /// What is counted upwards was counted for years.
+    Age,
 }
 
-const FAULTS: [Fault; 15] = [
+const FAULTS: [Fault; 16] = [
     Fault::Cut,
     Fault::Stall,
     Fault::Restart,
@@ -95,6 +105,7 @@ const FAULTS: [Fault; 15] = [
     Fault::Evict,
     Fault::RestartOld,
     Fault::Part,
+    Fault::Age,
 ];
 
 #[derive(Clone, Debug)]
@@ -121,6 +132,10 @@ pub struct Shape {
     pub has_runtimes: bool,
     /// Numbers for the settings of the primitives.
     pub settings: u64,
+    /// How many times as long as others it lasts.
+    pub times: u32,
+    /// Whether other programs have keys of our names.
+    pub has_foreign_keys: bool,
 }
 
 impl Shape {
@@ -173,6 +188,8 @@ impl Shape {
             weather,
             has_runtimes: draw(20) == 0,
             settings: draw(u64::MAX),
+            times: if draw(60) == 0 { 4 } else { 1 },
+            has_foreign_keys: true,
         }
     }
 
@@ -193,7 +210,9 @@ impl Shape {
         let calls = self.callers as u64 * (2000 / (self.idle + 1)).max(1);
         // At each master of a Cluster it subscribes to the channels of each group of slots, 256 in all, and again after each cut.
         let channels = if self.servers == Servers::Cluster { 1200 } else { 0 };
-        200 + channels + 12 * calls * self.requests_of_a_call()
+        // A step has many callers at once.
+        let of_steps = if self.has(&[Kind::Shares]) { 100 * self.callers as u64 } else { 0 };
+        200 + channels + (12 * calls + of_steps) * self.requests_of_a_call()
     }
 
     /// Behind a call that waits for the replica, a mark is set and awaited.

@@ -8,9 +8,15 @@ use tokio::time::sleep;
 use super::super::{Process, World};
 
 /// A run. It ends when this is dropped.
-struct Run {
+pub(super) struct Run {
     world: Arc<World>,
     key: String,
+}
+
+impl Run {
+    pub(super) fn new(world: &Arc<World>, key: String) -> Self {
+        Self { world: Arc::clone(world), key }
+    }
 }
 
 impl Drop for Run {
@@ -35,7 +41,7 @@ impl World {
                 world.judges.condemn(format!("{running} runs of the flight {own} at once"));
             }
             let answer = format!("{own}:{number}");
-            let run = Run { world, key: own };
+            let run = Run::new(&world, own);
             sleep(Duration::from_millis(works)).await;
             drop(run);
             answer

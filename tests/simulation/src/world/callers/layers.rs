@@ -1,6 +1,7 @@
 //! What only layers have: limits that adapt to their service, and those that are learned from an upstream.
 
 use std::convert::Infallible;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,10 +12,14 @@ use tokio::time::{Instant, sleep};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_distributed::response::UpstreamLimits;
 use tower_distributed::wait_group::{Adaptive, Classify, Signal};
-use tower_distributed::{ConcurrencyLimitLayer, Error, Quota, RateLimitLayer, Store, TokenBucket, WaitGroup};
+use tower_distributed::{
+    ConcurrencyLimitLayer, Error, Quota, RateLimitLayer, Refusal, RefusalKind, Store, StoreFailure,
+    TokenBucket, WaitGroup,
+};
 
 use super::super::World;
 use super::super::shape::Shape;
+use super::flights::Run;
 use crate::server::lock;
 
 /// The limits of an adaptive layer.
@@ -35,6 +40,9 @@ type Learning = RateLimitLayer<Request, Response<()>>;
 /// An upstream with a window of a second, shared by all processes.
 #[derive(Default)]
 pub struct Upstream(Mutex<Option<(Instant, u32)>>);
+
+/// What processes share also while the store is away. Each number of processes divides it.
+const SHARED: u32 = 12;
 
 /// What an upstream admits in a window.
 const QUOTA: u32 = 10;
@@ -64,7 +72,11 @@ impl Upstream {
 
 pub struct Layers {
     adaptive: Permits,
+    /// The permits of `adaptive`.
+    group: WaitGroup,
     learning: Learning,
+    shared: RateLimitLayer<Request, ()>,
+    limited: ConcurrencyLimitLayer<Request>,
 }
 
 /// What an answer of the service says: whether it is well.
@@ -81,9 +93,15 @@ impl<E> Classify<bool, E> for Signals {
     }
 }
 
+/// Whether an error is a refusal of one of these kinds.
+fn is_of(error: &tower::BoxError, kinds: &[RefusalKind]) -> bool {
+    error.downcast_ref::<Refusal>().is_some_and(|refusal| kinds.contains(&refusal.kind()))
+}
+
 impl Layers {
     pub fn new(shape: &Shape, store: &Store) -> Result<Self, Error> {
         let permits = WaitGroup::builder(LEAST).ttl(shape.ttl).max_wait(shape.max_wait).build(store, "a")?;
+        let group = permits.clone();
         let adaptive = if shape.setting(12, 2) == 0 { Adaptive::aimd() } else { Adaptive::gradient() };
         let adaptive = adaptive.min(LEAST).max(MOST).classify(Signals);
         let adaptive = ConcurrencyLimitLayer::new(permits, Request::clone).adaptive(adaptive)?;
@@ -92,7 +110,15 @@ impl Layers {
         let limits = UpstreamLimits::default();
         let learning =
             learning.learn(move |response: &Response<()>| limits.read(response.status(), response.headers()));
-        Ok(Self { adaptive, learning })
+        let shared = TokenBucket::new(store, "c", Quota::per_second(SHARED).burst(SHARED))?;
+        let replicas = NonZeroU32::new(shape.processes as u32).unwrap_or(NonZeroU32::MIN);
+        let shared = RateLimitLayer::new(shared, Request::clone)
+            .on_store_failure(StoreFailure::CountedShare { replicas, at_least: replicas });
+        let limited =
+            WaitGroup::builder(SHARED).ttl(shape.ttl).max_wait(shape.max_wait).build(store, "cs")?;
+        let limited = ConcurrencyLimitLayer::new(limited, Request::clone)
+            .on_store_failure(StoreFailure::LocalShare { replicas });
+        Ok(Self { adaptive, group, learning, shared, limited })
     }
 }
 
@@ -118,9 +144,70 @@ impl World {
         let answer: BoxFuture<'static, Result<Result<bool, String>, Error>> = answer.boxed();
         // Errors are those of the permits, which other callers judge.
         drop(self.call("adaptive", self.shape.max_wait + Duration::from_secs(1), answer).await);
+        if self.network.happens(100)
+            && let Some(Ok(Some(state))) =
+                self.call("look at a limit", Duration::ZERO, layers.group.inspect_limit(key)).await
+            && !(LEAST..=MOST).contains(&state.limit)
+        {
+            self.judges.condemn(format!("a:{key}: the limit {} is not {LEAST} to {MOST}", state.limit));
+        }
+    }
+
+    /// A limit that each process applies to its share while the store is away: the store and all shares together admit at
+    /// most twice as much.
+    async fn share_alone(self: &Arc<Self>, layers: &Layers, key: &str) {
+        let terms = (f64::from(2 * SHARED), f64::from(2 * SHARED));
+        let (name, since, began) = (format!("c:{key}"), self.judges.losses(), Instant::now());
+        let service = service_fn(|_: Request| async { Ok::<_, tower::BoxError>(()) });
+        let service = layers.shared.layer(service);
+        let answer: BoxFuture<'static, _> = service.oneshot(key.to_owned()).map(Ok).boxed();
+        let answer = self.call("shared", Duration::ZERO, answer).await;
+        match answer {
+            Some(Ok(Ok(()))) if self.judges.losses() == since && !self.may_forget() => {
+                self.judges.asked(&name, terms, 1.0);
+                self.judges.charged(&name, began, 1.0, Some(true));
+            }
+            Some(Ok(Err(error))) if !is_of(&error, &[RefusalKind::RateLimited]) => {
+                self.judges.condemn(format!("{name}: neither admitted nor refused: {error}"));
+            }
+            _ => {}
+        }
+    }
+
+    /// The same for permits: the store and all shares together admit at most twice as many at once.
+    async fn limit_alone(self: &Arc<Self>, layers: &Layers, key: &str) {
+        let (world, name, since) = (Arc::clone(self), format!("cs:{key}"), self.judges.losses());
+        let service = service_fn(move |_: Request| {
+            let (world, name) = (Arc::clone(&world), name.clone());
+            async move {
+                let running = world.judges.begins(&name);
+                if running > 2 * SHARED && world.has_all(since) {
+                    world
+                        .judges
+                        .condemn(format!("{name}: {running} run, of {SHARED} in the store and in shares"));
+                }
+                let run = Run::new(&world, name);
+                world.pause(20).await;
+                drop(run);
+                Ok::<_, tower::BoxError>(())
+            }
+        });
+        let answer: BoxFuture<'static, _> =
+            layers.limited.layer(service).oneshot(key.to_owned()).map(Ok).boxed();
+        let answer = self.call("limited", self.shape.max_wait + Duration::from_secs(1), answer).await;
+        if let Some(Ok(Err(error))) = answer
+            && !is_of(&error, &[RefusalKind::NoPermit, RefusalKind::WaitedTooLong, RefusalKind::LeaseLost])
+        {
+            self.judges.condemn(format!("cs:{key}: neither admitted nor refused: {error}"));
+        }
     }
 
     pub(super) async fn learn(self: &Arc<Self>, layers: &Layers, key: &str) {
+        match self.network.draw(4) {
+            0 => return self.share_alone(layers, key).await,
+            1 => return self.limit_alone(layers, key).await,
+            _ => {}
+        }
         let world = Arc::clone(self);
         let service = service_fn(move |_: Request| {
             let world = Arc::clone(&world);

@@ -18,7 +18,7 @@ const LATEST: Duration = Duration::from_secs(10);
 
 impl World {
     /// Notes that something is held, holds it, and notes its end.
-    async fn hold_as(
+    pub(super) async fn hold_as(
         &self,
         name: &str,
         (handle, weight, is_exclusive): (LeaseHandle, u32, bool),
@@ -33,7 +33,7 @@ impl World {
     }
 
     /// Ends what was held, by a call or by a drop.
-    async fn end_of<T>(
+    pub(super) async fn end_of<T>(
         &self,
         what: &'static str,
         held: T,

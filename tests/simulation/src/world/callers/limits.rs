@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tower_distributed::token_bucket::Decision;
+use tower_distributed::token_bucket::{Captured, Decision};
 
 use super::super::{Process, World};
 
@@ -113,17 +113,81 @@ impl World {
             _ => {
                 let captured = self.call("capture", Duration::ZERO, hold.capture(used)).await;
                 let Some(Ok(captured)) = captured else { return };
-                // A hold that had ended was captured as a whole.
-                if captured.charged > used && !captured.ended {
-                    self.judges.condemn(format!("{name}: {} captured instead of {used}", captured.charged));
-                }
-                // What is captured late is charged as a debt.
-                if was_held && captured.excess == 0 && self.judges.losses() == since {
-                    self.judges.held_no_more(&name, held);
-                    self.judges.asked(&name, terms, f64::from(captured.charged));
-                    self.judges.charged(&name, began, f64::from(captured.charged), Some(true));
+                let outcome = (held, used, was_held.then_some(since));
+                self.captured((&name, terms), began, outcome, &captured);
+            }
+        }
+    }
+
+    /// `outcome`: what was held, what was used, and the losses before it was held, if it still was.
+    fn captured(
+        &self,
+        (name, terms): (&str, (f64, f64)),
+        began: Instant,
+        (held, used, since): (f64, u32, Option<u64>),
+        captured: &Captured,
+    ) {
+        // A hold that had ended was captured as a whole.
+        if captured.charged > used && !captured.ended {
+            self.judges.condemn(format!("{name}: {} captured instead of {used}", captured.charged));
+        }
+        // What is captured late is charged as a debt.
+        if captured.excess == 0 && since == Some(self.judges.losses()) {
+            self.judges.held_no_more(name, held);
+            self.judges.asked(name, terms, f64::from(captured.charged));
+            self.judges.charged(name, began, f64::from(captured.charged), Some(true));
+        }
+    }
+
+    /// Holds tokens of two limits, of all or of none.
+    pub(super) async fn authorize_two(&self, process: &Process, key: &str) {
+        let all = &process.primitives;
+        let (burst, per_second) = (f64::from(all.rate.burst), f64::from(all.rate.per_second));
+        let tokens = [(); 2].map(|()| 1 + self.network.draw(u64::from(all.rate.burst)) as u32);
+        let second = (burst, f64::from(all.rate.per_second.div_ceil(2)));
+        // All share the second key.
+        let both = [(format!("h:1:{key}"), (burst, per_second)), ("h:2:k0".into(), second)];
+        let since = self.judges.losses();
+        for ((name, terms), tokens) in both.iter().zip(tokens) {
+            self.judges.asked(name, *terms, f64::from(tokens));
+        }
+        let began = Instant::now();
+        let call = all.held_two.authorize([key, "k0"], tokens);
+        let authorized = self.call("authorize two", Duration::ZERO, call).await;
+        let refused_by = match &authorized {
+            Some(Err(error)) if error.is_refused() => error.decision().and_then(|told| told.refused_by()),
+            _ => None,
+        };
+        // In a Cluster, what the first limit had held is given back later.
+        if refused_by.is_some() && self.judges.losses() == since && self.topology.is_none() {
+            for (((name, _), tokens), limit) in both.iter().zip(tokens).zip(["h1", "h2"]) {
+                match refused_by == Some(limit) {
+                    true => self.judges.charged(name, began, f64::from(tokens), Some(false)),
+                    false => self.judges.gave_back(name, f64::from(tokens)),
                 }
             }
+        }
+        let Some(Ok(hold)) = authorized else { return };
+        if hold.held() != tokens {
+            self.judges.condemn(format!("{:?} held instead of {tokens:?}", hold.held()));
+        }
+        self.hold(async {
+            hold.lost().await;
+            self.judges.count("lost holds");
+            std::future::pending().await
+        })
+        .await;
+        let (began, was_held) = (Instant::now(), hold.is_held());
+        if self.network.happens(300) {
+            return drop(hold);
+        }
+        let used = tokens.map(|tokens| self.network.draw(u64::from(tokens) + 1) as u32);
+        let Some(Ok(captured)) = self.call("capture two", Duration::ZERO, hold.capture(used)).await else {
+            return;
+        };
+        for (at, (name, terms)) in both.iter().enumerate() {
+            let outcome = (f64::from(tokens[at]), used[at], was_held.then_some(since));
+            self.captured((name, *terms), began, outcome, &captured[at]);
         }
     }
 }

@@ -5,13 +5,17 @@ pub mod layers;
 mod leases;
 mod limits;
 mod looks;
+mod operators;
+pub mod quorums;
 mod settings;
+mod shares;
 
 use std::pin::pin;
 use std::sync::{Arc, LazyLock};
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tower_distributed::dedupe::FilterFull;
 use tower_distributed::single_flight::Postcard;
@@ -22,9 +26,12 @@ use tower_distributed::{
 
 use self::layers::Layers;
 use self::looks::Looks;
+use self::operators::Desk;
+use self::quorums::Quorum;
 use self::settings::Settings;
 use super::shape::{Fault, Kind, Shape};
 use super::{Process, World};
+use crate::network::Dialer;
 
 /// What a call may take beyond the time that it waits for its turn: some calls of the store, with what connects and retries.
 const MOST: Duration = Duration::from_secs(6);
@@ -54,6 +61,8 @@ pub struct Primitives {
     /// Two limits that are charged together; the second has the burst of `rate` and half of its speed.
     buckets: Lazy<TokenBuckets<2>>,
     held: Lazy<TokenBucket>,
+    /// The same two limits, of which is held together.
+    held_two: Lazy<TokenBuckets<2>>,
     pub mutex: Lazy<Mutex>,
     /// Whether the mutex is given in strict order.
     is_strict: bool,
@@ -72,10 +81,17 @@ pub struct Primitives {
     layers: Option<Layers>,
     settings: Option<Settings>,
     looks: Option<Looks>,
+    desk: Option<Desk>,
+    pub quorum: Option<Quorum>,
+    shares: Lazy<WaitGroup>,
 }
 
 impl Primitives {
-    pub fn new(shape: &Shape, store: &Store) -> Result<Self, Error> {
+    pub fn new(
+        shape: &Shape,
+        store: &Store,
+        (runtime, dialer): (&Handle, &Arc<Dialer>),
+    ) -> Result<Self, Error> {
         let Shape { ttl, max_wait, .. } = *shape;
         let rate = Rate {
             burst: 1 + shape.setting(1, 8) as u32,
@@ -128,6 +144,12 @@ impl Primitives {
             held: lazy(store, move |store| {
                 TokenBucket::new(store, "h", quota("h", rate.per_second))?.with_hold_ttl(ttl)
             }),
+            held_two: lazy(store, move |store| {
+                let of = |name, per_second| {
+                    TokenBucket::new(store, name, quota(name, per_second))?.with_hold_ttl(ttl)
+                };
+                TokenBuckets::new([of("h1", rate.per_second)?, of("h2", rate.per_second.div_ceil(2))?])
+            }),
             mutex: lazy(store, |store| mutex.build(store, "m")),
             is_strict,
             permits: lazy(store, |store| permits.build(store, "g")),
@@ -154,6 +176,9 @@ impl Primitives {
                 .then(|| Settings::new(shape, store))
                 .transpose()?,
             looks: shape.has(&[Kind::Looks]).then(|| Looks::new(shape, store)).transpose()?,
+            desk: shape.has(&[Kind::Operator]).then(|| Desk::new(shape, store)).transpose()?,
+            quorum: shape.has(&[Kind::Quorum]).then(|| Quorum::new(shape, runtime, dialer)).transpose()?,
+            shares: lazy(store, move |store| shares::group((ttl, max_wait), store)),
         })
     }
 }
@@ -201,6 +226,17 @@ impl World {
             (Kind::FleetLimit, _, Some(settings), _) => self.fleet_limit(settings, key).await,
             (Kind::Calendar, _, Some(settings), _) => self.calendar(settings, key).await,
             (Kind::Looks, .., Some(looks)) => self.look(process, looks, key).await,
+            (Kind::Shares, ..) => self.share(&all.shares).await,
+            (Kind::Holds, ..) => self.authorize_two(process, key).await,
+            _ => self.call_rare(process, kind, key).await,
+        }
+    }
+
+    async fn call_rare(self: &Arc<Self>, process: &Process, kind: Kind, key: &str) {
+        let all = &process.primitives;
+        match (kind, &all.desk, &all.quorum) {
+            (Kind::Operator, Some(desk), _) => self.operate(process, desk).await,
+            (Kind::Quorum, _, Some(quorum)) => self.lock_by_quorum(quorum, key).await,
             _ => self.judges.condemn(format!("{kind:?} was not built")),
         }
     }
@@ -298,7 +334,13 @@ impl World {
                 all.settings.iter().for_each(|settings| self.settings_agree(settings));
                 Ok(())
             }
-            Kind::Adaptive | Kind::Learned | Kind::Calendar | Kind::Looks => Ok(()),
+            Kind::Quorum => match &all.quorum {
+                Some(quorum) => quorum.mutex.lock("k0").await?.unlock().await.map(drop),
+                None => Ok(()),
+            },
+            Kind::Shares => all.shares.add("k0").await?.done().await.map(drop),
+            Kind::Holds => all.held_two.allow(["k0", "k0"]).await.map(drop),
+            Kind::Adaptive | Kind::Learned | Kind::Calendar | Kind::Looks | Kind::Operator => Ok(()),
         }
     }
 }

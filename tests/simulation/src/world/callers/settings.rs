@@ -18,6 +18,8 @@ const LIMITS: [u32; 3] = [1, 2, 4];
 /// What a calendar day has.
 const OF_A_DAY: u32 = 20;
 const DAY: i64 = 86_400_000_000;
+/// How long ahead tokens are reserved.
+const DAYS: Duration = Duration::from_secs(2 * 86_400);
 
 pub struct Settings {
     quotas: FleetQuotas,
@@ -25,6 +27,8 @@ pub struct Settings {
     limit: FleetLimit,
     permits: WaitGroup,
     calendar: TokenBucket,
+    /// Whose tokens can be reserved for days to come.
+    ahead: TokenBucket,
 }
 
 fn quota((burst, per_second): (u32, u32)) -> Quota {
@@ -42,6 +46,8 @@ impl Settings {
                 .max_wait(shape.max_wait)
                 .build(store, "fg")?,
             calendar: TokenBucket::new(store, "day", Quota::per_calendar_day(OF_A_DAY))?,
+            ahead: TokenBucket::new(store, "ahead", Quota::per_calendar_day(OF_A_DAY).reserve_ahead(true))?
+                .with_max_wait(DAYS),
         })
     }
 }
@@ -81,6 +87,8 @@ impl World {
     pub(super) async fn fleet_limit(&self, settings: &Settings, key: &str) {
         if self.network.happens(50) {
             self.change(&settings.limit, LIMITS[self.network.draw(3) as usize]).await;
+        } else if self.network.happens(50) {
+            self.undo(settings).await;
         }
         let since = self.judges.losses();
         let Some(Ok(permit)) = self.call("fleet limit", self.shape.max_wait, settings.permits.add(key)).await
@@ -92,6 +100,18 @@ impl World {
         self.hold(permit.lost()).await;
         self.judges.released(&name, who);
         drop(permit);
+    }
+
+    /// The versions of a setting have numbers without gaps, and going back sets the value of the version before.
+    async fn undo(&self, settings: &Settings) {
+        let (limit, since) = (&settings.limit, self.judges.losses());
+        // There may be nothing to undo.
+        drop(limit.undo("a world").await);
+        let Some(Ok(history)) = self.call("history", Duration::ZERO, limit.history()).await else { return };
+        let is_row = history.windows(2).all(|two| two[0].number == two[1].number + 1);
+        if !is_row && self.has_all(since) {
+            self.judges.condemn(format!("a setting has the versions {history:?}"));
+        }
     }
 
     /// Once nothing is wrong, all processes have the same versions.
@@ -106,11 +126,51 @@ impl World {
     }
 
     pub(super) async fn calendar(&self, settings: &Settings, key: &str) {
+        match self.network.draw(4) {
+            0 => self.reserve_ahead(settings, key).await,
+            1 => self.spend_under_another_quota(settings, key).await,
+            _ => self.spend(settings, key).await,
+        }
+    }
+
+    /// What is charged by another quota of the same bucket is charged to the day as well, once the bucket knows the day.
+    async fn spend_under_another_quota(&self, settings: &Settings, key: &str) {
+        let Ok(other) = Quotas::new([Quota::per_second(100)]) else { return };
+        let bucket = settings.calendar.with_quotas(&other);
+        let (day, since, none) = (self.server_day(), self.judges.losses(), Duration::ZERO);
+        let before = settings.calendar.peek(key).await.map_or(OF_A_DAY, |state| state.remaining());
+        let decided = self.call("another quota", none, bucket.allow(key)).await;
+        let admitted = matches!(&decided, Some(Ok(decision)) if decision.is_admitted());
+        let after = settings.calendar.peek(key).await.map_or(0, |state| state.remaining());
+        // Only calls that are dropped, or whose answers are lost, give tokens back.
+        let is_free = admitted && before < OF_A_DAY && after > before.saturating_sub(1);
+        if is_free && self.runs_alone() && self.has_all(since) && self.server_day() == day {
+            self.judges.condemn(format!("day:{key}: {before} were left before a charge, {after} after it"));
+        }
+    }
+
+    /// Reserves tokens of today or of days to come, and gives some back.
+    async fn reserve_ahead(&self, settings: &Settings, key: &str) {
+        let (tokens, since) = (1 + self.network.draw(6) as u32, self.judges.losses());
+        let day = self.server_day();
+        let reserved =
+            self.call("reserve ahead", Duration::ZERO, settings.ahead.reserve_n(key, tokens)).await;
+        let Some(Ok(mut reservation)) = reserved else { return };
+        let acts = (micros() + self.judges.clock() + reservation.delay().as_micros() as i64) / DAY;
+        if self.network.happens(300) {
+            return drop(self.call("cancel", Duration::ZERO, reservation.cancel()).await);
+        }
+        if self.judges.losses() == since && self.server_day() == day {
+            self.judges.spent(&format!("ahead:{key}"), acts, tokens, OF_A_DAY);
+        }
+    }
+
+    async fn spend(&self, settings: &Settings, key: &str) {
         let (day, since) = (self.server_day(), self.judges.losses());
         let decided = self.call("calendar", Duration::ZERO, settings.calendar.allow(key)).await;
         let admitted = matches!(&decided, Some(Ok(decision)) if decision.is_admitted());
         if admitted && self.judges.losses() == since && self.server_day() == day {
-            self.judges.spent(&format!("day:{key}"), day, OF_A_DAY);
+            self.judges.spent(&format!("day:{key}"), day, 1, OF_A_DAY);
         }
     }
 }
