@@ -25,7 +25,7 @@ impl World {
     pub(super) async fn share(&self, permits: &WaitGroup) {
         let key = format!("s{}", self.network.draw(1 << 50));
         // It has as many calls as forty others.
-        if self.shape.max_wait < LINED_UP * 2 || !self.network.happens(300) {
+        if self.shape.max_wait < LINED_UP * 2 || !self.network.happens(200) {
             return;
         }
         let first = self.call("add all", self.shape.max_wait, permits.add_n(&*key, LIMIT));
