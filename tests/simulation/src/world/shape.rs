@@ -151,7 +151,7 @@ impl Shape {
             chosen
         };
         let kinds = some(KINDS.len(), &mut draw).into_iter().map(|at| KINDS[at]).collect();
-        let faults = match draw(5) {
+        let faults: Vec<_> = match draw(5) {
             0 => vec![],
             _ => some(FAULTS.len(), &mut draw).into_iter().map(|at| FAULTS[at]).collect(),
         };
@@ -168,6 +168,8 @@ impl Shape {
         let least = if draw(50) == 0 { 1 } else { 200 * (processes * callers) as u64 };
         let idle = [5, 100, 1000, 4000][draw(4) as usize].max(least);
         let keys = [1, 2, 5][draw(3) as usize];
+        // What a process leaves that is killed ends after half a minute.
+        let is_long = faults.contains(&Fault::Kill) && draw(8) == 0;
         Self {
             servers: match draw(5) {
                 0 => Servers::Sentinel,
@@ -188,7 +190,7 @@ impl Shape {
             weather,
             has_runtimes: draw(20) == 0,
             settings: draw(u64::MAX),
-            times: if draw(60) == 0 { 4 } else { 1 },
+            times: if is_long { 4 } else { 1 },
             has_foreign_keys: true,
         }
     }
