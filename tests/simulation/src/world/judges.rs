@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower_distributed::{Error, LeaseHandle};
 
+use crate::network::micros;
 use crate::os;
 use crate::server::lock;
 
@@ -67,6 +68,8 @@ struct State {
     losses: u64,
     /// When the last one was.
     lost_at: Option<Instant>,
+    /// The same by the clock of the servers, in µs.
+    lost_micros: i64,
     /// How often the clock was set, or another server may have begun to serve.
     turns: u64,
     uncertain: u32,
@@ -126,6 +129,7 @@ impl Judges {
         let mut state = lock(&self.0);
         state.losses += 1;
         state.lost_at = Some(Instant::now());
+        state.lost_micros = micros() + state.clock;
         // Fences are ahead of a clock that was set back, as long as they are not lost.
         if state.clock != 0 {
             state.turn();
@@ -213,10 +217,13 @@ impl Judges {
         since: u64,
     ) -> u64 {
         let mut state = lock(&self.0);
-        let State { holders, next, losses, .. } = &mut *state;
-        let (who, losses) = (*next, *losses);
+        let State { holders, next, losses, lost_micros, .. } = &mut *state;
+        let (who, losses, lost_micros) = (*next, *losses, *lost_micros);
         *next += 1;
         let all = holders.entry(key.into()).or_default();
+        // A process hands a lock on to callers that asked after a loss; its fence is at least the time of the grant.
+        let was_before = is_exclusive && handle.fence().is_some_and(|fence| (fence as i64) < lost_micros);
+        let since = if was_before { u64::MAX } else { since };
         let is_certain = |handle: &LeaseHandle| handle.is_held() && handle.time_left() > SKEW;
         let is_held = is_certain(&handle) && since == losses;
         all.push(Holder { handle, weight, is_exclusive, losses: since, who });
