@@ -280,6 +280,7 @@ async fn forged_states_are_refused() {
         format!("{} 0 9007199254740991 1 99", START + 9), // it fills after all times
         format!("0 2 -1 {window} 0 0 {code} 3 x"),        // more than a state
         format!("0 2 -1 {window} 0 0 {code} 3 {late}"),   // written after all times
+        format!("{START} 0 10 1 0"),                      // no tokens
         format!("{START} 0 10 1 3 {late}"),               // written after all times
         format!("1 0 1 1 {}x", "9".repeat(100_000)),      // long, to be read at once
     ] {
