@@ -93,9 +93,11 @@ impl<E> Classify<bool, E> for Signals {
     }
 }
 
-/// Whether an error is a refusal of one of these kinds.
+/// Whether an error is a refusal of one of these kinds, or tells that the queue of this process was full, or too slow.
 fn is_of(error: &tower::BoxError, kinds: &[RefusalKind]) -> bool {
-    error.downcast_ref::<Refusal>().is_some_and(|refusal| kinds.contains(&refusal.kind()))
+    error
+        .downcast_ref::<Refusal>()
+        .is_some_and(|refusal| kinds.contains(&refusal.kind()) || refusal.kind() == RefusalKind::Overloaded)
 }
 
 impl Layers {
