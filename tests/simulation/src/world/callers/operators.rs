@@ -318,7 +318,7 @@ impl World {
         } else {
             "errors"
         });
-        let is_told = matches!(&outcome, Err(error) if error.is_unavailable() && !error.is_refused());
+        let is_told = matches!(&outcome, Err(error) if error.is_unavailable() || error.is_overloaded());
         if !is_told && self.has_all(since) {
             self.judges.condemn(format!("{name} meets a foreign key: {outcome:?}"));
         }
