@@ -126,7 +126,7 @@ impl Network {
         }
     }
 
-    /// Another program writes a hash to a key, on each server. It expires within a minute.
+    /// Another program writes a hash to a key, on each server. It expires after 3 s.
     pub fn put_foreign(&self, addresses: &[String], key: &[u8]) {
         self.trace.note("foreign", key);
         for address in addresses {

@@ -149,6 +149,8 @@ impl Judges {
         self.forget();
         let mut state = lock(&self.0);
         state.clock += by;
+        // Grants from now on have fences by the new clock.
+        state.lost_micros = micros() + state.clock;
         state.budgets.values_mut().for_each(Budget::forget);
         state.turn();
     }
