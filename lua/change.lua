@@ -71,6 +71,13 @@ local function is_of(l, quota)
   return l and l.num == quota.num and l.den == quota.den and l.burst == quota.burst
 end
 
+-- Returns a table with the same entries.
+local function copy(entries)
+  local copied = {}
+  for name, value in pairs(entries) do copied[name] = value end
+  return copied
+end
+
 -- Puts the levels of a limit's quotas first. Returns whether a quota is new to the state.
 function change.fit(s, limit)
   local old = s.levels
@@ -87,7 +94,7 @@ function change.fit(s, limit)
   for q, quota in ipairs(quotas) do
     for _, l in ipairs(old) do
       if is_of(l, quota) then
-        levels[q] = levels[q] or not taken[l] and l or state.copy(l)
+        levels[q] = levels[q] or not taken[l] and l or copy(l)
         taken[l] = true
       end
     end

@@ -60,13 +60,6 @@ function state.refused(now, failure, ...)
   return failure
 end
 
--- Returns a table with the same entries.
-function state.copy(entries)
-  local copy = {}
-  for name, value in pairs(entries) do copy[name] = value end
-  return copy
-end
-
 -- Whether the server is out of memory. Without functions, it refuses what grows only before another write of the script.
 function state.is_full(problem)
   return find(type(problem) == 'table' and problem.err or problem, 'OOM', 1, true)

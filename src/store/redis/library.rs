@@ -166,7 +166,7 @@ impl Script {
 fn joined(clock: Clock, is_wanted: impl Fn(&str) -> bool) -> String {
     let wanted = PIECES.iter().filter(|(name, _)| is_wanted(name));
     let pieces = wanted.map(|(name, text)| format!("local {name} = {{}}\ndo\n{text}end\n"));
-    let text: String = BASE.map(str::to_owned).into_iter().chain(pieces).chain([SERVE.to_owned()]).collect();
+    let text = [&*BASE.concat(), &pieces.collect::<String>(), SERVE].concat();
     #[cfg(test)]
     let text = super::script::mutants::applied(text);
     match clock {
