@@ -10,6 +10,9 @@ use crate::store::Operation as _;
 
 const WINDOW: i64 = 50_000;
 
+/// The same runs each time: which samples a window has is chance, and some assertions hold for nearly all runs.
+const SEED: u64 = 7;
+
 /// A service that refuses what is more than `capacity` at once, and fails so many of 1000 requests at any load.
 #[derive(Clone, Copy)]
 struct Service {
@@ -68,17 +71,16 @@ impl Run {
 /// The same run without errors serves at most a tenth more than the share that fails.
 #[test]
 fn errors_at_any_load_do_not_steer() {
-    let seed: u64 = rand::random();
     for (callers, latency) in [(100, 10_000), (100, 100_000), (20, 50_000)] {
         for follows in [false, true] {
             for fails in [10, 20, 50, 200] {
                 let served = |fails| {
-                    let mut run = Run::new(follows, callers, seed);
+                    let mut run = Run::new(follows, callers, SEED);
                     run.windows(1000, Service { capacity: i64::MAX, fails, latency })
                 };
                 let (without, with) = (served(0), served(fails));
                 let least = without * (1000 - i64::try_from(fails).unwrap()) / 1000 * 85 / 100;
-                assert!(with >= least, "seed {seed}, {callers} {follows} {fails}: {with} of {without}");
+                assert!(with >= least, "{callers} {follows} {fails}: {with} of {without}");
             }
         }
     }
@@ -87,14 +89,13 @@ fn errors_at_any_load_do_not_steer() {
 /// Also if they begin at once, and end at once.
 #[test]
 fn errors_that_begin_do_not_steer() {
-    let seed: u64 = rand::random();
     for follows in [false, true] {
-        let mut run = Run::new(follows, 100, seed);
+        let mut run = Run::new(follows, 100, SEED);
         let service = |fails| Service { capacity: i64::MAX, fails, latency: 10_000 };
         for fails in [0, 50, 0, 200, 20] {
             let (served, all) = (run.windows(200, service(fails)), 200 * 100 * 5);
             let least = all * (1000 - i64::try_from(fails).unwrap()) / 1000 * 8 / 10;
-            assert!(served >= least, "seed {seed}, {follows} {fails}: {served} of {all}");
+            assert!(served >= least, "{follows} {fails}: {served} of {all}");
         }
     }
 }
@@ -102,46 +103,48 @@ fn errors_that_begin_do_not_steer() {
 /// Beside errors that do not depend on the load, those that do are seen.
 #[test]
 fn the_limit_follows_the_capacity_beside_errors() {
-    let seed: u64 = rand::random();
     for follows in [false, true] {
         for fails in [0, 10, 50, 200] {
-            let mut run = Run::new(follows, 400, seed);
+            let mut run = Run::new(follows, 400, SEED);
             for capacity in [40, 150, 16, 80] {
                 let service = Service { capacity, fails, latency: 10_000 };
                 run.windows(300, service);
                 let served = run.windows(300, service);
                 let all = 300 * capacity * 5 * (1000 - i64::try_from(fails).unwrap()) / 1000;
-                assert!(
-                    served >= all * 55 / 100,
-                    "seed {seed}, {follows} {fails} {capacity}: {served} of {all}"
-                );
+                assert!(served >= all * 55 / 100, "{follows} {fails} {capacity}: {served} of {all}");
                 let limit = run.cell.limit / 1000;
-                assert!(limit <= capacity * 2 + 4, "seed {seed}, {follows} {fails} {capacity}: {limit}");
+                assert!(limit <= capacity * 2 + 4, "{follows} {fails} {capacity}: {limit}");
             }
         }
     }
 }
 
-/// A window of a small service has few samples, by which chance decides.
+/// A window of a small service has few samples, by which chance decides: of 200 000 runs, 8 are taken for a service that fails
+/// at any load, until the share is measured again, 100 windows later.
 #[test]
 fn a_small_service_is_not_taken_for_one_that_fails_at_any_load() {
-    let seed: u64 = rand::random();
+    let service = |capacity| Service { capacity, fails: 0, latency: WINDOW };
     for follows in [false, true] {
-        for run in 0..40 {
-            let mut run = Run::new(follows, 80, seed.wrapping_add(run));
-            let service = |capacity| Service { capacity, fails: 0, latency: WINDOW };
+        for seed in 0..40 {
+            let mut run = Run::new(follows, 80, seed);
             run.windows(100, service(40));
             run.windows(100, service(4));
             assert!(run.cell.limit <= 9000, "seed {seed}, {follows}: {:?}", run.cell);
         }
     }
+    let mut unlucky = Run::new(true, 80, 956_886_849_868_314_337);
+    unlucky.windows(100, service(40));
+    unlucky.windows(100, service(4));
+    assert!(unlucky.cell.limit > 9000, "{:?}", unlucky.cell);
+    unlucky.windows(50, service(4));
+    assert!(unlucky.cell.limit <= 9000, "{:?}", unlucky.cell);
 }
 
 /// A service that fails most of its requests is overloaded, at any share of its own.
 #[test]
 fn a_service_that_fails_most_requests_is_overloaded() {
     for follows in [false, true] {
-        let mut run = Run::new(follows, 400, 7);
+        let mut run = Run::new(follows, 400, SEED);
         run.windows(200, Service { capacity: 100, fails: 0, latency: 10_000 });
         run.windows(100, Service { capacity: 1, fails: 0, latency: 10_000 });
         assert!(run.limit() <= 6, "{follows}: {}", run.limit());
