@@ -100,3 +100,14 @@ fn certificates_are_checked_and_are_for_tls() {
     assert!(build().redis(TLS).is_ok() && build().redis(URL).is_ok());
     is_refused(build().redis("rediss://"), "not a Redis URL");
 }
+
+/// No thread beside the runtime: what the local share does by itself runs there as well.
+#[test]
+fn the_local_share_uses_the_background_runtime() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let store = Store::builder().background(runtime.handle().clone()).redis(URL).unwrap();
+    let share = crate::Mutex::new(store.local_share(), "locks").unwrap();
+    let guard = futures::executor::block_on(share.lock("k")).unwrap();
+    assert_eq!(runtime.metrics().num_alive_tasks(), 2, "the sweeper, and the renewals of the lease");
+    drop(guard);
+}
