@@ -48,6 +48,14 @@ impl Background {
         Ok(Self(Arc::new(Home::Runtime(handle))))
     }
 
+    /// The place for a task that keeps the thread running only as long as it holds this.
+    pub(super) fn for_a_task(&self) -> Self {
+        match &*self.0 {
+            Home::Thread(_) => Self::thread(),
+            Home::Runtime(_) => self.clone(),
+        }
+    }
+
     /// Returns the handle of the runtime. Starts the thread if it is not running.
     pub(crate) fn handle(&self) -> Result<Handle, Error> {
         match &*self.0 {

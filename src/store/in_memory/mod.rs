@@ -47,13 +47,14 @@ struct Shared {
 
 impl InMemory {
     pub(crate) fn new(clock: Clock, bounds: Bounds) -> Self {
-        let base = Base::new(PREFIX.to_owned(), Link::Up(0), Background::thread(), true);
-        let shared = Arc::new(Shared {
-            clock,
-            notifier: base.notifier.clone(),
-            bound: Bound::new(bounds),
-            sweeper: Arc::default(),
-        });
+        Self::with_background(Background::thread(), clock, bounds)
+    }
+
+    pub(crate) fn with_background(home: Background, clock: Clock, bounds: Bounds) -> Self {
+        let sweeper = Arc::new(Sweeper::new(home.clone()));
+        let base = Base::new(PREFIX.to_owned(), Link::Up(0), home, true);
+        let shared =
+            Arc::new(Shared { clock, notifier: base.notifier.clone(), bound: Bound::new(bounds), sweeper });
         Self { base, namespaces: Names::default(), shared }
     }
 

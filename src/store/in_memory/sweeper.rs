@@ -1,4 +1,4 @@
-//! The sweeper: one task per store drops expired state on the background thread.
+//! The sweeper: one task per store drops expired state, in the background of the store.
 //!
 //! In each round it visits all namespaces that have cells. It locks one shard at a time, for as long as it takes to
 //! look through it: 0.4 % of the cells of the namespace. Between rounds it rests for at least 100 times the
@@ -67,8 +67,8 @@ pub(super) struct Visit {
 }
 
 /// The shared state of a store's sweeper.
-#[derive(Default)]
 pub(super) struct Sweeper {
+    home: Background,
     list: Mutex<List>,
     /// Notified when the store is full, or the sweeper was dropped.
     pressed: Arc<Notify>,
@@ -90,6 +90,10 @@ struct Listed {
 }
 
 impl Sweeper {
+    pub(super) fn new(home: Background) -> Self {
+        Self { home, list: Mutex::default(), pressed: Arc::default() }
+    }
+
     /// The store was dropped.
     pub(super) fn disown(&self) {
         let mut list = lock(&self.list);
@@ -113,10 +117,10 @@ impl Sweeper {
         // If the task cannot be spawned, it is dropped at once, and its drop locks the list.
         drop(list);
         if start {
-            let thread = Background::thread();
+            let home = self.home.for_a_task();
             let (sweeper, pressed) = (Some(Arc::downgrade(self)), self.pressed.clone());
-            let task = Task { sweeper, pressed, _thread: thread.clone() };
-            thread.spawn(task.run());
+            let task = Task { sweeper, pressed, _home: home.clone() };
+            home.spawn(task.run());
         }
     }
 
@@ -179,7 +183,7 @@ impl Drop for Sweeper {
 /// The sweeper task. It does not keep the store alive.
 struct Task {
     /// Keeps the thread running as long as the task.
-    _thread: Background,
+    _home: Background,
     /// `None` after the task has ended normally.
     sweeper: Option<Weak<Sweeper>>,
     pressed: Arc<Notify>,

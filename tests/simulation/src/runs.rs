@@ -6,9 +6,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::runtime::Builder;
-use tower_distributed::{Quota, Store, TokenBucket};
-
 use crate::server::{coverage, faults, lock};
 use crate::world::{Outcome, Play, play};
 use crate::{os, truth};
@@ -82,7 +79,6 @@ fn run(options: &Options) -> Result<bool, String> {
         faults::set(from.clone(), to.clone());
     }
     // Some statics draw once for all worlds.
-    let _kept = kept_in_memory()?;
     play(0, Play::of(1));
     if let Some(seed) = options.number("seed")? {
         let outcome = play(seed, Play { is_printed: options.has("trace"), ..Play::of(seconds) });
@@ -113,17 +109,6 @@ fn run(options: &Options) -> Result<bool, String> {
         coverage::report().map_err(|error| format!("the scripts cannot be read: {error}"))?;
     }
     Ok(are_right)
-}
-
-/// Keeps something in memory. The thread that sweeps all memory lives as long: a world that had to start it would draw numbers
-/// for it.
-fn kept_in_memory() -> Result<Store, String> {
-    let store = Store::in_memory();
-    let kept =
-        TokenBucket::new(&store, "kept", Quota::non_refilling(1)).map_err(|error| error.to_string())?;
-    let runtime = Builder::new_current_thread().enable_time().build().map_err(|error| error.to_string())?;
-    runtime.block_on(kept.allow("kept")).map_err(|error| error.to_string())?;
-    Ok(store)
 }
 
 /// A seed that the machine draws.

@@ -152,8 +152,8 @@ async fn spans() -> [Duration; 4] {
     let begin = || {
         let sweeper = &store.shared.sweeper;
         lock(&sweeper.list).running = true;
-        let (thread, pressed) = (Background::thread(), sweeper.pressed.clone());
-        tokio::spawn(Task { _thread: thread, sweeper: Some(Arc::downgrade(sweeper)), pressed }.run())
+        let (home, pressed) = (sweeper.home.for_a_task(), sweeper.pressed.clone());
+        tokio::spawn(Task { _home: home, sweeper: Some(Arc::downgrade(sweeper)), pressed }.run())
     };
     let is_running = || lock(&store.shared.sweeper.list).running;
     let task = begin();
