@@ -25,10 +25,10 @@ pub(crate) mod percent;
 pub(crate) mod perform;
 pub(crate) mod queue;
 pub(crate) mod settings;
-#[cfg(test)]
-mod simulation;
 pub(crate) mod snapshot;
 mod state;
+#[cfg(test)]
+mod tests;
 pub(crate) mod token;
 pub(crate) mod tokens;
 mod validity;

@@ -11,22 +11,7 @@ impl<H: Modelled> World<H> {
     /// Returns whether all waiters that are polled are served if every message arrives at once and holders release
     /// soon.
     pub(super) fn settles(&self) -> bool {
-        let waits = |world: &Self| world.waiting.iter().any(|seat| !world.is_stalled(*seat));
-        if !waits(self) {
-            return true;
-        }
-        let (longest, rules) = (self.rules.seats.iter().map(|seat| seat.ttl).max().unwrap_or(0), &self.rules);
-        // At worst, a crashed process has a lease, and each other place is dead or its lease is not accepted.
-        let patience = 2 * longest + 2 * rules.grant.max(rules.alive);
-        let mut world = self.clone();
-        for _ in 0..patience {
-            world = world.serve(false);
-            if !waits(&world) {
-                return true;
-            }
-            world = world.after(Event::Tick);
-        }
-        false
+        self.serves_all(false)
     }
 
     /// The same for waiters that fit beside the holders, while the holders keep their leases.
@@ -36,15 +21,21 @@ impl<H: Modelled> World<H> {
             (0..self.clients.len()).filter_map(|line| self.believed(line)).map(|(held, _)| of(held.seat));
         let waiting = self.waiting.iter().map(|seat| of(*seat));
         let weight: i64 = holding.chain(waiting).map(|seat| seat.weight).sum();
-        if weight > self.rules.capacity || self.waiting.is_empty() || self.stalled != 0 {
+        weight > self.rules.capacity || self.stalled != 0 || self.serves_all(true)
+    }
+
+    fn serves_all(&self, keeps: bool) -> bool {
+        let waits = |world: &Self| world.waiting.iter().any(|seat| !world.is_stalled(*seat));
+        if !waits(self) {
             return true;
         }
-        let longest = self.rules.seats.iter().map(|seat| seat.ttl).max().unwrap_or(0);
-        let patience = 2 * longest + 2 * self.rules.grant.max(self.rules.alive);
+        let (longest, rules) = (self.rules.seats.iter().map(|seat| seat.ttl).max().unwrap_or(0), &self.rules);
+        // At worst, a crashed process has a lease, and each other place is dead or its lease is not accepted.
+        let patience = 2 * longest + 2 * rules.grant.max(rules.alive);
         let mut world = self.clone();
         for _ in 0..patience {
-            world = world.serve(true);
-            if world.waiting.is_empty() {
+            world = world.serve(keeps);
+            if !waits(&world) {
                 return true;
             }
             world = world.after(Event::Tick);
@@ -81,17 +72,14 @@ impl<H: Modelled> World<H> {
         };
         if let Some(held) = &client.held {
             if self.believed(line).is_none() {
-                return Some(Event::Notices(line));
+                return Some(Event::Ends(line));
             }
             if self.is_due_back(line) {
-                return Some(Event::TakesBack(line));
+                return Some(Event::Due(line));
             }
             if !held.is_offered && !keeps {
-                return Some(if self.rules.faults.completes {
-                    Event::Completes(line)
-                } else {
-                    Event::Releases(line)
-                });
+                let completes = self.rules.faults.completes;
+                return Some(if completes { Event::Completes(line) } else { Event::Ends(line) });
             }
             if self.is_renewed(held) {
                 return once(held.token, Verb::Renew).then_some(Event::Renews(line));
@@ -100,7 +88,7 @@ impl<H: Modelled> World<H> {
         let (token, entry) = client.entry()?;
         match entry.stage {
             Stage::Acquiring { .. } if self.is_abandoned(line) => {
-                (!self.rules.has(Flaw::AbandonedUnnoticed)).then_some(Event::Abandons(line))
+                (!self.rules.has(Flaw::AbandonedUnnoticed)).then_some(Event::Due(line))
             }
             Stage::Acquiring { .. } => Some(Event::Fails(line)),
             Stage::Queued { .. } => once(token, Verb::Heartbeat).then_some(Event::Heartbeats(line)),

@@ -6,7 +6,6 @@ use std::hash::{Hash, Hasher};
 use tokio::time::Instant;
 
 use super::super::key_state::Standing;
-use super::super::kind::Holders as _;
 use super::super::queue::{BEHIND, Queue};
 use super::super::tokens::Stage;
 use super::super::validity::Anchor;
@@ -49,8 +48,8 @@ impl<H: Modelled> World<H> {
         let (server, seen) = (&self.server, &self.seen);
         let ahead = in_ticks(self.next_fence() - server.now).max(0);
         form.extend([number(ahead), self.rank(&fences, self.next_fence()), self.rank(&fences, seen.fence)]);
-        form.extend([self.rank(&fences, server.fence), number(server.state.holders.holders.row())]);
-        form.extend([self.again, self.crashes, self.evictions, self.revokes].map(i16::from));
+        form.extend([self.rank(&fences, server.fence), number(server.state.holders.row())]);
+        form.extend([self.again, self.crashes, self.evictions].map(i16::from));
         form.push(number(in_ticks(server.state.kept_until - server.now).max(0)));
         if self.rules.newest > 0 {
             let known = server.state.queue.waits(0).filter(|_| server.state.queue.has_places());
@@ -157,9 +156,6 @@ impl<H: Modelled> World<H> {
             form.extend([token(held.token), number((held.seat - first) as i64)]);
             form.extend([self.until_form(held.validity.until()), self.rank(fences, held.fence)]);
             form.push(i16::from(held.twice));
-            if self.rules.faults.repeats {
-                form.push(held.validity.sent.map_or(-1, |sent| self.age(sent)));
-            }
             form.extend([held.is_offered, held.by_push].map(i16::from));
         }
         form.push(-3);
@@ -225,9 +221,6 @@ impl<H: Modelled> World<H> {
                         form.extend([number(until), self.rank(fences, *fence)]);
                         if self.rules.has(Flaw::ReplyValidFromArrival) {
                             form.push(number(left));
-                        }
-                        if self.rules.faults.repeats {
-                            form.push(self.age(anchor.sent));
                         }
                     }
                     Standing::Queued { .. } => form.push(self.anchor(*anchor)),

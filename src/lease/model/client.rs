@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::key_state::Standing;
-use super::super::operations::{self, Answer};
+use super::super::operations::Answer;
 use super::super::options::{Holding, micros};
 use super::super::token::Token;
 use super::super::tokens::{
@@ -225,7 +225,9 @@ impl<H: Modelled> World<H> {
             }
             What::Call { .. } => return,
         };
-        let at = self.looked_at(line, &event);
+        // A process that takes expired leases looks at its clock too early.
+        let late = if self.rules.has(Flaw::LateGrantIsTaken) { ticks(4) } else { ticks(0) };
+        let at = self.local.checked_sub(late).unwrap_or(self.local);
         let held = self.clients[line].held.is_some();
         let by_push = matches!(event, Event::Pushed { .. });
         let effects = self.step(line, event, at);
@@ -243,11 +245,6 @@ impl<H: Modelled> World<H> {
     fn answer(&self, token: usize, anchor: Anchor, standing: Standing) -> Renewed {
         let Standing::Held { expiry, .. } = standing else { return Renewed::Gone };
         let until = anchor.until(expiry, self.rules.holdings[self.rules.seat_of(token)].options.ttl, DRIFT);
-        let held = self.clients[self.rules.of(token).line].held.as_ref();
-        let until = match held.filter(|_| self.rules.has(Flaw::BeliefOnlyGrows)) {
-            Some(held) => until.max(held.validity.until()),
-            None => until,
-        };
         Renewed::Valid { sent: anchor.sent, until }
     }
 
@@ -285,37 +282,8 @@ impl<H: Modelled> World<H> {
         granted_now && !jumped && ticks(server / TICK) == local
     }
 
-    /// When an event is handled. A process that takes expired leases looks at its clock too early.
-    fn looked_at(&self, line: usize, event: &Event<Names>) -> tokio::time::Instant {
-        if !self.rules.has(Flaw::LateGrantIsTaken) {
-            return self.local;
-        }
-        let drift = |anchor: Anchor, expiry: i64| {
-            anchor.sent + DRIFT.certain(ticks((expiry - anchor.now).max(0) / TICK))
-        };
-        let until = match (event, self.clients[line].entry()) {
-            (Event::Pushed { news: Notice::Granted { expiry, .. }, .. }, Some((_, entry))) => {
-                match entry.stage {
-                    Stage::Queued { anchor, .. } => Some(drift(anchor, *expiry)),
-                    _ => None,
-                }
-            }
-            (
-                Event::Answered {
-                    sent,
-                    answer:
-                        Answer { now, what: operations::What::Acquired(Standing::Held { expiry, .. }), .. },
-                    ..
-                },
-                _,
-            ) => Some(drift(Anchor { sent: sent.at, now: *now }, *expiry)),
-            _ => None,
-        };
-        until.and_then(|until| until.checked_sub(ticks(1))).map_or(self.local, |early| early.min(self.local))
-    }
-
     /// Lets the line look at what is due, as if its time had come.
-    fn due(&mut self, line: usize) {
+    pub(super) fn due(&mut self, line: usize) {
         let at = self.local;
         let client = &mut self.clients[line];
         client.tokens.make_due(at);
@@ -448,16 +416,6 @@ impl<H: Modelled> World<H> {
         let (key, waiter) = (Self::key(), self.seated(seat));
         let effects = self.step(line, Event::Leaves { key, waiter, id, unanswered }, self.local);
         self.perform(line, effects, false);
-    }
-
-    /// Handles a line whose acquire is not answered, since the future that sends it is not polled.
-    pub(super) fn abandons(&mut self, line: usize) {
-        self.due(line);
-    }
-
-    /// An offered lease is taken back, if its waiter has not accepted it for long enough.
-    pub(super) fn takes_back(&mut self, line: usize) {
-        self.due(line);
     }
 
     /// The holder gives up its lease.

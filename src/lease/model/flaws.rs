@@ -8,12 +8,11 @@
 //! * Renewals that shorten a lease, alone: no lease outlives its ttl, so there is nothing to shorten. It takes
 //!   longer grants as well.
 //! * A grant that outlives the ttl of its waiter, alone: the waiter cuts it to its ttl.
-//! * Beliefs that ignore an earlier end, alone: the end that the server returns only grows.
-//! * Renewals whose answers arrive in another order than they were sent: for the same reason.
+//! * Beliefs that ignore an earlier end, and renewals whose answers arrive in another order than they were sent: the end
+//!   that the server returns only grows. `lease::validity` has tests of both.
 //! * A place that is given away while its waiter is between two tokens: the waiter asks again, at the end of the
 //!   queue.
 
-use super::find;
 use super::properties::*;
 use super::rules::Flaw::*;
 use super::rules::{Faults, Rules};
@@ -21,145 +20,65 @@ use super::settings::{NONE, busy, classes, cohort, ending, line, newest, permits
 use crate::lease::holder::Holder;
 use crate::wait_group::holders::PermitHolders;
 
-#[test]
-fn a_reply_that_is_valid_from_its_arrival() {
-    find::<Holder>(COVERED, Rules::mutex(2).flaws(&[ReplyValidFromArrival]));
-}
-
-#[test]
-fn a_push_that_is_valid_from_its_arrival() {
-    find::<Holder>(COVERED, Rules::mutex(2).flaws(&[PushValidFromArrival]));
-}
-
-#[test]
-fn an_anchor_taken_when_the_reply_arrives() {
-    find::<Holder>(COVERED, Rules::mutex(2).flaws(&[AnchorAtArrival]));
-}
-
-#[test]
-fn a_holder_that_answers_a_push_with_a_release() {
-    find::<Holder>(COVERED, Rules::mutex(2).flaws(&[HolderAnswersPush]));
-}
-
-#[test]
-fn a_grant_that_outlives_a_lease() {
-    let rules = || Rules { grant: 3, ..Rules::mutex(2) };
-    find::<Holder>(COVERED, rules().flaws(&[LongGrant, RenewalShortens, BeliefIsNotCut]));
-    find::<Holder>(COVERED, rules().flaws(&[LongGrant, RenewalShortens, BeliefIsNotCut, BeliefOnlyGrows]));
-}
-
-#[test]
-fn a_cut_that_counts_from_an_old_anchor() {
-    find::<Holder>(PROMPT, Rules::mutex(2).flaws(&[PushCutAtAnchor]));
-}
-
-#[test]
-fn beliefs_that_are_not_cut() {
-    let faults = Faults { jump: -4, ..NONE };
-    find::<Holder>(BOUNDED, Rules::mutex(2).faults(faults).flaws(&[BeliefIsNotCut]));
-}
-
-#[test]
-fn leases_that_are_not_cut() {
-    let faults = Faults { jump: -9, crashes: 1, losses: true, ..NONE };
-    find::<Holder>(SERVED, Rules::mutex(2).faults(faults).flaws(&[SoonestIsNotCut]));
-}
-
-#[test]
-fn a_clock_that_is_set_forward() {
-    find::<Holder>(EXCLUSION, Rules::mutex(2).faults(Faults { jump: 2, ..NONE }));
-}
-
-#[test]
-fn a_lease_from_before_the_clock_was_set_back_beside_one_from_after() {
-    let faults = Faults { jump: -10, crashes: 1, losses: true, ..NONE };
-    find::<PermitHolders>(BESIDE, permits().faults(faults).flaws(&[SoonestIsNotCut]));
-}
-
-#[test]
-fn what_ran_out_on_its_way() {
-    find::<Holder>(GOOD, Rules::mutex(2).flaws(&[LateGrantIsTaken]));
-}
-
-#[test]
-fn who_is_not_polled() {
-    let faults = Faults { stalls: true, losses: true, ..NONE };
-    find::<Holder>(SERVED, Rules::mutex(3).faults(faults).flaws(&[OfferIsRenewed]));
-    find::<Holder>(SERVED, line().faults(faults).flaws(&[AbandonedUnnoticed]));
-}
-
-#[test]
-fn a_line_of_ones_own() {
+/// Each process has a line of its own for each of its waiters.
+fn lines_of_ones_own() -> Rules {
     let mut rules = cohort();
-    rules.seats[1].line = 1;
-    rules.seats[2].line = 2;
-    find::<Holder>(FAIR, rules);
+    (rules.seats[1].line, rules.seats[2].line) = (1, 2);
+    rules
 }
 
-#[test]
-fn one_fence_for_a_line() {
-    find::<Holder>(FENCES, cohort().flaws(&[HandOnSameFence]));
+macro_rules! find {
+    ($($name:ident = $property:expr, $holders:ty, $rules:expr;)+) => {
+        $(#[test] fn $name() { super::find::<$holders>($property, $rules); })+
+    };
 }
 
-#[test]
-fn the_clock_alone_as_the_fence() {
-    find::<Holder>(FENCES, Rules::mutex(2).flaws(&[FenceIsTheClock]));
-}
+find! {
+    a_reply_that_is_valid_from_its_arrival = COVERED, Holder, Rules::mutex(2).flaws(&[ReplyValidFromArrival]);
+    a_push_that_is_valid_from_its_arrival = COVERED, Holder, Rules::mutex(2).flaws(&[PushValidFromArrival]);
+    an_anchor_taken_when_the_reply_arrives = COVERED, Holder, Rules::mutex(2).flaws(&[AnchorAtArrival]);
+    a_holder_that_answers_a_push_with_a_release = COVERED, Holder, Rules::mutex(2).flaws(&[HolderAnswersPush]);
+    a_grant_that_outlives_a_lease = COVERED, Holder,
+        Rules { grant: 3, ..Rules::mutex(2) }.flaws(&[LongGrant, RenewalShortens, BeliefIsNotCut]);
+    values_that_make_two_holders_one = COVERED, Holder, Rules::mutex(2).asks(2).flaws(&[ValueIsTheHolder]);
+    a_cut_that_counts_from_an_old_anchor = PROMPT, Holder, Rules::mutex(2).flaws(&[PushCutAtAnchor]);
+    what_ran_out_on_its_way = GOOD, Holder, Rules::mutex(2).flaws(&[LateGrantIsTaken]);
 
-#[test]
-fn the_small_overtake() {
-    find::<PermitHolders>(ORDER, weighted().flaws(&[SmallGoesFirst]));
-}
+    a_clock_that_is_set_forward = EXCLUSION, Holder, Rules::mutex(2).faults(Faults { jump: 2, ..NONE });
+    beliefs_that_are_not_cut = BOUNDED, Holder,
+        Rules::mutex(2).faults(Faults { jump: -4, ..NONE }).flaws(&[BeliefIsNotCut]);
+    leases_that_are_not_cut = SERVED, Holder,
+        Rules::mutex(2).faults(Faults { jump: -9, crashes: 1, losses: true, ..NONE }).flaws(&[SoonestIsNotCut]);
+    a_lease_from_before_the_clock_was_set_back_beside_one_from_after = BESIDE, PermitHolders,
+        permits().faults(Faults { jump: -10, crashes: 1, losses: true, ..NONE }).flaws(&[SoonestIsNotCut]);
 
-#[test]
-fn classes_that_do_not_age() {
-    find::<PermitHolders>(AGED, classes(&[0, 0, 1]).flaws(&[ClassesDoNotAge]));
-}
+    who_is_not_polled = SERVED, Holder,
+        Rules::mutex(3).faults(Faults { stalls: true, losses: true, ..NONE }).flaws(&[OfferIsRenewed]);
+    who_asks_for_all_and_is_not_polled = SERVED, Holder,
+        line().faults(Faults { stalls: true, losses: true, ..NONE }).flaws(&[AbandonedUnnoticed]);
+    heartbeats_that_grant_nothing = SERVED, Holder,
+        Rules::mutex(2).faults(Faults { crashes: 1, losses: true, ..NONE }).flaws(&[HeartbeatGrantsNothing]);
+    an_eviction_that_goes_unnoticed = SERVED, Holder,
+        Rules::mutex(2).asks(2).faults(Faults { evictions: 1, losses: true, ..NONE }).flaws(&[EvictionUnnoticed]);
 
-#[test]
-fn the_newest_first_at_once() {
-    find::<PermitHolders>(ORDER, Rules { newest: 2, ..newest(3) }.flaws(&[NewestAtOnce]));
-}
+    a_line_of_ones_own = FAIR, Holder, lines_of_ones_own();
+    one_fence_for_a_line = FENCES, Holder, cohort().flaws(&[HandOnSameFence]);
+    the_clock_alone_as_the_fence = FENCES, Holder, Rules::mutex(2).flaws(&[FenceIsTheClock]);
+    the_small_overtake = ORDER, PermitHolders, weighted().flaws(&[SmallGoesFirst]);
+    the_newest_first_at_once = ORDER, PermitHolders, Rules { newest: 2, ..newest(3) }.flaws(&[NewestAtOnce]);
+    classes_that_do_not_age = AGED, PermitHolders, classes(&[0, 0, 1]).flaws(&[ClassesDoNotAge]);
 
-#[test]
-fn no_tombstones() {
-    let faults = Faults { failures: true, resends: true, ..NONE };
-    find::<Holder>(RELEASED, Rules::mutex(2).faults(faults).flaws(&[NoTombstone]));
-    find::<Holder>(RELEASED, Rules::mutex(2).faults(faults).flaws(&[TwiceForgotten]));
-    find::<Holder>(RELEASED, line().faults(faults).flaws(&[RetryForgotten]));
-}
-
-#[test]
-fn tombstones_that_end_before_a_late_call_runs() {
-    let rules = || Rules { late: Some(3), ..ending(Rules::mutex(2)) };
-    find::<Holder>(RELEASED, rules().faults(Faults { failures: true, ..NONE }));
-    find::<Holder>(RELEASED, rules().faults(Faults { resends: true, ..NONE }));
-}
-
-#[test]
-fn a_busy_queue_that_is_not_kept() {
-    find::<Holder>(PLACES, busy().flaws(&[BusyQueueIsNotKept]));
-}
-
-#[test]
-fn heartbeats_that_grant_nothing() {
-    let faults = Faults { crashes: 1, losses: true, ..NONE };
-    find::<Holder>(SERVED, Rules::mutex(2).faults(faults).flaws(&[HeartbeatGrantsNothing]));
-}
-
-#[test]
-fn an_eviction_that_goes_unnoticed() {
-    let faults = Faults { evictions: 1, losses: true, ..NONE };
-    find::<Holder>(SERVED, Rules::mutex(2).asks(2).faults(faults).flaws(&[EvictionUnnoticed]));
-}
-
-#[test]
-fn a_completion_that_sends_nobody_away() {
-    let faults = Faults { completes: true, losses: true, ..NONE };
-    find::<Holder<false>>(DONE, Rules::mutex(2).faults(faults).flaws(&[NobodyDismissed]));
-}
-
-#[test]
-fn values_that_make_two_holders_one() {
-    find::<Holder>(COVERED, Rules::mutex(2).asks(2).flaws(&[ValueIsTheHolder]));
+    no_tombstones = RELEASED, Holder,
+        Rules::mutex(2).faults(Faults { failures: true, resends: true, ..NONE }).flaws(&[NoTombstone]);
+    a_copy_that_is_forgotten = RELEASED, Holder,
+        Rules::mutex(2).faults(Faults { failures: true, resends: true, ..NONE }).flaws(&[TwiceForgotten]);
+    a_failed_call_that_is_forgotten = RELEASED, Holder,
+        line().faults(Faults { failures: true, resends: true, ..NONE }).flaws(&[RetryForgotten]);
+    tombstones_that_end_before_a_late_call_runs = RELEASED, Holder,
+        Rules { late: Some(3), ..ending(Rules::mutex(2)) }.faults(Faults { failures: true, ..NONE });
+    tombstones_that_end_before_a_copy_runs = RELEASED, Holder,
+        Rules { late: Some(3), ..ending(Rules::mutex(2)) }.faults(Faults { resends: true, ..NONE });
+    a_busy_queue_that_is_not_kept = PLACES, Holder, busy().flaws(&[BusyQueueIsNotKept]);
+    a_completion_that_sends_nobody_away = DONE, Holder<false>,
+        Rules::mutex(2).faults(Faults { completes: true, losses: true, ..NONE }).flaws(&[NobodyDismissed]);
 }

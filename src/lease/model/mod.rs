@@ -19,12 +19,11 @@
 //! The model leaves out the end of fences, a full queue, and a server that loses its holders.
 //! Each seat comes once. Only its future polls a seat, and only the scheduler runs timers.
 //!
-//! `MODEL_SIZE` sets the size of the search. The default 1 visits 800 thousand states. From 2 on, the leases of the
-//! larger settings are longer, and more calls are under way at once. Each test prints how many states it visited:
-//!
-//! ```sh
-//! MODEL_SIZE=2 cargo test --release --lib lease::model -- --nocapture
-//! ```
+//! The worlds of `tests/simulation` draw some orders of events, with the scripts of the server. They judge what callers
+//! see. Here is every order, also those in which timers are late, calls run after any time, and futures are not polled.
+//! What the worlds do not judge: that no belief outlasts the lease on the server, after any fault that keeps the server's
+//! state; that every waiter is served in bounded time from every state; that a released token never comes back; and which
+//! waiter goes first, with flows, classes and the newest first.
 
 mod calm;
 mod canonical;
@@ -40,7 +39,6 @@ mod world;
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
@@ -118,20 +116,13 @@ fn protocol<H: Modelled>(rules: Rules) -> Protocol<H> {
 }
 
 /// Visits all states. Checks that every `always` property holds, and that every `sometimes` property is reached.
-fn explore<H: Modelled>(name: &str, rules: Rules) {
-    let began = Instant::now();
-    let checker = protocol::<H>(rules).checker().threads(2).spawn_bfs().join();
-    println!("{name}: {} states, {:.1?}", checker.unique_state_count(), began.elapsed());
-    checker.assert_properties();
+fn explore<H: Modelled>(rules: Rules) {
+    protocol::<H>(rules).checker().threads(2).spawn_bfs().join().assert_properties();
 }
 
 /// Finds a sequence of events that violates a property.
 fn find<H: Modelled>(property: &'static str, rules: Rules) {
-    let began = Instant::now();
     let found = HasDiscoveries::AnyOf(BTreeSet::from([property]));
-    let flaws = rules.flaws;
     let checker = protocol::<H>(rules).checker().threads(2).finish_when(found).spawn_bfs().join();
-    let way = checker.assert_any_discovery(property).into_actions();
-    let count = checker.unique_state_count();
-    println!("{flaws:?}: {count} states, {:.1?}: violated: {property}: {way:?}", began.elapsed());
+    checker.assert_any_discovery(property);
 }

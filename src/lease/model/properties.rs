@@ -3,7 +3,6 @@
 
 use stateright::Property;
 
-use super::super::kind::Holders as _;
 use super::rules::TICK;
 use super::world::{What, World};
 use super::{Modelled, Protocol};
@@ -12,7 +11,6 @@ pub(super) const EXCLUSION: &str = "the holders that believe in their leases fit
 pub(super) const COVERED: &str = "a belief ends no later than the lease on the server";
 pub(super) const BOUNDED: &str = "no belief lasts longer than the ttl";
 pub(super) const FENCES: &str = "each exclusive holder has a higher fence than all before it";
-pub(super) const GRANTS: &str = "each exclusive grant has a higher fence than all before it";
 pub(super) const ORDER: &str =
     "no waiter overtakes another in the queue, or all do once there have been waiters for long enough";
 pub(super) const SHARES: &str = "each flow passes a waiter at the head of another one at most once";
@@ -39,7 +37,6 @@ impl<H: Modelled> Protocol<H> {
             Property::always(FENCES, |_, world: &World<H>| {
                 !H::FENCED || !(world.seen.fence_fell || world.server.fence_fell)
             }),
-            Property::always(GRANTS, |_, world: &World<H>| !H::FENCED || !world.server.fence_fell),
             Property::always(ORDER, |_, world: &World<H>| !world.server.overtaken),
             Property::always(SHARES, |_, world: &World<H>| !world.server.seen.unfair),
             Property::always(CLASSES, |_, world: &World<H>| !world.server.seen.lower),

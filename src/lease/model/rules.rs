@@ -1,7 +1,6 @@
 //! The rules of a model: the waiters and what they want, how long things last, the faults that may happen, and the
 //! rules that are broken on purpose.
 
-use std::env;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,8 +58,6 @@ pub(super) struct Rules {
     pub(super) late: Option<i64>,
     /// How often lines ask again, in total.
     pub(super) again: u8,
-    /// No heartbeat or renewal is sent while this many messages are under way.
-    pub(super) traffic: usize,
     pub(super) tokens: Tokens,
     pub(super) faults: Faults,
     pub(super) flaws: &'static [Flaw],
@@ -87,8 +84,6 @@ pub(super) struct Faults {
     pub(super) crashes: u8,
     /// All messages under way are lost.
     pub(super) losses: bool,
-    /// A second renewal or heartbeat is sent before the first is answered.
-    pub(super) repeats: bool,
     /// The transport sends a call again, and both copies may run.
     pub(super) resends: bool,
     /// An acquire fails: its caller does not know whether it ran.
@@ -99,8 +94,6 @@ pub(super) struct Faults {
     pub(super) stalls: bool,
     /// The lists of the queue are evicted.
     pub(super) evictions: u8,
-    /// An operator revokes a lease.
-    pub(super) revokes: u8,
     /// The server's clock jumps by this many ticks, once.
     pub(super) jump: i64,
     /// A holder completes. Its outcome is for all waiters.
@@ -114,13 +107,11 @@ pub(super) enum Flaw {
     LongGrant,
     /// A renewal may shorten a lease.
     RenewalShortens,
-    /// A belief ignores a renewal that returns an earlier end than it believed in.
-    BeliefOnlyGrows,
     /// A belief is not cut to the ttl of its lease.
     BeliefIsNotCut,
     /// The ttl of a pushed grant counts from the call before it.
     PushCutAtAnchor,
-    /// Leases from before the server's clock was set back last until their old expiry.
+    /// Leases from before the server's clock was set back last until their old expiry: tokens do not contain their ttl.
     SoonestIsNotCut,
     /// The validity in a reply counts from the arrival of the reply.
     ReplyValidFromArrival,
@@ -138,9 +129,9 @@ pub(super) enum Flaw {
     OfferIsRenewed,
     /// A line does not notice that the future that sends its call is not polled.
     AbandonedUnnoticed,
-    /// The first waiter that fits is served first.
+    /// Who comes and fits is served, whoever waits.
     SmallGoesFirst,
-    /// The fence is the clock alone.
+    /// The fence of a grant is the clock alone.
     FenceIsTheClock,
     /// A release leaves no tombstone.
     NoTombstone,
@@ -164,12 +155,6 @@ pub(super) enum Flaw {
     ValueIsTheHolder,
 }
 
-/// Returns the size of the search.
-pub(super) fn size() -> usize {
-    env::var("MODEL_SIZE")
-        .map_or(1, |size| size.parse().expect("MODEL_SIZE must be a whole number of at least 1"))
-}
-
 impl Rules {
     pub(super) fn new(seats: Vec<Seat>, tokens: Tokens) -> Self {
         let (capacity, faults, epoch) = (1, Faults::default(), Instant::now());
@@ -184,7 +169,6 @@ impl Rules {
             tombstone: ALWAYS,
             late: None,
             again: 1,
-            traffic: 2 * size() - 1,
             tokens,
             faults,
             flaws: &[],
@@ -227,7 +211,8 @@ impl Rules {
     fn named(mut self) -> Self {
         let name = |token| {
             let Seat { process, ttl, weight, rank, flow, .. } = self.seats[self.seat_of(token)];
-            let ttl = if self.has(Flaw::LongGrant) { String::new() } else { format!(".{:x}", ttl * TICK) };
+            let is_cut = !(self.has(Flaw::LongGrant) || self.has(Flaw::SoonestIsNotCut));
+            let ttl = if is_cut { format!(".{:x}", ttl * TICK) } else { String::new() };
             let suffix = match self.tokens {
                 Tokens::Mutex => String::new(),
                 // The cost is the weight.

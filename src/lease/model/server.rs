@@ -2,134 +2,16 @@
 
 use std::slice;
 
-use super::super::flows::Order;
 use super::super::key_state::{KeyState, Standing};
-use super::super::kind::{At, Holders};
+use super::super::kind::Holders;
 use super::super::outcome::{Completing, Entered};
 use super::super::queue::Queue;
-use super::super::token::Token;
 use super::rules::{Flaw, Rules, TICK};
 use super::turns::Turns;
 use crate::store::{Cell as _, Push};
 
-/// Holders whose rules may be broken.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Flawed<H> {
-    pub(super) holders: H,
-    flaws: &'static [Flaw],
-}
-
-impl<H: Holders> Flawed<H> {
-    fn has(&self, flaw: Flaw) -> bool {
-        self.flaws.contains(&flaw)
-    }
-}
-
-impl<H: Holders> Holders for Flawed<H> {
-    const ORDERED: bool = H::ORDERED;
-
-    fn sweep(&mut self, now: i64) {
-        self.holders.sweep(now);
-    }
-
-    fn used(&self) -> i64 {
-        self.holders.used()
-    }
-
-    fn tokens(&self) -> Vec<Token> {
-        self.holders.tokens()
-    }
-
-    fn held(&self, token: &Token, now: i64) -> Option<(i64, i64)> {
-        let (expiry, fence) = self.holders.held(token, now)?;
-        Some((expiry, if self.has(Flaw::FenceIsTheClock) { now } else { fence }))
-    }
-
-    fn fits(&self, token: &Token, of: At<'_>) -> bool {
-        self.holders.fits(token, of)
-    }
-
-    fn weight(token: &Token) -> i64 {
-        H::weight(token)
-    }
-
-    fn is_full(&self) -> bool {
-        self.holders.is_full()
-    }
-
-    fn counted(queue: &Queue, rank: i64) -> i64 {
-        H::counted(queue, rank)
-    }
-
-    fn hold(&mut self, token: &Token, expiry: i64, now: i64, queue: &Queue) -> i64 {
-        let fence = self.holders.hold(token, expiry, now, queue);
-        if self.has(Flaw::FenceIsTheClock) { now } else { fence }
-    }
-
-    fn granted(&mut self, token: &Token) {
-        self.holders.granted(token);
-    }
-
-    fn is_granted(&self, token: &Token) -> bool {
-        self.holders.is_granted(token)
-    }
-
-    fn confirm(&mut self, token: &Token) {
-        self.holders.confirm(token);
-    }
-
-    fn lapsed(&mut self) -> Vec<(Token, i64)> {
-        self.holders.lapsed()
-    }
-
-    fn extend(&mut self, token: &Token, expiry: i64, now: i64) {
-        self.holders.extend(token, expiry, now);
-    }
-
-    fn raise(&mut self, fence: i64, now: i64) {
-        self.holders.raise(fence, now);
-    }
-
-    fn forget(&mut self, token: &Token) -> bool {
-        self.holders.forget(token)
-    }
-
-    fn soonest(&mut self, now: i64) -> i64 {
-        if self.has(Flaw::SoonestIsNotCut) {
-            self.holders.clone().soonest(now)
-        } else {
-            self.holders.soonest(now)
-        }
-    }
-
-    fn order(token: &Token) -> Order {
-        H::order(token)
-    }
-
-    fn head(&self, queue: &mut Queue, turn: &mut bool, now: i64) -> Option<Token> {
-        let head = self.holders.head(queue, turn, now);
-        if !self.has(Flaw::SmallGoesFirst) {
-            return head;
-        }
-        let (mut rest, mut next) = (queue.clone(), head.clone());
-        while let Some(token) = next {
-            let rank = rest.rank_of(&token).unwrap_or(0);
-            if self.fits(&token, At { rank, settings: &queue.settings, now }) {
-                return Some(token);
-            }
-            rest.leave(&token);
-            next = self.holders.head(&mut rest, turn, now);
-        }
-        head
-    }
-
-    fn is_idle(&self, now: i64) -> bool {
-        self.holders.is_idle(now)
-    }
-}
-
 /// The operations of the server.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verb {
     Acquire,
     Release,
@@ -142,7 +24,7 @@ pub(super) enum Verb {
 
 #[derive(Clone, Debug)]
 pub(super) struct Server<H> {
-    pub(super) state: KeyState<Flawed<H>>,
+    pub(super) state: KeyState<H>,
     pub(super) now: i64,
     /// The tokens that were released: a set of bits.
     pub(super) released: u32,
@@ -165,13 +47,11 @@ pub(super) struct Server<H> {
 pub(super) type Place = (usize, i64, bool);
 
 impl<H: Holders> Server<H> {
-    pub(super) fn new(rules: &Rules) -> Self {
-        let mut state = KeyState::<Flawed<H>>::default();
-        state.holders.flaws = rules.flaws;
+    pub(super) fn new() -> Self {
         // Long after the epoch, since fences are times.
         let now = 1_000_000 * TICK;
         Self {
-            state,
+            state: KeyState::default(),
             now,
             released: 0,
             fence: 0,
@@ -232,6 +112,7 @@ impl<H: Holders> Server<H> {
             self.held_after |= self.entered;
             self.seen.granted(rules, &places, new, self.now);
             let fence = self.state.holders.held(rules.name(new), self.now).map_or(0, |(_, fence)| fence);
+            let fence = if rules.has(Flaw::FenceIsTheClock) { self.now } else { fence };
             // A shared holder has the fence of the exclusive holder before it.
             let shares = rules.of(new).weight < rules.capacity;
             self.fence_fell |= fence < self.fence || (fence == self.fence && !shares);
@@ -249,6 +130,14 @@ impl<H: Holders> Server<H> {
             Verb::Acquire => {
                 let (done, kept_until) = (self.entered.then_some(true), state.kept_until);
                 let told = rules.told();
+                if rules.has(Flaw::SmallGoesFirst) {
+                    let mut alone = KeyState { queue: Queue::default(), ..state.clone() };
+                    let standing = alone.acquire(name, rules.terms(token), Some(&told), done, now, spans);
+                    if let Standing::Held { .. } = standing {
+                        state.holders = alone.holders;
+                        return standing;
+                    }
+                }
                 let standing = state.acquire(name, rules.terms(token), Some(&told), done, now, spans);
                 if rules.has(Flaw::BusyQueueIsNotKept) && state.queue.ahead(0) > 1 {
                     state.kept_until = kept_until;
@@ -263,7 +152,7 @@ impl<H: Holders> Server<H> {
             Verb::Heartbeat => return self.heartbeat(rules, token),
             Verb::Complete => {
                 let dismisses = !rules.has(Flaw::NobodyDismissed);
-                let enter = |_: &mut Flawed<H>, of: Completing| {
+                let enter = |_: &mut H, of: Completing| {
                     Ok::<_, ()>(match of.is_held && dismisses {
                         true => Entered::Something,
                         false => Entered::Nothing,

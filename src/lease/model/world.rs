@@ -32,7 +32,6 @@ pub(super) struct World<H> {
     pub(super) again: u8,
     pub(super) crashes: u8,
     pub(super) evictions: u8,
-    pub(super) revokes: u8,
     pub(super) jumps: bool,
 }
 
@@ -92,25 +91,20 @@ pub(super) enum Event {
     Fails(usize),
     Heartbeats(usize),
     Renews(usize),
-    /// The holder releases.
-    Releases(usize),
+    /// The holder releases, also because it notices that its lease has ended.
+    Ends(usize),
     Completes(usize),
     /// A waiter gives up.
     Leaves(usize),
     /// A waiter is no longer polled.
     Stalls(usize),
-    /// The holder notices that its lease has ended.
-    Notices(usize),
-    /// An offered lease is taken back.
-    TakesBack(usize),
-    /// The line notices that the future that sends its call is not polled.
-    Abandons(usize),
+    /// The line looks at what is due: an offered lease is taken back, or it notices that the future that sends its call is
+    /// not polled.
+    Due(usize),
     Crashes(usize),
     /// The server's clock jumps.
     Jumps,
     Evicts,
-    /// An operator revokes the lease of a token.
-    Revokes(usize),
     /// All messages under way are lost.
     LosesAll,
 }
@@ -119,7 +113,7 @@ impl<H: super::Modelled> World<H> {
     pub(super) fn new(rules: &Arc<Rules>) -> Self {
         Self {
             rules: Arc::clone(rules),
-            server: Server::new(rules),
+            server: Server::new(),
             clients: vec![Client::new(rules); rules.lines()],
             messages: Vec::new(),
             local: rules.epoch,
@@ -130,7 +124,6 @@ impl<H: super::Modelled> World<H> {
             again: rules.again,
             crashes: rules.faults.crashes,
             evictions: rules.faults.evictions,
-            revokes: rules.faults.revokes,
             jumps: rules.faults.jump != 0,
         }
     }
@@ -165,10 +158,6 @@ impl<H: super::Modelled> World<H> {
         if self.evictions > 0 && !self.server.state.queue.is_empty() {
             events.push(Event::Evicts);
         }
-        if self.revokes > 0 {
-            let held = self.rules.tokens().filter(|token| self.server.is_held(&self.rules, *token));
-            events.extend(held.map(Event::Revokes));
-        }
         if faults.losses && !self.messages.is_empty() {
             events.push(Event::LosesAll);
         }
@@ -193,10 +182,8 @@ impl<H: super::Modelled> World<H> {
 
     fn of_line(&self, line: usize, events: &mut Vec<Event>) {
         let (client, faults) = (&self.clients[line], self.rules.faults);
-        let most = match self.messages.len() < self.rules.traffic {
-            true => 1 + usize::from(faults.repeats),
-            false => 0,
-        };
+        // Heartbeats and renewals are sent one by one.
+        let is_quiet = self.messages.is_empty();
         if let Some((token, entry)) = client.entry() {
             match entry.stage {
                 Stage::Acquiring { .. } => {
@@ -204,27 +191,25 @@ impl<H: super::Modelled> World<H> {
                         events.push(Event::Fails(line));
                     }
                     if self.is_abandoned(line) {
-                        events.push(Event::Abandons(line));
+                        events.push(Event::Due(line));
                     }
                 }
-                Stage::Queued { .. } if self.awaited(token, Verb::Heartbeat) < most => {
-                    events.push(Event::Heartbeats(line));
-                }
+                Stage::Queued { .. } if is_quiet => events.push(Event::Heartbeats(line)),
                 Stage::Queued { .. } | Stage::Held(_) => {}
             }
         }
         if let Some(held) = &client.held {
-            if self.believed(line).is_none() {
-                events.push(Event::Notices(line));
-            }
-            if self.is_renewed(held) && self.awaited(held.token, Verb::Renew) < most {
+            if self.is_renewed(held) && is_quiet {
                 events.push(Event::Renews(line));
             }
             if self.is_due_back(line) {
-                events.push(Event::TakesBack(line));
+                events.push(Event::Due(line));
             }
-            if !held.is_offered {
-                events.push(if faults.completes { Event::Completes(line) } else { Event::Releases(line) });
+            if self.believed(line).is_none() || (!held.is_offered && !faults.completes) {
+                events.push(Event::Ends(line));
+            }
+            if !held.is_offered && faults.completes {
+                events.push(Event::Completes(line));
             }
         }
         if self.crashes > 0 && (client.entry().is_some() || client.held.is_some()) {
@@ -254,12 +239,11 @@ impl<H: super::Modelled> World<H> {
                     self.call(held.token, Verb::Renew);
                 }
             }
-            Event::Releases(line) | Event::Notices(line) => self.ends(line),
+            Event::Ends(line) => self.ends(line),
             Event::Completes(line) => self.completes(line),
             Event::Leaves(seat) => self.leaves(seat),
             Event::Stalls(seat) => self.stalled |= 1 << seat,
-            Event::TakesBack(line) => self.takes_back(line),
-            Event::Abandons(line) => self.abandons(line),
+            Event::Due(line) => self.due(line),
             Event::Crashes(line) => self.crash(line),
             Event::Jumps => {
                 self.jumps = false;
@@ -268,10 +252,6 @@ impl<H: super::Modelled> World<H> {
             Event::Evicts => {
                 self.evictions -= 1;
                 self.server.state.queue.evict();
-            }
-            Event::Revokes(token) => {
-                self.revokes -= 1;
-                self.send_off(token, Verb::Release);
             }
             Event::LosesAll => self.messages.clear(),
         }
@@ -335,18 +315,14 @@ impl<H: super::Modelled> World<H> {
         }
     }
 
-    /// Returns how many calls of a token are awaited.
-    fn awaited(&self, token: usize, verb: Verb) -> usize {
-        let is = |message: &&Message| match message.what {
-            What::Call { verb: other, sent, .. } => other == verb && sent.is_some(),
-            What::Reply { verb: other, .. } => other == verb,
+    /// Returns whether the answer to an acquire is awaited.
+    fn is_awaited(&self, token: usize) -> bool {
+        let is = |message: &Message| match message.what {
+            What::Call { verb, sent, .. } => verb == Verb::Acquire && sent.is_some(),
+            What::Reply { verb, .. } => verb == Verb::Acquire,
             What::Push(_) => false,
         };
-        self.messages.iter().filter(|message| message.token == token).filter(is).count()
-    }
-
-    pub(super) fn is_awaited(&self, token: usize) -> bool {
-        self.awaited(token, Verb::Acquire) > 0
+        self.messages.iter().any(|message| message.token == token && is(message))
     }
 
     /// Stops waiting for the answers to a token's calls. The calls are not recalled: they may still run.

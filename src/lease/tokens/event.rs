@@ -15,8 +15,8 @@ use super::super::validity::{Anchor, Validity};
 use crate::store::{Link, Refusal, Signal};
 use crate::{Error, Key};
 
-/// The outside of [`Tokens`](super::Tokens): the waiters, the leases and the names of tokens. In the model and in
-/// simulations these are plain numbers.
+/// The outside of [`Tokens`](super::Tokens): the waiters, the leases and the names of tokens. In the model
+/// these are plain numbers.
 pub(crate) trait Party {
     /// A waiter. Clones are equal.
     type Waiter: Clone + PartialEq + fmt::Debug;

@@ -2,7 +2,7 @@
 //!
 //! This is the client's side of the protocol as one pure step: [`Tokens::step`] takes an event and the time, and returns
 //! what has to be done. It holds no lock, makes no call and reads no clock. [`Admission`](super::admission::Admission)
-//! carries out the effects; the model and the simulation run the same step. Acquires that do not wait come here once they
+//! carries out the effects; the model runs the same step. Acquires that do not wait come here once they
 //! have a lease: see [`acquire`](super::acquire).
 //!
 //! The life of a token:

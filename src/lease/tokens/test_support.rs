@@ -1,10 +1,9 @@
-//! What tests ask of [`Tokens`], and what the model and the simulations do with it.
+//! What tests ask of [`Tokens`], and what the model does with it.
 
 use tokio::time::Instant;
 
 use super::super::admission::Leases;
 use super::super::kind::Kind;
-use super::super::token::Token;
 use super::{Party, Slot, Stage, Tokens};
 use crate::sync::lock;
 use crate::{Error, Key};
@@ -42,7 +41,7 @@ impl<P: Party> Tokens<P> {
     }
 }
 
-/// For the model, in which the time of each timer comes at any time, and for simulations.
+/// For the model, in which the time of each timer comes at any time.
 impl<P: Party> Tokens<P> {
     /// Makes all entries due.
     pub(in super::super) fn make_due(&mut self, at: Instant) {
@@ -55,15 +54,6 @@ impl<P: Party> Tokens<P> {
         self.owed.clear();
         self.unsent.clear();
         self.due.retain(|(_, slot)| matches!(slot, Slot::Entry(_)));
-    }
-
-    /// Returns whether the release of a token is not confirmed.
-    pub(in super::super) fn owes(&self, token: &Token) -> bool {
-        self.owed
-            .values()
-            .map(|owed| &owed.release)
-            .chain(&self.unsent)
-            .any(|release| release.token == *token)
     }
 
     /// Removes all entries. Returns their waiters.

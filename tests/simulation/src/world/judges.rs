@@ -389,7 +389,7 @@ impl Judges {
         }
     }
 
-    /// An item is to be handled, by a call that began after `handled` was read.
+    /// Whether an item was handled for good.
     pub fn is_handled(&self, key: &str) -> bool {
         lock(&self.0).handled.contains(key)
     }

@@ -124,6 +124,8 @@ pub struct Shape {
     pub max_wait: Duration,
     /// Of 1 000 calls, so many are dropped at one of their polls.
     pub dropped: u64,
+    /// Of 1 000 calls that wait for a lease, so many are not polled for a while.
+    pub neglected: u64,
     pub faults: Vec<Fault>,
     /// The longest pause between two faults, in ms.
     pub calm: u64,
@@ -185,6 +187,7 @@ impl Shape {
             ttl: Duration::from_millis([1000, 1500, 3000, 30_000][draw(4) as usize]),
             max_wait: Duration::from_millis([50, 500, 3000, 20_000][draw(4) as usize]),
             dropped: [0, 0, 30, 300][draw(4) as usize],
+            neglected: [0, 0, 0, 200][draw(4) as usize],
             faults,
             calm: [300, 1000, 4000][draw(3) as usize],
             weather,

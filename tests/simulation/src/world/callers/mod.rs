@@ -10,7 +10,7 @@ pub mod quorums;
 mod settings;
 mod shares;
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, LazyLock};
 use std::task::Poll;
 use std::time::Duration;
@@ -183,9 +183,12 @@ impl Primitives {
     }
 }
 
-/// Drops a future at one of its polls.
-async fn dropped_at<T>(poll: u64, future: impl Future<Output = T>) -> Option<T> {
-    let (mut future, mut polls) = (pin!(future), 0);
+/// For how long a future is not polled at most.
+const NEGLECTED: Duration = Duration::from_secs(6);
+
+/// Polls a future until it ends, or until one of its polls.
+async fn polled<T>(poll: u64, mut future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    let mut polls = 0;
     std::future::poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
         Poll::Pending if polls >= poll => Poll::Ready(None),
@@ -251,7 +254,7 @@ impl World {
         let began = Instant::now();
         let outcome = match self.network.happens(self.shape.dropped) {
             false => Some(call.await),
-            true => dropped_at(self.network.draw(6), call).await,
+            true => polled(self.network.draw(6), pin!(call)).await,
         };
         // Who stands still is late.
         if !self.shape.has_runtimes || !self.shape.faults.contains(&Fault::Freeze) {
@@ -273,11 +276,35 @@ impl World {
         outcome
     }
 
+    /// Awaits a call that waits for a lease. At times it is not polled for a while.
+    async fn call_that_waits<T>(
+        &self,
+        what: &'static str,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Option<Result<T, Error>> {
+        if !self.network.happens(self.shape.neglected) {
+            return self.call(what, self.shape.max_wait, call).await;
+        }
+        let (poll, span) = (self.network.draw(6), self.network.draw(NEGLECTED.as_millis() as u64));
+        let call = async {
+            let mut call = pin!(call);
+            if let Some(output) = polled(poll, call.as_mut()).await {
+                return output;
+            }
+            self.judges.count("neglected");
+            sleep(Duration::from_millis(span)).await;
+            call.await
+        };
+        self.call(what, self.shape.max_wait + NEGLECTED, call).await
+    }
+
     /// Whether each renewal arrives in time, also where the memory is full.
     fn loses_nothing(&self) -> bool {
         let harmless = |fault: &Fault| matches!(fault, Fault::Full | Fault::Flush);
         // Where calls wait for a replica that lags, they wait for each other, and a ttl of a second may be too short.
         let is_quick = !self.shape.waits_for_replica() || self.shape.ttl >= Duration::from_secs(3);
+        // What a future got that was not polled lasts for a short time.
+        let is_quick = is_quick && self.shape.neglected == 0;
         is_quick && self.shape.weather.often_late == 0 && self.shape.faults.iter().all(harmless)
     }
 

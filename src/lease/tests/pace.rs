@@ -1,107 +1,6 @@
 //! When a process sends what, and what it sends then.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use super::process::{Names, Waiter, holding, waiter};
-use super::steps::Steps;
-use super::{Leases, network};
-use crate::error::Cause;
-use crate::lease::key_state::Standing;
-use crate::lease::operations::Answer;
-use crate::lease::options::{Holding, LeaseOptions};
-use crate::lease::token::Suffix;
-use crate::lease::tokens::{Effect, Effects, Event, Notice, Now, Release, Rules, Told};
-use crate::store::{Link, Signal};
-use crate::{Error, Key, telemetry};
-
-/// The server's time in each answer, µs.
-pub(super) const SERVER: i64 = 9_000_000;
-pub(super) const QUEUED: Standing = Standing::Queued { soonest: 0, before: 0 };
-const UP: Link = Link::Up(1);
-
-pub(super) fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
-
-fn away(cause: Cause) -> Error {
-    Error::unavailable(cause, "the server is away")
-}
-
-/// A lease for `left` ms.
-pub(super) fn held(left: i64) -> Standing {
-    Standing::Held { expiry: SERVER + left * 1000, fence: 7 }
-}
-
-impl Steps {
-    fn with(leases: Leases, rules: Rules) -> Self {
-        let mut steps = Self::of(leases);
-        steps.process = super::process::Process::new(0, rules, steps.began);
-        steps
-    }
-
-    /// What a waiter is that comes at the beginning.
-    pub(super) fn comes(&mut self, waiter: &Waiter) -> Effects<Names> {
-        self.step(0, Event::Arrives { key: "k".into(), waiter: waiter.clone() })
-    }
-
-    /// The only waiter comes at the beginning. Returns the id of its acquire.
-    pub(super) fn one(&mut self, waiter: &Waiter) -> u64 {
-        let effects = self.comes(waiter);
-        let [Effect::Acquire { id, .. }] = effects[..] else { panic!("{effects:?}") };
-        id
-    }
-
-    pub(super) fn due(&mut self, ms: u64) -> Effects<Names> {
-        self.step(ms, Event::Signal(Signal::Due))
-    }
-
-    /// When something is due, ms.
-    pub(super) fn next(&self) -> Option<u64> {
-        self.process.tokens.due().map(|at| (at - self.began).as_millis() as u64)
-    }
-
-    fn outage(&self, key: &Key, ms: u64) -> bool {
-        self.process.tokens.outage(key, self.at(ms).at).is_some()
-    }
-}
-
-pub(super) fn of(number: u64, options: LeaseOptions) -> Waiter {
-    let holding = Holding::new(options, telemetry::Leases::new("permit", "simulation"));
-    waiter(0, number, Arc::new(holding), Suffix::default())
-}
-
-/// A waiter whose permit lasts for 30 s.
-pub(super) fn single(number: u64) -> Waiter {
-    waiter(0, number, holding(ms(30_000), Leases::Permits), Suffix::default())
-}
-
-/// A waiter in the line of its process.
-pub(super) fn in_line(number: u64, ttl: u64) -> Waiter {
-    waiter(0, number, holding(ms(ttl), Leases::Mutex), Suffix::default())
-}
-
-/// What is sent or told, in short.
-pub(super) fn said(effects: &[Effect<Names>]) -> Vec<String> {
-    let short = |effect: &Effect<Names>| match effect {
-        Effect::Acquire { .. } => "acquire".into(),
-        Effect::Release { release, .. } if release.withdrawn => "withdraw".into(),
-        Effect::Release { .. } => "release".into(),
-        Effect::Heartbeat { waiters, .. } => format!("heartbeat of {}", waiters.len()),
-        Effect::Renew { extends, .. } => (if *extends { "renew" } else { "ask" }).into(),
-        Effect::Valid { .. } => "valid".into(),
-        Effect::Subscribe => "subscribe".into(),
-        Effect::Give { lease, .. } => format!("give {}", lease.fence),
-        Effect::Tell { outcome: Told::Again, .. } => "again".into(),
-        Effect::Tell { outcome: Told::Found(()), .. } => "found".into(),
-        Effect::Tell { outcome: Told::Failed(_), .. } => "failed".into(),
-        Effect::Tell { outcome: Told::Closed, .. } => "closed".into(),
-        Effect::Tell { outcome: Told::Refused { left, before }, .. } => format!("refused {left} {before}"),
-        Effect::Lost { taken_back: true, .. } => "taken back".into(),
-        Effect::Lost { .. } => "lost".into(),
-    };
-    effects.iter().map(short).collect()
-}
+use super::*;
 
 /// In time to keep its place, when the next lease ends, and at once if messages may have been missed.
 #[test]
@@ -121,13 +20,13 @@ fn a_waiter_sends_its_heartbeat_in_time() {
         (foreign(), UP, UP, 0, 50),
         (rare(), UP, UP, 0, 2000),
     ] {
-        let mut steps = Steps::of(Leases::Permits);
+        let mut steps = Steps::new();
         let id = steps.one(&of(0, options));
         assert_eq!(steps.next(), Some(3500 + 1500), "the longest call, and the longest grant");
         let standing = Standing::Queued { soonest, before: 0 };
         let answer = Answer::acquired(SERVER, standing, None, false);
         let (sent, now) = (Now { link: sent, ..steps.at(0) }, Now { link: now, ..steps.at(1) });
-        let effects = steps.process.tokens.step(Event::Answered { id, sent, answer, polled: None }, now);
+        let effects = steps.tokens.step(Event::Answered { id, sent, answer, polled: None }, now);
         assert_eq!((said(&effects), steps.next()), (vec!["subscribe".into()], Some(due)), "{soonest}");
         assert!(steps.due(due - 1).is_empty());
         assert_eq!((said(&steps.due(due)), steps.next()), (vec!["heartbeat of 1".into()], None));
@@ -137,7 +36,7 @@ fn a_waiter_sends_its_heartbeat_in_time() {
 /// Waiters that come at different times send their heartbeats together, so that a hundred of them cost no more than one.
 #[test]
 fn heartbeats_of_many_waiters_go_together() {
-    let mut steps = Steps::of(Leases::Permits);
+    let mut steps = Steps::new();
     for number in 0..100 {
         let at = 17 * number;
         let arrives = Event::Arrives { key: "k".into(), waiter: single(number) };
@@ -161,7 +60,7 @@ fn heartbeats_of_many_waiters_go_together() {
 /// A failed heartbeat is sent again soon, and its waiters know that the store was away until the next one must have ended.
 #[test]
 fn a_heartbeat_that_failed_is_sent_again() {
-    let (mut steps, key) = (Steps::of(Leases::Permits), Key::from("k"));
+    let (mut steps, key) = (Steps::new(), Key::from("k"));
     let id = steps.one(&single(0));
     let unanswered = |error| Event::Unanswered { ids: vec![id], error };
     steps.step(0, unanswered(away(Cause::TimedOut)));
@@ -176,13 +75,12 @@ fn a_heartbeat_that_failed_is_sent_again() {
     assert_eq!(steps.next(), Some(2250));
     assert_eq!([7699, 7700].map(|ms| steps.outage(&key, ms)), [true, false]);
     steps.due(2250);
-    let stands = Event::Stands { sent: steps.at(2251), now: SERVER, soonest: 0, each: vec![(id, QUEUED)] };
-    steps.step(2252, stands);
+    steps.stands(2252, id, QUEUED);
     assert_eq!((steps.next(), steps.outage(&key, 2252)), (Some(4000), false));
     // Once messages arrive again, or may have been missed, all of them ask.
     for (link, due) in [(Link::Down, 2350), (UP, 2300)] {
         let now = Now { link, ..steps.at(2300) };
-        steps.process.tokens.step(Event::Signal(Signal::Relinked), now);
+        steps.tokens.step(Event::Signal(Signal::Relinked), now);
         assert_eq!(steps.next(), Some(due));
     }
 }
@@ -194,7 +92,7 @@ fn outages_are_forgotten() {
     let mut forgotten = 0;
     // The keys are looked at in any order.
     for _ in 0..100 {
-        let mut steps = Steps::of(Leases::Permits);
+        let mut steps = Steps::new();
         for (key, at) in [(&old, 100), (&fresh, 3000)] {
             let effects = steps.step(0, Event::Arrives { key: key.clone(), waiter: single(at) });
             let [Effect::Acquire { id, .. }] = effects[..] else { panic!("{effects:?}") };
@@ -202,13 +100,13 @@ fn outages_are_forgotten() {
             steps.due(2001);
             steps.step(at, Event::Unanswered { ids: vec![id], error: away(Cause::TimedOut) });
             // Another call was answered.
-            steps.process.tokens.is_back(&"other".into(), steps.at(5599).at);
+            steps.tokens.is_back(&"other".into(), steps.at(5599).at);
         }
         assert!(steps.outage(&old, 200) && steps.outage(&fresh, 3001));
-        steps.process.tokens.is_back(&"other".into(), steps.at(5600).at);
+        steps.tokens.is_back(&"other".into(), steps.at(5600).at);
         forgotten += usize::from(!steps.outage(&old, 200));
         assert!(steps.outage(&fresh, 3001));
-        steps.process.tokens.is_back(&fresh, steps.at(5600).at);
+        steps.tokens.is_back(&fresh, steps.at(5600).at);
         assert!(!steps.outage(&fresh, 3001) && !steps.outage(&old, 200));
     }
     assert!(forgotten > 0, "never while another one lasts");
@@ -216,9 +114,8 @@ fn outages_are_forgotten() {
 
 /// A release without an answer, of a lease that lasts for `left` ms.
 fn owed(left: u64, renews: bool) -> Steps {
-    let mut steps = Steps::of(Leases::Permits);
-    let release = Release::new(&"k".into(), &"token".into(), false, ms(1000), ms(left));
-    let effects = steps.step(0, Event::Releases(Release { renews, ..release }));
+    let mut steps = Steps::new();
+    let effects = steps.step(0, Event::Releases(Release { renews, ..release(left) }));
     assert!(matches!(effects[..], [Effect::Release { owed: Some(0), .. }]), "{effects:?}");
     steps
 }
@@ -247,14 +144,14 @@ fn a_release_is_sent_again_for_as_long_as_it_matters() {
     ] {
         let mut steps = owed(left, renews);
         let mut dues = dues(&mut steps);
-        assert_eq!((dues.len(), steps.process.tokens.owed()), (count, 0), "{left}");
+        assert_eq!((dues.len(), steps.tokens.owed()), (count, 0), "{left}");
         let last = dues.pop().map(|(at, sends)| (at >= left.min(60_000), sends));
         assert_eq!(last, Some((true, false)), "{left}: the end");
         assert_eq!(dues[..dues.len().min(6)], once[..dues.len().min(6)], "{left}");
     }
     // Also if the background had it from the beginning.
     let mut steps = owed(1000, false);
-    steps.process.tokens.is_in_background(0);
+    steps.tokens.is_in_background(0);
     assert_eq!(dues(&mut steps), [100, 300, 700, 1500].map(|at| (at, false)));
 }
 
@@ -262,7 +159,7 @@ fn a_release_is_sent_again_for_as_long_as_it_matters() {
 fn a_release_that_failed_is_sent_again() {
     let answer = |steps: &mut Steps, ms, owed, result| {
         steps.step(ms, Event::Released { owed, result });
-        (steps.next(), steps.process.tokens.owed())
+        (steps.next(), steps.tokens.owed())
     };
     for (cause, again) in [(Cause::TimedOut, true), (Cause::Denied, false), (Cause::WrongType, false)] {
         let owes = answer(&mut owed(1000, false), 50, 0, Err(away(cause)));
@@ -281,18 +178,17 @@ fn a_release_that_failed_is_sent_again() {
     assert_eq!((steps.next(), said(&steps.due(160))), (Some(160), vec!["release".into()]));
     assert_eq!(answer(&mut steps, 161, 2, Ok(())), (None, 0));
     // In memory nothing fails.
-    let mut steps = Steps::with(Leases::Permits, Rules { is_remote: false, ..network::rules() });
-    let release = Release::new(&"k".into(), &"token".into(), false, ms(1000), ms(1000));
-    let effects = steps.step(0, Event::Releases(release));
+    let mut steps = Steps::with(Rules { is_remote: false, ..RULES });
+    let effects = steps.step(0, Event::Releases(release(1000)));
     assert!(matches!(effects[..], [Effect::Release { owed: None, .. }]), "{effects:?}");
     steps.one(&single(0));
-    assert_eq!((steps.next(), steps.process.tokens.owed()), (None, 0));
+    assert_eq!((steps.next(), steps.tokens.owed()), (None, 0));
 }
 
 /// A line acquires again until its waiters are served, unless no call can follow, or the store was not away.
 #[test]
 fn a_line_acquires_again_after_an_outage() {
-    let mut steps = Steps::of(Leases::Mutex);
+    let mut steps = Steps::new();
     let id = steps.one(&in_line(0, 30_000));
     assert_eq!(steps.next(), Some(5000));
     assert!(steps.step(10, Event::Arrives { key: "k".into(), waiter: in_line(1, 30_000) }).is_empty());
@@ -309,7 +205,7 @@ fn a_line_acquires_again_after_an_outage() {
 
     // One that was certainly not sent need not be withdrawn.
     for (cause, release) in [(Cause::NotSent, "release"), (Cause::TimedOut, "withdraw")] {
-        let mut steps = Steps::of(Leases::Mutex);
+        let mut steps = Steps::new();
         let id = steps.one(&in_line(0, 30_000));
         steps.answered(1, id, QUEUED);
         let effects = steps.step(2, Event::Pushed { id, news: Notice::Gone });
@@ -323,13 +219,13 @@ fn a_line_acquires_again_after_an_outage() {
     for (cause, effects) in
         [(Cause::NotSent, &["failed"][..]), (Cause::TimedOut, &["withdraw", "failed"][..])]
     {
-        let mut steps = Steps::of(Leases::Permits);
+        let mut steps = Steps::new();
         let id = steps.one(&single(0));
         let failed = steps.step(1, Event::Failed { id, error: away(cause), is_final: false });
         assert_eq!(said(&failed), effects, "{cause:?}");
     }
     // It is told to do so if its future was not polled in time.
-    let mut steps = Steps::of(Leases::Permits);
+    let mut steps = Steps::new();
     steps.one(&single(0));
     assert_eq!(said(&steps.due(5000)), ["withdraw", "again"]);
 }
@@ -341,7 +237,7 @@ fn who_goes_away_is_withdrawn() {
         Event::Leaves { key, waiter, id, unanswered }
     };
     for (answers, release) in [(false, "withdraw"), (true, "release")] {
-        let mut steps = Steps::of(Leases::Permits);
+        let mut steps = Steps::new();
         let waiter = single(0);
         let id = steps.one(&waiter);
         if answers {
@@ -353,7 +249,7 @@ fn who_goes_away_is_withdrawn() {
     for (first, unanswered, effects) in
         [(true, true, &["withdraw", "acquire"][..]), (true, false, &[][..]), (false, true, &[][..])]
     {
-        let mut steps = Steps::of(Leases::Mutex);
+        let mut steps = Steps::new();
         let [one, other] = [0, 1].map(|number| in_line(number, 30_000));
         let id = steps.one(&one);
         steps.comes(&other);
@@ -365,34 +261,30 @@ fn who_goes_away_is_withdrawn() {
 #[test]
 fn a_waiter_is_told_how_it_stands() {
     let queued = |rules: Rules| {
-        let mut steps = Steps::with(Leases::Permits, rules);
+        let mut steps = Steps::with(rules);
         let id = steps.one(&single(0));
         steps.answered(1, id, QUEUED);
         (steps, id)
     };
-    let stands = |steps: &mut Steps, id, standing| {
-        let (sent, each) = (steps.at(2), vec![(id, standing)]);
-        said(&steps.step(3, Event::Stands { sent, now: SERVER, soonest: 0, each }))
-    };
     let granted = || Notice::Granted { expiry: SERVER + 1_000_000, fence: 7 };
     let refused = Standing::Refused { soonest: 0, before: 0 };
-    let (mut steps, id) = queued(network::rules());
-    assert_eq!(stands(&mut steps, id, QUEUED), [""; 0]);
-    assert_eq!(stands(&mut steps, id, refused), ["again"]);
-    let (mut steps, id) = queued(network::rules());
-    assert_eq!(stands(&mut steps, id, held(1000)), ["give 7"]);
-    let (mut steps, id) = queued(network::rules());
+    let (mut steps, id) = queued(RULES);
+    assert_eq!(steps.stands(3, id, QUEUED), [""; 0]);
+    assert_eq!(steps.stands(3, id, refused), ["again"]);
+    let (mut steps, id) = queued(RULES);
+    assert_eq!(steps.stands(3, id, held(1000)), ["give 7"]);
+    let (mut steps, id) = queued(RULES);
     assert_eq!(said(&steps.step(3, Event::Pushed { id, news: granted() })), ["give 7"]);
     // Of a pushed grant it is not known whether replicas have it: the store is asked.
-    let (mut steps, id) = queued(Rules { is_durable: true, ..network::rules() });
+    let (mut steps, id) = queued(Rules { is_durable: true, ..RULES });
     assert!(steps.step(3, Event::Pushed { id, news: granted() }).is_empty());
     assert_eq!(said(&steps.due(3)), ["heartbeat of 1"]);
     // The message with an outcome may come a little later than the answer that it has no place.
-    let has_outcomes = Rules { has_outcomes: true, ..network::rules() };
+    let has_outcomes = Rules { has_outcomes: true, ..RULES };
     for found in [false, true] {
         let (mut steps, id) = queued(has_outcomes);
-        assert_eq!((stands(&mut steps, id, refused), steps.next()), (vec![], Some(23)));
-        assert_eq!(stands(&mut steps, id, held(1000)), [""; 0], "that is older");
+        assert_eq!((steps.stands(3, id, refused), steps.next()), (vec![], Some(23)));
+        assert_eq!(steps.stands(3, id, held(1000)), [""; 0], "that is older");
         assert!(steps.step(4, Event::Pushed { id, news: granted() }).is_empty());
         if found {
             assert_eq!(said(&steps.step(5, Event::Pushed { id, news: Notice::Found(()) })), ["found"]);
@@ -400,7 +292,7 @@ fn a_waiter_is_told_how_it_stands() {
             assert_eq!(said(&steps.due(23)), ["again"]);
         }
     }
-    let mut steps = Steps::of(Leases::Permits);
+    let mut steps = Steps::new();
     let id = steps.one(&single(0));
     let refused = Standing::Refused { soonest: SERVER + 500, before: 3 };
     assert_eq!(said(&steps.answered(1, id, refused)), ["refused 500 3"]);

@@ -1,31 +1,20 @@
 //! How a process renews a lease, hands it on, and gives it up.
 
-use std::time::Duration;
-
-use super::Leases;
-use super::pace::{QUEUED, SERVER, held, in_line, ms, of, said, single};
-use super::steps::Steps;
-use crate::Key;
+use super::*;
 use crate::lease::Validity;
-use crate::lease::key_state::Standing;
-use crate::lease::operations::Answer;
-use crate::lease::options::LeaseOptions;
-use crate::lease::tokens::{Effect, Event, Grant, Notice, Release, Renewed, first_renewal};
+use crate::lease::tokens::{Renewed, first_renewal};
 
 /// A lease of `left` ms with the fence 7, and the id of its token. Its holder receives it at 1 ms. The others stand in the
 /// line behind it, and want leases of these ttls.
 fn handed(left: i64, line: &[u64]) -> (Steps, u64) {
-    let mut steps = Steps::of(Leases::Mutex);
+    let mut steps = Steps::new();
     let first = in_line(0, 30_000);
     let id = steps.one(&first);
     for (number, ttl) in (1..).zip(line) {
         assert!(steps.comes(&in_line(number, *ttl)).is_empty());
     }
-    let answer = Answer::acquired(SERVER, held(left), None, false);
-    let effects = {
-        let sent = steps.at(0);
-        steps.step(1, Event::Answered { id, sent, answer, polled: Some(first) })
-    };
+    let (sent, answer) = (steps.at(0), Answer::acquired(SERVER, held(left), None, false));
+    let effects = steps.step(1, Event::Answered { id, sent, answer, polled: Some(first) });
     assert_eq!(said(&effects), ["give 7"]);
     (steps, id)
 }
@@ -33,8 +22,7 @@ fn handed(left: i64, line: &[u64]) -> (Steps, u64) {
 impl Steps {
     /// A holder gives up its lease.
     fn ends(&mut self, at: u64, id: u64, fence: i64) -> Vec<String> {
-        let release = Release::new(&"k".into(), &"token".into(), false, ms(30_000), ms(1000));
-        said(&self.step(at, Event::Ends { release, id, fence, detached: false }))
+        said(&self.step(at, Event::Ends { release: release(1000), id, fence, detached: false }))
     }
 
     /// A renewal that was sent at this time is answered a ms later.
@@ -48,7 +36,7 @@ impl Steps {
 /// After a third of its time, and a little earlier, so that renewals that are due at about the same time run together.
 #[test]
 fn leases_are_renewed_after_a_third_of_their_time() {
-    let steps = Steps::of(Leases::Permits);
+    let steps = Steps::new();
     let due = |at, left: u64, watchdog| {
         let at = steps.at(at).at;
         let validity = Validity::granted(at + ms(left), at).unwrap();
@@ -85,7 +73,7 @@ fn a_lease_is_handed_on_with_rising_fences() {
     // One that does not accept it is passed.
     assert_eq!(steps.ends(2, id, 8), ["give 9"]);
     let early = steps.at(1001).at;
-    steps.process.tokens.make_due(early);
+    steps.tokens.make_due(early);
     assert_eq!((said(&steps.due(1001)), steps.next()), (vec![], Some(1002)));
     assert_eq!(said(&steps.due(1002)), ["taken back", "give 10"]);
     assert_eq!(
@@ -110,15 +98,13 @@ fn what_is_not_handed_on_is_released() {
     // Nobody waits. The answer to the release is awaited by its caller, or is owed.
     for (detached, renews, owed) in [(false, false, 0), (true, false, 1), (false, true, 1)] {
         let (mut steps, id) = handed(30_000, &[]);
-        let release = Release::new(&"k".into(), &"token".into(), false, ms(30_000), ms(1000));
-        let release = Release { renews, ..release };
+        let release = Release { renews, ..release(1000) };
         let effects = steps.step(2, Event::Ends { release, id, fence: 7, detached });
-        assert_eq!((said(&effects), steps.process.tokens.owed()), (vec!["release".into()], owed));
+        assert_eq!((said(&effects), steps.tokens.owed()), (vec!["release".into()], owed));
     }
     // It is left to others: who waits in this process waits for another one.
     let (mut steps, id) = handed(30_000, &[30_000]);
-    let release = Release::new(&"k".into(), &"token".into(), false, ms(30_000), ms(1000));
-    let release = Release { renews: true, ..release };
+    let release = Release { renews: true, ..release(1000) };
     let effects = steps.step(2, Event::Ends { release, id, fence: 7, detached: true });
     assert_eq!(said(&effects), ["release", "acquire"]);
     let (mut steps, id) = handed(30_000, &[30_000]);
@@ -129,7 +115,7 @@ fn what_is_not_handed_on_is_released() {
 /// The first waiter went away. The next one wants a lease of another ttl.
 #[test]
 fn a_grant_that_suits_nobody_is_released() {
-    let mut steps = Steps::of(Leases::Mutex);
+    let mut steps = Steps::new();
     let one = in_line(0, 30_000);
     let id = steps.one(&one);
     steps.comes(&in_line(1, 29_000));
@@ -139,26 +125,25 @@ fn a_grant_that_suits_nobody_is_released() {
         panic!("{effects:?}")
     };
     // For as long as it lasts, and a waiter counts as alive.
-    let left = Duration::from_millis(29_697 + 7000);
+    let left = ms(29_697 + 7000);
     assert!(!release.withdrawn && release.left <= left && left - release.left < ms(2), "{release:?}");
 }
 
 #[test]
 fn a_grant_that_comes_too_late_is_given_to_nobody() {
-    let late = |leases, waiter, is_queued: bool| {
-        let mut steps = Steps::of(leases);
+    let late = |waiter, is_queued: bool| {
+        let mut steps = Steps::new();
         let id = steps.one(&waiter);
         if !is_queued {
             return said(&steps.answered(9, id, held(2)));
         }
         steps.answered(1, id, QUEUED);
-        let (sent, each) = (steps.at(8), vec![(id, held(2))]);
-        said(&steps.step(9, Event::Stands { sent, now: SERVER, soonest: 0, each }))
+        steps.stands(9, id, held(2))
     };
-    assert_eq!(late(Leases::Permits, single(0), false), ["failed", "release"]);
-    assert_eq!(late(Leases::Permits, single(0), true), ["again", "release"]);
+    assert_eq!(late(single(0), false), ["failed", "release"]);
+    assert_eq!(late(single(0), true), ["again", "release"]);
     for is_queued in [false, true] {
-        assert_eq!(late(Leases::Mutex, in_line(0, 30_000), is_queued), ["release", "acquire"]);
+        assert_eq!(late(in_line(0, 30_000), is_queued), ["release", "acquire"]);
     }
 }
 
@@ -166,15 +151,13 @@ fn a_grant_that_comes_too_late_is_given_to_nobody() {
 #[test]
 fn a_grant_is_renewed_also_without_a_watchdog() {
     let options = || LeaseOptions { watchdog: false, ..LeaseOptions::default() };
-    let mut steps = Steps::of(Leases::Permits);
+    let mut steps = Steps::new();
     let id = steps.one(&of(0, options()));
     steps.answered(1, id, QUEUED);
-    let each = vec![(id, held(1500))];
-    let sent = steps.at(2);
-    steps.step(3, Event::Stands { sent, now: SERVER, soonest: 0, each });
+    steps.stands(3, id, held(1500));
     steps.step(4, Event::Accepted { id, fence: 7 });
     assert!(matches!(steps.next(), Some(450..500)), "{:?}", steps.next());
-    let mut steps = Steps::of(Leases::Permits);
+    let mut steps = Steps::new();
     let id = steps.one(&of(0, options()));
     steps.answered(1, id, held(1500));
     steps.step(4, Event::Accepted { id, fence: 7 });
@@ -185,7 +168,7 @@ fn a_grant_is_renewed_also_without_a_watchdog() {
 fn a_renewal_that_failed_is_sent_again_until_the_lease_ends() {
     let (mut steps, id) = handed(30_000, &[30_000]);
     let early = steps.at(500).at;
-    steps.process.tokens.make_due(early);
+    steps.tokens.make_due(early);
     assert_eq!((said(&steps.due(500)), steps.next()), (vec![], Some(8750)));
     assert_eq!(said(&steps.due(8750)), ["renew"]);
     let until = steps.next().unwrap();
@@ -202,7 +185,7 @@ fn a_renewal_that_failed_is_sent_again_until_the_lease_ends() {
     assert_eq!(steps.renewed(until, id, Some(Renewed::Unknown), true), [""; 0]);
     assert_eq!(steps.next(), None);
     for (ttl, pause) in [(1200, 100), (120, 20)] {
-        let mut steps = Steps::of(Leases::Permits);
+        let mut steps = Steps::new();
         let id = steps.one(&of(0, LeaseOptions { ttl: ms(ttl), ..LeaseOptions::default() }));
         steps.answered(1, id, held(ttl as i64));
         assert_eq!(steps.next(), Some(1 + ttl / 2), "it is to be accepted within half of its ttl");

@@ -1,0 +1,201 @@
+//! Single steps of one process: what it sends and tells after an event, and when it has to look again. Each test has its
+//! exact times. Processes with callers, a network and faults are in the worlds of `tests/simulation`.
+
+mod keep;
+mod pace;
+mod steps;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::key_state::Standing;
+use super::operations::Answer;
+use super::options::{Holding, LeaseOptions};
+use super::token::{Suffix, Token};
+use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Rules, Tokens, Told};
+use crate::error::Cause;
+use crate::store::{Link, Signal};
+use crate::{Error, Key, telemetry};
+
+const RULES: Rules = Rules {
+    grant: ms(1500),
+    alive: ms(7000),
+    heartbeat: ms(2000),
+    call: ms(3500),
+    is_remote: true,
+    releases: 2,
+    is_durable: false,
+    has_outcomes: false,
+};
+
+/// The server's time in each answer, µs.
+const SERVER: i64 = 9_000_000;
+const QUEUED: Standing = Standing::Queued { soonest: 0, before: 0 };
+const UP: Link = Link::Up(1);
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn away(cause: Cause) -> Error {
+    Error::unavailable(cause, "the server is away")
+}
+
+/// A lease for `left` ms.
+fn held(left: i64) -> Standing {
+    Standing::Held { expiry: SERVER + left * 1000, fence: 7 }
+}
+
+/// The release of a lease that lasts for `left` ms.
+fn release(left: u64) -> Release {
+    Release::new(&"k".into(), &"token".into(), false, ms(30_000), ms(left))
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Waiter {
+    /// Waiters with one number are equal.
+    number: u64,
+    holding: Arc<Holding>,
+}
+
+impl PartialEq for Waiter {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+/// The number of a waiter that gives up when the store is unavailable.
+const HASTY: u64 = 777;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Lease {
+    fence: i64,
+}
+
+/// Makes tokens: their ids count up.
+#[derive(Debug)]
+pub(crate) struct Names(u64);
+
+impl Party for Names {
+    type Waiter = Waiter;
+    type Lease = Lease;
+    type Found = ();
+
+    fn options(waiter: &Waiter) -> &Arc<Holding> {
+        &waiter.holding
+    }
+
+    fn gives_up(waiter: &Waiter) -> bool {
+        waiter.number == HASTY
+    }
+
+    fn token(&mut self, waiter: &Waiter) -> (u64, Token) {
+        self.0 += 1;
+        (self.0, Token::new(0, self.0, &waiter.holding.marks, &Suffix::default()))
+    }
+
+    fn lease(&mut self, _: &Waiter, grant: Grant) -> Lease {
+        Lease { fence: grant.fence }
+    }
+}
+
+fn of(number: u64, options: LeaseOptions) -> Waiter {
+    let holding = Holding::new(options, telemetry::Leases::new("permit", "steps"));
+    Waiter { number, holding: Arc::new(holding) }
+}
+
+/// A waiter whose permit lasts for 30 s.
+fn single(number: u64) -> Waiter {
+    of(number, LeaseOptions::default())
+}
+
+/// A waiter in the line of its process.
+fn in_line(number: u64, ttl: u64) -> Waiter {
+    of(number, LeaseOptions { ttl: ms(ttl), cohorts: true, ..LeaseOptions::default() })
+}
+
+/// A process. Its times are in ms since its beginning.
+struct Steps {
+    tokens: Tokens<Names>,
+    began: Instant,
+}
+
+impl Steps {
+    fn new() -> Self {
+        Self::with(RULES)
+    }
+
+    fn with(rules: Rules) -> Self {
+        let began = Instant::now();
+        Self { tokens: Tokens::new(Names(0), rules, began), began }
+    }
+
+    fn at(&self, at: u64) -> Now {
+        Now { at: self.began + ms(at), link: UP }
+    }
+
+    fn step(&mut self, ms: u64, event: Event<Names>) -> Effects<Names> {
+        let now = self.at(ms);
+        self.tokens.step(event, now)
+    }
+
+    /// What a waiter is that comes at the beginning.
+    fn comes(&mut self, waiter: &Waiter) -> Effects<Names> {
+        self.step(0, Event::Arrives { key: "k".into(), waiter: waiter.clone() })
+    }
+
+    /// A waiter comes at the beginning, and acquires. Returns the id of its acquire.
+    fn one(&mut self, waiter: &Waiter) -> u64 {
+        let effects = self.comes(waiter);
+        let [Effect::Acquire { id, .. }] = effects[..] else { panic!("{effects:?}") };
+        id
+    }
+
+    fn answered(&mut self, ms: u64, id: u64, standing: Standing) -> Effects<Names> {
+        let (sent, answer) = (self.at(ms - 1), Answer::acquired(SERVER, standing, None, false));
+        self.step(ms, Event::Answered { id, sent, answer, polled: None })
+    }
+
+    /// A heartbeat is answered. Returns what follows.
+    fn stands(&mut self, ms: u64, id: u64, standing: Standing) -> Vec<String> {
+        let (sent, each) = (self.at(ms - 1), vec![(id, standing)]);
+        said(&self.step(ms, Event::Stands { sent, now: SERVER, soonest: 0, each }))
+    }
+
+    fn due(&mut self, ms: u64) -> Effects<Names> {
+        self.step(ms, Event::Signal(Signal::Due))
+    }
+
+    /// When something is due, ms.
+    fn next(&self) -> Option<u64> {
+        self.tokens.due().map(|at| (at - self.began).as_millis() as u64)
+    }
+
+    fn outage(&self, key: &Key, ms: u64) -> bool {
+        self.tokens.outage(key, self.at(ms).at).is_some()
+    }
+}
+
+/// What is sent or told, in short.
+fn said(effects: &[Effect<Names>]) -> Vec<String> {
+    let short = |effect: &Effect<Names>| match effect {
+        Effect::Acquire { .. } => "acquire".into(),
+        Effect::Release { release, .. } if release.withdrawn => "withdraw".into(),
+        Effect::Release { .. } => "release".into(),
+        Effect::Heartbeat { waiters, .. } => format!("heartbeat of {}", waiters.len()),
+        Effect::Renew { extends, .. } => (if *extends { "renew" } else { "ask" }).into(),
+        Effect::Valid { .. } => "valid".into(),
+        Effect::Subscribe => "subscribe".into(),
+        Effect::Give { lease, .. } => format!("give {}", lease.fence),
+        Effect::Tell { outcome: Told::Again, .. } => "again".into(),
+        Effect::Tell { outcome: Told::Found(()), .. } => "found".into(),
+        Effect::Tell { outcome: Told::Failed(_), .. } => "failed".into(),
+        Effect::Tell { outcome: Told::Closed, .. } => "closed".into(),
+        Effect::Tell { outcome: Told::Refused { left, before }, .. } => format!("refused {left} {before}"),
+        Effect::Lost { taken_back: true, .. } => "taken back".into(),
+        Effect::Lost { .. } => "lost".into(),
+    };
+    effects.iter().map(short).collect()
+}

@@ -1,0 +1,131 @@
+//! What messages, crowds and shutdowns change.
+
+use super::*;
+use crate::lease::Validity;
+use crate::lease::tokens::Renewed;
+
+/// The numbers of the releases.
+fn releases(effects: &[Effect<Names>]) -> Vec<u64> {
+    let number = |effect: &_| match effect {
+        Effect::Release { owed, .. } => *owed,
+        _ => None,
+    };
+    effects.iter().filter_map(number).collect()
+}
+
+/// A grant is announced before the acquire is answered. The copy of the acquire that is sent later finds the token queued
+/// again, after the server's clock was set back: the grant has ended, although its expiry is ahead.
+#[test]
+fn a_message_that_came_before_the_answer_grants_nothing() {
+    let mut steps = Steps::new();
+    let id = steps.one(&in_line(0, 30_000));
+    steps.step(1, Event::Pushed { id, news: Notice::Granted { expiry: SERVER + 1_000_000, fence: 7 } });
+    steps.due(5000);
+    assert_eq!(said(&steps.answered(5001, id, QUEUED)), ["subscribe"]);
+    assert_eq!(said(&steps.due(5001)), ["heartbeat of 1"]);
+}
+
+/// A heartbeat cannot be sent, and its waiter gives up: its place is withdrawn, or it would be granted a lease.
+#[test]
+fn who_gives_up_leaves_no_place() {
+    let mut steps = Steps::new();
+    let id = steps.one(&single(HASTY));
+    steps.answered(1, id, QUEUED);
+    assert_eq!(said(&steps.due(5000)), ["heartbeat of 1"]);
+    let effects = steps.step(5001, Event::Unanswered { ids: vec![id], error: away(Cause::BreakerOpen) });
+    assert_eq!(said(&effects), ["withdraw", "failed"]);
+}
+
+/// Of a crowd that goes away, as many waiters are withdrawn at once as the rules say, and another one with each answer, or
+/// when a release has to be sent again.
+#[test]
+fn a_crowd_is_withdrawn_in_turns() {
+    let mut steps = Steps::new();
+    let crowd = (0..10).map(single).map(|waiter| (steps.one(&waiter), waiter)).collect::<Vec<_>>();
+    crowd.iter().for_each(|(id, _)| drop(steps.answered(1, *id, QUEUED)));
+    let leaves = crowd.into_iter().flat_map(|(id, waiter)| {
+        let leaves = Event::Leaves { key: "k".into(), waiter, id: Some(id), unanswered: false };
+        releases(&steps.step(2, leaves))
+    });
+    let sent: Vec<_> = leaves.collect();
+    assert_eq!(sent.len(), RULES.releases);
+    assert_eq!(steps.tokens.owed(), 10, "who waits for its turn is owed too");
+
+    let next = releases(&steps.step(3, Event::Released { owed: sent[0], result: Ok(()) }));
+    assert_eq!(next.len(), 1);
+    let down = || Err(away(Cause::NotSent));
+    assert_eq!(releases(&steps.step(4, Event::Released { owed: sent[1], result: down() })).len(), 0);
+    assert_eq!(releases(&steps.step(4, Event::Released { owed: next[0], result: down() })).len(), 0);
+    let mut sends = |ms| releases(&steps.due(ms)).len();
+    // Both are sent again, and two others.
+    assert_eq!([103, 104].map(&mut sends), [0, 4]);
+    // A server that stands still gets two others each 100 ms, until none is left, and each a second time.
+    assert_eq!([204, 304, 404, 504, 2000].map(&mut sends), [4, 4, 3, 1, 0]);
+    assert_eq!(steps.tokens.owed(), 9);
+}
+
+/// A lease of a process that holds it since the beginning. A watchdog renews it first after `renew` ms, if there is one.
+/// Returns its id, and until when it is valid.
+fn holds(steps: &mut Steps, twice: bool, renew: Option<u64>) -> (u64, Instant) {
+    let waiter = of(0, LeaseOptions { watchdog: renew.is_some(), ..LeaseOptions::default() });
+    let party = &mut steps.tokens.party;
+    let (id, token) = party.token(&waiter);
+    let (at, ends) = (steps.began, steps.began + ms(29_000));
+    let validity = Validity::granted(ends, at).unwrap();
+    let grant = Grant { key: "k".into(), token, id, fence: 1, twice, validity, at, offered: false };
+    let lease = party.lease(&waiter, grant.clone());
+    let renew = renew.map(|renew| at + ms(renew));
+    steps.step(0, Event::Holds { grant, lease, options: waiter.holding, renew });
+    (id, ends)
+}
+
+/// The acquire of a caller that does not wait was sent twice: one copy may run after the release.
+#[test]
+fn a_lease_whose_acquire_was_sent_twice_is_withdrawn() {
+    for (twice, release) in [(true, "withdraw"), (false, "release")] {
+        let mut steps = Steps::new();
+        holds(&mut steps, twice, None);
+        let effects = steps.step(2, Event::Signal(Signal::ShutDown));
+        assert_eq!(said(&effects), ["lost", release]);
+    }
+}
+
+/// A message that a lease is gone may be forged, or late. The store is asked at once, and its answer alone ends the lease.
+#[test]
+fn a_message_ends_no_lease_that_is_held() {
+    let mut steps = Steps::new();
+    let (id, ends) = holds(&mut steps, false, Some(10_000));
+    assert!(steps.step(5, Event::Pushed { id, news: Notice::Gone }).is_empty());
+    assert_eq!(said(&steps.due(5)), ["renew"]);
+    // The renewal may have run before the message was sent. However many come, one more follows.
+    for _ in 0..3 {
+        assert!(steps.step(6, Event::Pushed { id, news: Notice::Gone }).is_empty());
+    }
+    assert!(steps.due(6).is_empty());
+    let renewed = Renewed::Valid { sent: steps.at(5).at, until: ends + ms(5) };
+    assert_eq!(said(&steps.step(7, Event::Renewed { id, renewed, scheduled: true })), ["valid"]);
+    assert_eq!(said(&steps.due(7)), ["renew"]);
+    assert_eq!(said(&steps.step(8, Event::Renewed { id, renewed, scheduled: true })), ["valid"]);
+    assert!(steps.due(5000).is_empty());
+    assert_eq!(said(&steps.due(10_008)), ["renew"], "as planned");
+    // The server says that it is gone.
+    let effects = steps.step(10_009, Event::Renewed { id, renewed: Renewed::Gone, scheduled: true });
+    assert_eq!(said(&effects), ["lost"]);
+}
+
+/// A lease that no watchdog renews does not last longer because of a message, and an outage asks again and again at the
+/// pace of renewals.
+#[test]
+fn a_message_extends_no_lease_without_a_watchdog() {
+    let mut steps = Steps::new();
+    let (id, ends) = holds(&mut steps, false, None);
+    assert!(steps.due(10_000).is_empty());
+    steps.step(10_000, Event::Pushed { id, news: Notice::Gone });
+    assert_eq!(said(&steps.due(10_000)), ["ask"]);
+    steps.step(10_500, Event::Renewed { id, renewed: Renewed::Unknown, scheduled: true });
+    assert!(steps.due(10_500).is_empty());
+    assert_eq!(said(&steps.due(13_000)), ["ask"]);
+    let valid = Renewed::Valid { sent: steps.at(13_000).at, until: ends };
+    steps.step(13_001, Event::Renewed { id, renewed: valid, scheduled: true });
+    assert!(steps.due(28_000).is_empty());
+}
