@@ -9,7 +9,6 @@ mod exact;
 mod hold_all;
 mod holds;
 mod learned;
-mod published;
 mod rational;
 mod runs;
 mod set_back;

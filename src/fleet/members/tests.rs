@@ -210,15 +210,3 @@ async fn lua_and_rust_agree_on_every_sequence() {
         assert!(ttl == -2 || ttl > 0 || !is_ours, "{ttl}: {history:#?}");
     }
 }
-
-#[test]
-fn a_list_is_idle_once_no_process_of_it_counts() {
-    let now = START;
-    let idle = |ats: &[i64]| {
-        let name = |(at, seen): (usize, &i64)| (Arc::from(format!("process {at}")), *seen);
-        Alive(ats.iter().enumerate().map(name).collect()).is_idle(now)
-    };
-    let last = now - TTL;
-    assert!(idle(&[]) && idle(&[last - 1]) && idle(&[last - 1, 0]));
-    assert!(!idle(&[last]) && !idle(&[last - 1, now]) && !idle(&[now + TTL]));
-}

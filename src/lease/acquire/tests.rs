@@ -259,15 +259,6 @@ async fn a_lease_is_held_at_least_as_long_as_the_settings_say() {
     }
 }
 
-#[tokio::test]
-async fn a_lease_is_seen_and_revoked_by_its_token() {
-    let leases = leases();
-    let lease = acquire(&leases).await.unwrap();
-    let in_use = async || leases.admission.in_use("k".into()).await.unwrap();
-    let revoke = async || leases.admission.revoke("k".into(), lease.token().as_bytes()).await.unwrap();
-    assert_eq!((in_use().await, revoke().await, in_use().await, revoke().await), (1, true, 0, false));
-}
-
 /// A lease that has ended here never revives, whatever the store says. Nothing ran under one that is declined.
 #[tokio::test]
 async fn a_lease_that_was_lost_cannot_be_extended() {
@@ -309,21 +300,6 @@ async fn a_waiter_that_goes_away_leaves_the_others_in_line() {
         }
         assert_eq!(waiting(&leases).await, 0);
     }
-}
-
-/// Who is refused is told when the lease ends.
-#[tokio::test]
-async fn several_leases_are_refused_until_the_first_one_ends() {
-    let leases = leases();
-    let [one, both] = [vec![Key::from("k")], vec!["other".into(), "k".into()]];
-    let acquire =
-        async |keys: &[Key]| leases.acquire_all(None, keys, &vec![Suffix::default(); keys.len()]).await;
-    let held = acquire(&one).await.unwrap();
-    let refused = acquire(&both).await.unwrap_err();
-    let retry_after = refused.retry_after().unwrap();
-    assert!(refused.is_refused() && (29..=30).contains(&retry_after.as_secs()), "{retry_after:?}");
-    drop(held);
-    assert_eq!(acquire(&both).await.unwrap().len(), 2);
 }
 
 #[tokio::test]

@@ -41,24 +41,9 @@ impl Line {
         Some((token, flow))
     }
 
-    /// How many are served before a token.
-    fn turns_until(&mut self, token: &Token) -> usize {
-        (0..).take_while(|_| self.serves().unwrap().0 != *token).count()
-    }
-
     fn waiters(&self, number: i64) -> usize {
         self.orders.values().filter(|flow| flow.name == number as u128).count()
     }
-}
-
-#[test]
-fn who_goes_away_costs_its_flow_nothing() {
-    let mut line = Line::default();
-    (0..20).for_each(|_| drop(line.comes(0, COST)));
-    line.serves();
-    let (heavy, light) = (line.comes(1, 256 * COST), line.comes(1, COST));
-    line.leaves(&heavy);
-    assert!(line.turns_until(&light) <= 1);
 }
 
 /// What is left of a heavy waiter's turn is not before the turns that have begun meanwhile.
@@ -73,33 +58,6 @@ fn who_follows_one_that_goes_away_comes_before_nobody_whose_turn_it_is() {
     assert_eq!(line.queue.tag_ahead(0, 1), 1);
     let mut served = || line.serves().unwrap().1.name;
     assert_eq!([served(), served(), served(), served()], [2, 1, 0, 2]);
-}
-
-/// What was served is owed until the turn of the flow, whoever comes and goes away meanwhile.
-#[test]
-fn a_flow_that_comes_back_has_its_turn() {
-    let mut line = Line::default();
-    let _last = line.comes(9, 256 * COST);
-    (0..2).for_each(|_| drop(line.comes(0, COST)));
-    line.comes(1, COST);
-    let mut served = |count| (0..count).map(|_| line.serves().unwrap().1.name).collect::<Vec<_>>();
-    assert_eq!(served(2), [0, 1]);
-    assert_eq!(line.queue.tag_ahead(0, 1), 2 * COST);
-    for cost in [256 * COST, COST] {
-        let again = line.comes(1, cost);
-        line.leaves(&again);
-        assert_eq!(line.queue.tag_ahead(0, 1), 2 * COST, "{cost}");
-    }
-    // Where its turn is now, it is after all others whose turn it is.
-    let mut served = |count| (0..count).map(|_| line.serves().unwrap().1.name).collect::<Vec<_>>();
-    assert_eq!(served(1), [0]);
-    line.comes(1, COST);
-    assert_eq!((line.queue.tag_ahead(0, 1), line.queue.known_flows()), (1, 3));
-    // Who costs twice as much has its turn half as often.
-    let mut line = Line::default();
-    (0..2).for_each(|_| drop(line.comes(0, COST)));
-    line.comes(1, 2 * COST);
-    assert_eq!([(); 3].map(|()| line.serves().unwrap().1.name), [0, 1, 0]);
 }
 
 #[test]
@@ -277,26 +235,4 @@ fn a_share_that_is_changed_counts_at_once() {
         turns
     };
     assert_eq!([1, 2, 5].map(turns), [30, 40, 50]);
-}
-
-/// Numbers are those of one flow each, in the order in which the flows came.
-#[test]
-fn the_longest_flow_is_known() {
-    let mut line = Line::default();
-    assert_eq!(line.queue.longest(0, &Order::default()), None);
-    let mut tokens: Vec<_> = [5, 5, 6, 6, 6, 7].into_iter().map(|flow| line.comes(flow, COST)).collect();
-    let of = |name| Order { flow: Some(Flow { name, share: 1, weight: 1 }), ..Order::default() };
-    assert_eq!(
-        [5, 6, 7].map(|name| line.queue.longest(0, &of(name))),
-        [None, None, None],
-        "they have waiters"
-    );
-    assert_eq!(line.queue.longest(0, &of(8)), Some(tokens[4].clone()));
-    assert_eq!(line.queue.longest(0, &Order::default()), Some(tokens[4].clone()));
-    assert_eq!(line.queue.longest(1, &of(8)), None);
-    line.leaves(&tokens.remove(4));
-    line.leaves(&tokens.remove(3));
-    assert_eq!(line.queue.longest(0, &of(8)), Some(tokens[1].clone()));
-    line.leaves(&tokens.remove(0));
-    assert_eq!(line.queue.longest(0, &of(8)), None, "each has one");
 }

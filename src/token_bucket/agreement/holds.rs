@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 
 use super::runs::{Both, random_runs};
-use super::virtual_time::{VirtualTime, World};
+use super::virtual_time::VirtualTime;
 use crate::token_bucket::Hold;
 use crate::token_bucket::holds::{HoldStep, OnEnd, Verb};
 use crate::{Quota, Quotas, TokenBucket};
@@ -102,50 +102,6 @@ async fn a_key_has_many_holds() {
     }
 }
 
-/// Holds of equal amounts that end at different times stand in several records. The first capture leaves alone, the others in
-/// one call.
-async fn holds_that_end_apart_are_captured_together(mut world: World) {
-    let bucket = TokenBucket::new(&world.store, "apart", Quota::non_refilling(100)).unwrap();
-    let mut holds = Vec::new();
-    for nth in 0..7 {
-        world.set(NOW + nth * 1_000_000);
-        holds.push(bucket.authorize("k", 5).await.unwrap());
-    }
-    let last = holds.pop().unwrap();
-    let captured = join_all(holds.into_iter().map(|hold| hold.capture(2))).await;
-    assert!(captured.iter().all(|captured| captured.as_ref().is_ok_and(|it| !it.ended)), "{captured:?}");
-    let state = bucket.peek("k").await.unwrap();
-    assert_eq!((state.held(), state.remaining()), (5, 100 - 12 - 5));
-    assert!(!last.capture(2).await.unwrap().ended);
-    assert_eq!(bucket.peek("k").await.unwrap().held(), 0);
-}
-
-#[tokio::test]
-async fn holds_that_end_apart_are_captured() {
-    holds_that_end_apart_are_captured_together(World::in_memory(NOW)).await;
-    holds_that_end_apart_are_captured_together(World::on_redis(NOW).await).await;
-}
-
-#[tokio::test]
-async fn what_callers_that_are_gone_would_hold_is_released() {
-    let server = RedisServer::start().await;
-    let store = crate::Store::builder().redis(&server.url()).unwrap();
-    let bucket = TokenBucket::new(&store, "gone", Quota::per_hour(1000)).unwrap();
-    assert_eq!(bucket.peek("k").await.unwrap().held(), 0);
-    server.cli(&["CLIENT", "PAUSE", "200"]);
-    let holds = join_all((0..40).map(|nth| bucket.authorize("k", 1 + nth % 2)));
-    assert!(tokio::time::timeout(Duration::from_millis(50), holds).await.is_err(), "all are sent");
-    let settles = async {
-        // The last release deletes the key.
-        while !server.cli(&["INFO", "commandstats"]).contains("cmdstat_del:") {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(10), settles).await.unwrap();
-    let state = bucket.peek("k").await.unwrap();
-    assert_eq!((state.held(), state.remaining()), (0, 1000));
-}
-
 #[tokio::test]
 async fn a_forged_state_is_not_a_bucket() {
     let server = RedisServer::start().await;
@@ -207,33 +163,4 @@ async fn a_forged_state_is_not_a_bucket() {
     }
     time.client.query::<()>(redis::cmd("DEL").arg(key)).unwrap();
     assert!(hold.capture(3).await.unwrap().ended);
-}
-
-#[tokio::test]
-async fn a_capture_in_an_outage_is_sent_when_the_server_is_back() {
-    let server = RedisServer::start().await;
-    let store = crate::Store::builder().timeout(Duration::from_millis(200)).redis(&server.url()).unwrap();
-    let bucket = TokenBucket::new(&store, "outage", Quota::per_hour(1000)).unwrap();
-    let holds = [bucket.authorize("k", 400).await.unwrap(), bucket.authorize("k", 300).await.unwrap()];
-    let [first, second] = holds;
-    second.usage().set(20);
-    // Each call of the store fails, while this client can end that.
-    server.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    let failed = first.capture(100).await;
-    assert!(failed.is_err_and(|error| error.is_unavailable()));
-    drop(second);
-    let clone = bucket.clone();
-    drop(bucket);
-    server.cli(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-    let settles = async {
-        loop {
-            if let Ok(state) = clone.peek("k").await
-                && state.held() == 0
-            {
-                return state.remaining();
-            }
-        }
-    };
-    let left = tokio::time::timeout(Duration::from_secs(10), settles).await.unwrap();
-    assert_eq!(left, 880, "each is charged once");
 }

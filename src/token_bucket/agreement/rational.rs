@@ -112,16 +112,17 @@ async fn a_bucket_is_gcra_in_rational_numbers() {
     let mut admitted = 0;
     for sequence in 0..SEQUENCES {
         // Only rates with an interval that is stored exactly: up to 2^20 parts of a µs.
-        let rate = *[1, 3, 7, 10, 31, 97, 1000, 999_983].choose(&mut rng).unwrap();
+        let rate = *[1, 3, 7, 10, 31, 97, 1000, 999_983, 4_000_000].choose(&mut rng).unwrap();
         let period = Duration::from_secs(*[1, 7, 60, 3600, 86_400].choose(&mut rng).unwrap());
-        let burst = *[1, 2, 5, 60, 1000].choose(&mut rng).unwrap();
+        let burst = *[1, 2, 5, 14, 60, 1000].choose(&mut rng).unwrap();
         let bucket = TokenBucket::new(&store, "rational", Quota::new(rate, period).burst(burst)).unwrap();
         let mut model = Model::new(period, rate, burst);
         let mut now = START;
         let mut log = Vec::new();
         for _ in 0..30 {
             let interval = micros(model.interval);
-            let jumps = [0, 0, 1, interval - 1, interval, interval + 1, 3 * interval, -1, -interval];
+            let jumps =
+                [0, 0, 1, interval - 1, interval, interval + 1, 3 * interval, -1, -interval, -7_200_000_000];
             let jump = jumps.choose(&mut rng).unwrap();
             // The store may drop a full bucket, so the clock is not set back while the bucket is full.
             let is_full = model.tat.max(model.blocked_until) <= whole(now);

@@ -3,7 +3,6 @@ use redis::Value;
 use super::*;
 use crate::token_bucket::adjust::Adjust;
 use crate::token_bucket::fixtures::{START, one};
-use crate::token_bucket::holds::{HoldStep, OnEnd, Verb};
 use crate::{Quota, Quotas};
 
 fn quotas(burst: u32) -> Quotas {
@@ -43,23 +42,6 @@ fn the_process_that_prefetched_tokens_has_them() {
         seen.hold(&quotas, START, tokens);
         assert_eq!(seen.free(&quotas, START, 0), left, "{tokens}");
     }
-}
-
-/// As in the script.
-#[test]
-fn a_new_quota_and_the_end_of_a_hold_are_written_also_if_nothing_is_prefetched() {
-    let (few, others, mut bucket) = (quotas(31), quotas(50), Bucket::default());
-    let hold = |bucket: &mut Bucket, id, ttl| {
-        let verb = Verb::Authorize { amount: 1, ttl };
-        HoldStep { quotas: others.clone(), id, on_end: OnEnd::Release, verb }.apply(bucket, START);
-    };
-    hold(&mut bucket, 1, 1_000_000);
-    assert_eq!(prefetch(&mut bucket, &few, 100).0, 0);
-    assert!(bucket.fits(&few) && bucket.levels.len() == 2, "it is new");
-    hold(&mut bucket, 2, 2_000_000);
-    assert!(bucket.fits(&others));
-    assert_eq!(Prefetch { quotas: few.clone(), most: 100 }.apply(&mut bucket, START + 1_000_000).count, 0);
-    assert!(bucket.fits(&few) && bucket.held() == 1);
 }
 
 #[test]

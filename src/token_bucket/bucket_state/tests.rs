@@ -73,12 +73,6 @@ fn tokens_are_available_for_each_when_all_have_theirs() {
 }
 
 #[test]
-fn the_first_quota_without_the_tokens_is_lacking() {
-    let state = state([Quota::per_second(10), Quota::per_hour(9)], 6, 0);
-    assert_eq!([3, 4, 5].map(|cost| state.lacking(cost)), [None, Some(1), Some(0)]);
-}
-
-#[test]
 fn the_tightest_quota_is_that_with_the_fewest_tokens_and_then_the_slowest() {
     let quotas = |burst| [Quota::per_second(10).named("s"), Quota::per_minute(burst).named("m")];
     for (burst, tokens, tightest) in [(11, 5, "s"), (9, 5, "m"), (10, 5, "m"), (9, 15, "m")] {
@@ -88,33 +82,4 @@ fn the_tightest_quota_is_that_with_the_fewest_tokens_and_then_the_slowest() {
         state([Quota::per_second(10), Quota::non_refilling(10).named("n")], 5, 0).tightest().name,
         "n"
     );
-}
-
-#[test]
-fn a_state_says_what_is_left_and_when_it_is_full() {
-    // Tokens, and µs of a block; what is left, and in ms the end of the block, the next tokens, and when it is full.
-    let cases = [
-        (0, 0, 20, 0, 2000, 0),
-        (5, 0, 15, 0, 1500, 500),
-        (20, 0, 0, 0, 100, 2000),
-        (25, 0, 0, 0, 600, 2500),
-        (5, 300_000, 0, 300, 300, 500),
-        (5, 800_000, 0, 800, 800, 500),
-    ];
-    for (tokens, block, left, blocked, effective, full) in cases {
-        let state = state([Quota::per_second(10).burst(20)], tokens, block);
-        let balance = state.tightest();
-        assert_eq!((state.remaining(), balance.remaining, balance.limit), (left, left, 20));
-        assert_eq!((Some(state.blocked_for()), balance.window), (ms(blocked), ms(2000)));
-        assert_eq!(
-            (balance.effective_window, balance.reset_after),
-            (ms(effective), ms(full)),
-            "{tokens} {block}"
-        );
-        assert_eq!(state.reset_after(), ms(full.max(blocked)));
-    }
-    let credit = |tokens| state([Quota::non_refilling(20)], tokens, 0);
-    assert_eq!([0, 5].map(|tokens| credit(tokens).reset_after()), [ms(0), None]);
-    assert_eq!((credit(25).remaining(), credit(5).remaining(), credit(5).held()), (0, 15, 0));
-    assert_eq!(credit(5).tightest().window, None);
 }

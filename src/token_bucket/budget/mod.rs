@@ -4,8 +4,6 @@ mod estimate;
 mod future;
 mod hold;
 mod meter;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 

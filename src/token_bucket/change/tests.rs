@@ -154,19 +154,6 @@ fn a_new_quota_takes_over_what_is_reserved() {
     }
 }
 
-/// It forgets the quotas of other calls, which would else be charged for what comes then.
-#[test]
-fn a_bucket_that_a_new_window_fills_is_as_unused() {
-    const DAY: i64 = 86_400_000_000;
-    let (fast, daily) = (one(Quota::per_second(10)), one(Quota::per_calendar_day(9)));
-    let mut bucket = Bucket::default();
-    assert!(take(&mut bucket, &daily, START, 5) && take(&mut bucket, &fast, START, 1));
-    assert_eq!(bucket.levels.len(), 2);
-    assert!(!take(&mut bucket, &fast, START + DAY, 11) && take(&mut bucket, &fast, START + DAY, 1));
-    assert_eq!(bucket.levels.len(), 1, "{bucket:?}");
-    assert_eq!(peek(&bucket, &daily, START + DAY).remaining(), 9);
-}
-
 /// The next slower quota is one of the same interval, if there is one.
 #[test]
 fn a_new_burst_takes_over_the_level_of_the_same_interval() {

@@ -45,16 +45,6 @@ async fn a_refusal_of_several_limits_has_a_cost_for_each() {
 }
 
 #[test]
-fn some_costs_need_no_state() {
-    let quotas = Quotas::new(quotas()).unwrap();
-    let decided = |cost| Decision::without_state(&quotas, cost);
-    let free = decided(0).unwrap().unwrap();
-    assert_eq!((free.is_admitted(), free.cost, free.remaining()), (true, 0, 6));
-    assert!(decided(1).is_none() && decided(6).is_none());
-    assert!(decided(7).unwrap().unwrap_err().is_exceeds_burst());
-}
-
-#[test]
 fn refusals_from_the_cache_are_counted_apart() {
     let outcome = |admitted, is_local| {
         let free = Decision::free(Quotas::new(quotas()).unwrap());

@@ -109,32 +109,6 @@ async fn namespaces_and_values_know_their_own() {
     assert!(sms.allow_n("k", 3).await.unwrap_err().is_exceeds_burst());
 }
 
-/// Of many concurrent requests, only as many ask the store as there can be tokens.
-#[tokio::test]
-async fn the_gate_lets_through_what_can_be_admitted() {
-    let server = RedisServer::start().await;
-    let local = on(&server, Quota::per_second(50).burst(10)).await.cache_refusals(true);
-    let ask = async || {
-        let decisions = join_all((0..100).map(|_| local.allow("k"))).await;
-        let decisions: Vec<_> = decisions.into_iter().map(Result::unwrap).collect();
-        let admitted = decisions.iter().filter(|decision| decision.is_admitted()).count();
-        (admitted, decisions.iter().filter(|decision| decision.is_local).count())
-    };
-    let began = std::time::Instant::now();
-    let first = ask().await.0;
-    let refilled = began.elapsed().as_millis() as usize / 20;
-    assert!((10..=11 + refilled).contains(&first), "{first} of 10 and {refilled} refilled");
-    let (mut admitted, mut asked, mut rounds) = (0, 0, 0);
-    while admitted < 25 {
-        let (now, from_cache) = ask().await;
-        (admitted, asked, rounds) = (admitted + now, asked + 100 - from_cache, rounds + 1);
-        assert!(now > 0 || from_cache > 0);
-        tokio::task::yield_now().await;
-    }
-    // Each time that the bucket may have a token, one or a few requests ask the store.
-    assert!(asked <= 4 * admitted + 100, "{asked} asked in {rounds} rounds for {admitted}");
-}
-
 #[tokio::test]
 async fn a_hot_key_is_admitted_from_memory() {
     let server = RedisServer::start().await;
@@ -357,13 +331,4 @@ fn giving_back_all_that_was_not_used_would_break_the_bound() {
     assert!(take(&mut bucket, &quotas, now, 100), "it is full");
     assert!(wrong.apply(&mut bucket, now));
     assert!(take(&mut bucket, &quotas, now, 25), "125 at once");
-}
-
-#[test]
-fn the_last_state_knows_its_block() {
-    let quotas = Quotas::new([Quota::per_second(1)]).unwrap();
-    let last_state = LastState::new(&quotas);
-    let bucket = Bucket::new(START + 1000, Bucket::full(&quotas).levels);
-    last_state.learn(0, &BucketState { quotas, now: START, bucket });
-    assert!(last_state.is_blocked(999) && !last_state.is_blocked(1000));
 }

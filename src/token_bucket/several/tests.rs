@@ -18,39 +18,6 @@ fn bucket(store: &Store, name: &str, tokens: u32) -> TokenBucket {
 }
 
 #[tokio::test]
-async fn one_that_refuses_charges_none() {
-    let store = Store::in_memory();
-    let (users, all) = (bucket(&store, "users", 5), bucket(&store, "all", 2));
-    let limits = TokenBuckets::new([users.clone(), all.clone()]).unwrap();
-    for _ in 0..2 {
-        let decision = limits.allow(["ann", "-"]).await.unwrap();
-        assert!(decision.is_admitted() && decision.refused_by().is_none());
-    }
-    let refused = limits.allow(["ann", "-"]).await.unwrap();
-    assert_eq!((refused.is_admitted(), refused.refused_by()), (false, Some("all")));
-    let names: Vec<_> = refused.state.balances().map(|balance| balance.name.to_owned()).collect();
-    assert_eq!(names, ["users", "all"]);
-    assert_eq!(users.peek("ann").await.unwrap().remaining(), 3);
-    // The second limit has no key and is not asked.
-    let decision = limits.allow([Some("ann"), None]).await.unwrap();
-    assert!(decision.is_admitted());
-    assert_eq!(decision.state.balances().count(), 1);
-    assert_eq!(users.peek("ann").await.unwrap().remaining(), 2);
-    let nothing = limits.allow([None::<Key>, None]).await.unwrap();
-    assert!(nothing.is_admitted());
-    // A blocked key is refused.
-    users.block_for("bob", std::time::Duration::from_secs(60)).await.unwrap();
-    all.reset("-").await.unwrap();
-    let refused = limits.allow(["bob", "-"]).await.unwrap();
-    assert_eq!(refused.refused_by(), Some("users"));
-    assert!(refused.retry_after().is_some_and(|after| after.as_secs() > 50));
-    assert_eq!(all.peek("-").await.unwrap().remaining(), 2);
-    let error = limits.allow_n(["ann", "-"], 3).await.unwrap_err();
-    assert!(error.is_exceeds_burst(), "{error}");
-    assert!(limits.allow_n(["ann", "-"], 0).await.unwrap().is_admitted());
-}
-
-#[tokio::test]
 async fn limits_without_a_key_are_not_asked() {
     let store = Store::in_memory();
     let buckets = ["a", "b", "c"].map(|name| bucket(&store, name, 10));

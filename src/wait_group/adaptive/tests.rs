@@ -61,19 +61,6 @@ impl Limit {
     }
 }
 
-#[test]
-fn overload_lowers_the_limit_to_its_lowest_and_it_recovers() {
-    for follows in [false, true] {
-        let mut limit = Limit::new(follows, 3, 50);
-        assert_eq!(limit.limit(), 20);
-        limit.window(10_000, 0);
-        (0..40).for_each(|_| limit.window(10_000, 90));
-        assert_eq!(limit.cell.limit, 3000, "{follows}");
-        (0..400).for_each(|_| limit.window(10_000, 0));
-        assert!(limit.cell.limit >= 45_000, "{follows}: {:?}", limit.cell);
-    }
-}
-
 /// The first overload of which nothing is known is looked into, with half of the load.
 #[test]
 fn additive_increase_multiplicative_decrease() {

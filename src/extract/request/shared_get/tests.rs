@@ -26,16 +26,8 @@ fn the_key_is_method_scheme_host_path_and_query() {
     assert_eq!(key(Request::get("/")), Some("GET   /".into()));
     assert_eq!(key(Request::head("http://a")), Some("HEAD http a /".into()));
 
-    let all = [
-        "http://a/",
-        "https://a/",
-        "http://b/",
-        "http://a/?",
-        "http://a/?b",
-        "http://a/b",
-        "http://a/B",
-        "/",
-    ];
+    let all = "http://a/ https://a/ http://b/ http://a/? http://a/?b http://a/b http://a/B /";
+    let all: Vec<_> = all.split(' ').collect();
     let keys: std::collections::HashSet<_> = all.iter().map(|uri| key(Request::get(*uri)).unwrap()).collect();
     assert_eq!(keys.len(), all.len());
 }
@@ -77,15 +69,9 @@ fn what_may_be_private_has_no_key() {
 
 #[test]
 fn what_asks_for_something_of_its_own_has_no_key() {
-    for field in [
-        "range",
-        "if-match",
-        "if-none-match",
-        "if-modified-since",
-        "if-unmodified-since",
-        "if-range",
-        "upgrade",
-    ] {
+    for field in
+        "range if-match if-none-match if-modified-since if-unmodified-since if-range upgrade".split(' ')
+    {
         assert_eq!(key(Request::get("/").header(field, "x")), None, "{field}");
     }
     let get = || Request::get("/");
@@ -169,48 +155,19 @@ fn whose_scheme_is_told() {
 /// The field names by which proxies and frameworks tell a service the user.
 #[test]
 fn fields_that_name_a_user_make_a_request_private() {
-    for field in [
-        "x-api-key",
-        "x-auth-token",
-        "x-auth-request-email",
-        "x-forwarded-user",
-        "x-forwarded-email",
-        "x-forwarded-access-token",
-        "x-amzn-oidc-data",
-        "x-goog-iap-jwt-assertion",
-        "x-goog-authenticated-user-email",
-        "cf-access-jwt-assertion",
-        "x-ms-client-principal",
-        "x-ms-client-principal-name",
-        "x-remote-user",
-        "remote-user",
-        "x-authenticated-userid",
-        "x-user-id",
-        "ssl-client-subject-dn",
-        "x-client-cert",
-        "x-ssl-client-s-dn",
-    ] {
+    let fields = "x-api-key x-auth-token x-auth-request-email x-forwarded-user x-forwarded-email \
+         x-forwarded-access-token x-amzn-oidc-data x-goog-iap-jwt-assertion x-goog-authenticated-user-email \
+         cf-access-jwt-assertion x-ms-client-principal x-ms-client-principal-name x-remote-user remote-user \
+         x-authenticated-userid x-user-id ssl-client-subject-dn x-client-cert x-ssl-client-s-dn";
+    for field in fields.split(' ') {
         assert_eq!(key(Request::get("/").header(field, "ann")), None, "{field}");
     }
     // Reported, and others: no list of such names has all of them.
-    for field in [
-        "private-token",
-        "x-vault-token",
-        "x-goog-api-key",
-        "ocp-apim-subscription-key",
-        "x-rapidapi-key",
-        "x-token",
-        "x-session-id",
-        "dpop",
-        "x-tenant-id",
-        "x-shopify-access-token",
-        "x-csrf-token",
-        "signature-input",
-        "a-field-of-tomorrow",
-        // The address of a user (RFC 9110, 10.1.2), and what a service passes on of one.
-        "from",
-        "baggage",
-    ] {
+    // At the end: the address of a user (RFC 9110, 10.1.2), and what a service passes on of one.
+    let fields = "private-token x-vault-token x-goog-api-key ocp-apim-subscription-key x-rapidapi-key x-token \
+         x-session-id dpop x-tenant-id x-shopify-access-token x-csrf-token signature-input \
+         a-field-of-tomorrow from baggage";
+    for field in fields.split(' ') {
         assert_eq!(key(Request::get("/").header(field, "ann")), None, "{field}");
     }
     let by = checked().ignore_field("X-Auth-Token").unwrap().ignore_field("x-user-agent").unwrap();

@@ -63,28 +63,6 @@ fn what_never_refills_is_released_by_default() {
     }
 }
 
-#[tokio::test]
-async fn a_dropped_hold_is_captured_as_far_as_its_usage_is_known() {
-    let bucket = hourly(&Store::in_memory());
-    let cases = [
-        (OnEnd::Capture, None, 600),
-        (OnEnd::Release, None, 0),
-        (OnEnd::Capture, Some(0), 0),
-        (OnEnd::Capture, Some(20), 20),
-        (OnEnd::Release, Some(20), 20),
-        (OnEnd::Release, Some(700), 700),
-    ];
-    for (on_end, used, charged) in cases {
-        let hold = bucket.with_on_end(on_end).authorize("k", 600).await.unwrap();
-        if let Some(used) = used {
-            hold.usage().set(used);
-        }
-        drop(hold);
-        assert_eq!(left(&bucket).await, (0, 1000 - charged), "{on_end:?} {used:?}");
-        bucket.reset("k").await.unwrap();
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_was_reset_is_lost() {
     let bucket = hourly(&Store::in_memory());

@@ -141,53 +141,6 @@ fn a_hold_lasts_for_its_ttl_and_a_debt_for_its_time_after_the_clock_was_set_back
     }
 }
 
-/// As in the script. The state knows when it was written.
-#[test]
-fn a_step_that_changes_nothing_writes_nothing() {
-    for others in [false, true] {
-        let mut bucket = Bucket::default();
-        step(1, hold(5)).apply(&mut bucket, START);
-        if others {
-            use_otherwise(&mut bucket, START);
-        }
-        let before = bucket.clone();
-        let steps = [
-            (1, renewal(TTL / 2)),
-            (1, extend(21)),
-            (1, hold(21)),
-            (2, hold(16)),
-            (2, extend(1)),
-            (2, capture(1)),
-        ];
-        for (id, verb) in steps {
-            step(id, verb).apply(&mut bucket, START + SECOND);
-            assert_eq!(bucket, before, "{verb:?} of {id}");
-        }
-    }
-}
-
-/// What was used before is not known any more when the clock is set back.
-#[test]
-fn what_is_written_is_of_the_current_window() {
-    let day = 86_400 * SECOND;
-    let (quotas, mut bucket) = (one(Quota::per_calendar_day(9)), Bucket::default());
-    assert!(take(&mut bucket, &quotas, START, 7));
-    HoldStep { quotas: quotas.clone(), ..step(1, hold(2)) }.apply(&mut bucket, START + day);
-    let state = peek(&bucket, &quotas, START + SECOND);
-    assert_eq!((state.held(), state.remaining()), (2, 7));
-}
-
-#[test]
-fn only_an_authorization_is_taken_back() {
-    let mut bucket = Bucket::default();
-    let mut undo = |verb| HoldStep::undo(&[step(1, verb).apply(&mut bucket, START)]);
-    assert!(undo(hold(21)).is_none(), "it was refused");
-    let released = undo(hold(5)).unwrap();
-    assert!(undo(extend(6)).is_none());
-    let reply = released.apply(&mut bucket, START);
-    assert_eq!((reply.amount, reply.state.held(), reply.state.remaining()), (6, 0, 20));
-}
-
 #[test]
 fn forged_replies_are_refused() {
     let read = |id, reply: Vec<Value>| {

@@ -79,24 +79,6 @@ async fn a_hold_is_renewed_after_each_third_of_its_ttl() {
     assert_eq!(count(&renewals), (0, 0, 0));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_renewal_is_sent_when_it_is_due_and_again_if_there_is_no_answer() {
-    let (_silent, renewals) = unanswered();
-    let validity = held(&renewals, TTL);
-    Arc::clone(&renewals).signal(Signal::Due);
-    Arc::clone(&renewals).signal(Signal::Hurry);
-    assert_eq!(due_in(&renewals), Some(30_000), "it is not sent before");
-    for secs in [40, 30] {
-        tokio::time::advance(Duration::from_secs(secs)).await;
-        Arc::clone(&renewals).signal(Signal::Due);
-        assert_eq!(due_in(&renewals), Some(27_500), "a third, and to the whole 24th before");
-    }
-    assert!(validity.is_held());
-    tokio::time::advance(Duration::from_secs(30)).await;
-    renewals.send_due(false);
-    assert!(!validity.is_held() && count(&renewals) == (0, 0, 0), "it has ended");
-}
-
 /// Holds that begin at different times are renewed together.
 #[tokio::test(start_paused = true)]
 async fn renewals_of_many_holds_go_together() {

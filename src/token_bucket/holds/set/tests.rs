@@ -1,4 +1,4 @@
-//! Holds of several limits: the bound of each quota, whatever happens to the holders.
+//! The bound of a quota holds for what is captured and what acts together, whatever happens to the holders: of several limits.
 
 mod stores;
 
@@ -11,15 +11,17 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::super::OnEnd;
 use super::super::operation::{HoldStep, Outcome, Verb};
+use super::super::state::Record;
 use super::super::tests::check;
 use crate::store::{Cell as _, Operation as _};
+use crate::token_bucket::cancel::{Cancel, Rule};
+use crate::token_bucket::fixtures::{self, START};
 use crate::token_bucket::several::{Buckets, HoldAllStep, Price, ReserveAll, Terms};
 use crate::token_bucket::state::Bucket;
 use crate::{Quota, Quotas, Store, TokenBucket};
 
-const RUNS: u64 = 10_000;
+const RUNS: u64 = 15_000;
 const STEPS: usize = 60;
-const START: i64 = 1_760_000_000_000_000;
 /// The keys of each limit: two users of one tenant, and all.
 const KEYS: [usize; 3] = [2, 1, 1];
 
@@ -33,6 +35,16 @@ struct Held {
     on_end: OnEnd,
 }
 
+struct Pending {
+    act: i64,
+    /// How far the server's clock was behind when it was made.
+    behind: i64,
+    cancel: Cancel,
+    bucket: (usize, usize),
+    /// In the ledger.
+    place: usize,
+}
+
 struct Simulation {
     terms: Arc<Terms>,
     /// By limit and key.
@@ -44,16 +56,21 @@ struct Simulation {
     next: u128,
     holds: BTreeMap<u128, Held>,
     admitted: BTreeSet<u128>,
+    /// Reservations of one limit.
+    pending: Vec<Pending>,
+    /// Whether a reservation was cancelled. What was charged after it does not come back with it.
+    has_cancelled: bool,
     log: Vec<String>,
 }
 
 /// The quotas of three limits.
 fn random_terms(rng: &mut StdRng) -> Arc<Terms> {
-    let sets: [&[Quota]; 5] = [
+    let sets: [&[Quota]; 6] = [
         &[Quota::per_second(10).burst(10)],
         &[Quota::per_second(7).burst(30)],
         &[Quota::per_second(3).burst(9).named("a"), Quota::per_minute(60).burst(20).named("b")],
         &[Quota::non_refilling(200)],
+        &[Quota::per_second(5).burst(12), Quota::non_refilling(60)],
         &[Quota::per_second(999_983).burst(50)],
     ];
     let store = Store::in_memory();
@@ -75,6 +92,8 @@ impl Simulation {
             next: 0,
             holds: BTreeMap::new(),
             admitted: BTreeSet::new(),
+            pending: Vec::new(),
+            has_cancelled: false,
             log: Vec::new(),
         }
     }
@@ -99,6 +118,16 @@ impl Simulation {
             if bucket.is_idle(now) {
                 *bucket = Bucket::default();
             }
+        }
+    }
+
+    fn sums_are_right(&self) {
+        for holds in self.buckets.values().filter_map(|bucket| bucket.holds.as_ref()) {
+            let sum = |counts: fn(&&Record) -> bool| {
+                holds.each.iter().filter(counts).map(|each| each.amount).sum::<i64>()
+            };
+            let captures = sum(|each| each.on_end == OnEnd::Capture);
+            assert_eq!((holds.held, holds.captures), (sum(|_| true), captures), "{}", self.log.join("\n"));
         }
     }
 
@@ -145,8 +174,22 @@ impl Simulation {
         let reply = self.at(held.place, |buckets, now| step.apply(buckets, now));
         let outcomes: Vec<_> = reply.each.iter().map(|reply| reply.outcome).collect();
         self.log.push(format!("{} {verbs:?} of {id} at {:?}: {outcomes:?}", self.now(), held.place));
+        self.sums_are_right();
         if all_or_none && !reply.is_held() {
             assert_eq!(before, held_now(self), "{}", self.log.join("\n"));
+            return outcomes;
+        }
+        for ((reply, verb), amount) in reply.each.iter().zip(verbs).zip(held.amounts) {
+            let amount = match verb {
+                Verb::Authorize { amount, .. } => amount,
+                Verb::Extend { amount, .. } if amount > 0 => amount,
+                _ => amount,
+            };
+            assert!(
+                reply.outcome != Outcome::Held || reply.amount == i64::from(amount),
+                "{}",
+                self.log.join("\n")
+            );
         }
         outcomes
     }
@@ -167,10 +210,61 @@ impl Simulation {
                     let release = HoldStep { quotas, ..step(Verb::Capture { amount: 0, late: 0 }) };
                     release.apply(self.bucket(limit, held), now);
                 }
+                self.sums_are_right();
                 return false;
             }
         }
+        self.sums_are_right();
         true
+    }
+
+    /// Reserves tokens of one limit, which act later.
+    fn reserve(&mut self, rng: &mut StdRng, at: (usize, usize), cost: i64) {
+        let wait = *[0, 0, 1_000, 700_000, 20_000_000].choose(rng).unwrap();
+        let (now, quotas) = (self.now(), self.terms.each[at.0].clone());
+        self.log.push(format!("{now} reserve {cost} of {at:?} within {wait}"));
+        let decision = fixtures::reserve(self.buckets.entry(at).or_default(), &quotas, now, (cost, wait));
+        if !decision.is_admitted() {
+            return;
+        }
+        let delay = decision.delay().as_micros() as i64;
+        assert!(delay <= wait, "{}", self.log.join("\n"));
+        let (act, ledger) = (self.real + delay, self.ledgers.entry(at).or_default());
+        if delay > 0 {
+            let cancel = Cancel::new(&decision.state, cost, Rule::acts_at(&decision, 0));
+            self.pending.push(Pending { act, behind: self.behind, cancel, bucket: at, place: ledger.len() });
+        }
+        ledger.push((act, cost));
+    }
+
+    fn cancel(&mut self, rng: &mut StdRng) {
+        let picked = rng.random_range(0..self.pending.len());
+        let Pending { behind, mut cancel, bucket: at, place, .. } = self.pending.swap_remove(picked);
+        if let Rule::ActsAt { since, .. } = &mut cancel.rule {
+            *since = self.real - behind;
+        }
+        self.log.push(format!("{} {cancel:?}", self.now()));
+        self.ledgers.get_mut(&at).unwrap()[place].1 = 0;
+        self.has_cancelled = true;
+        let (now, quotas) = (self.now(), self.terms.each[at.0].clone());
+        let bucket = self.buckets.entry(at).or_default();
+        let levels = |bucket: &Bucket| bucket.pairs(&quotas).map(|(level, _)| level.tat).max();
+        let before = levels(bucket);
+        if !cancel.apply(bucket, now) {
+            assert!(before.is_none() || before == levels(bucket), "{}", self.log.join("\n"));
+        }
+    }
+
+    /// What is held can be used. After a clock was set back, a request may have acted that the server takes for pending.
+    fn has_what_is_held(&self, held: &Held) {
+        if !self.pending.is_empty() || self.behind > 0 || self.has_cancelled {
+            return;
+        }
+        for limit in 0..3 {
+            let (bucket, quotas) = (&self.buckets[&(limit, held.place[limit])], &self.terms.each[limit]);
+            let mut tokens = bucket.pairs(quotas).map(|(level, of)| level.tokens(of, self.now()));
+            assert!(tokens.all(|tokens| tokens >= bucket.held()), "{}", self.log.join("\n"));
+        }
     }
 
     fn run(&mut self, rng: &mut StdRng) {
@@ -180,6 +274,7 @@ impl Simulation {
             self.behind += [1, 1000, 1_500_000, 60_000_000].choose(rng).unwrap();
         }
         self.sweep();
+        self.pending.retain(|pending| pending.act > self.real);
         let ids: Vec<_> = self.holds.keys().copied().collect();
         let lost: Vec<_> = ids.into_iter().filter(|id| !self.is_held(*id, &self.holds[id])).collect();
         self.holds.retain(|id, _| !lost.contains(id));
@@ -191,7 +286,7 @@ impl Simulation {
             *amount = rng.random_range(1..=quotas.max_cost());
         }
         let place = KEYS.map(|keys| rng.random_range(0..keys));
-        match (rng.random_range(0..10), any) {
+        match (rng.random_range(0..13), any) {
             (0..4, _) => {
                 self.next += 1;
                 let on_end = if rng.random_bool(0.5) { OnEnd::Capture } else { OnEnd::Release };
@@ -235,9 +330,15 @@ impl Simulation {
                     let ledger = self.ledgers.entry((limit, held.place[limit])).or_default();
                     ledger.push((self.real, (*used).into()));
                 }
+                self.has_what_is_held(&held);
                 if rng.random_bool(0.3) {
                     assert_eq!(self.all(id, &held, capture, false), [Outcome::Ended; 3], "twice is once");
                 }
+            }
+            (8, _) if !self.pending.is_empty() => self.cancel(rng),
+            (9..11, _) => {
+                let limit = rng.random_range(0..3);
+                self.reserve(rng, (limit, place[limit]), amounts[limit].div_ceil(2).into());
             }
             _ => {
                 let reserve = ReserveAll { terms: Arc::clone(&self.terms), price: Price::new(amounts) };

@@ -31,52 +31,6 @@ fn capture(bucket: &mut Bucket, quotas: &Quotas, id: u128, amount: u32) -> Bucke
     run(bucket, quotas, id, OnEnd::Capture, Verb::Capture { amount, late: 0 })
 }
 
-#[track_caller]
-fn is_idle_from(bucket: &Bucket, at: i64) {
-    let idle = [START + at - 1, START + at].map(|now| bucket.is_idle(now));
-    assert_eq!(idle, [false, true], "{:?} instead of {}", bucket.idle_from(), START + at);
-}
-
-#[test]
-fn a_bucket_is_idle_when_all_that_its_holds_may_charge_is_back() {
-    let (mut bucket, fast) = (Bucket::default(), fast());
-    authorize(&mut bucket, &fast, 1, 4, OnEnd::Release);
-    is_idle_from(&bucket, TTL);
-    authorize(&mut bucket, &fast, 2, 5, OnEnd::Capture);
-    is_idle_from(&bucket, TTL + SECOND / 2);
-    authorize(&mut bucket, &fast, 3, 2, OnEnd::Capture);
-    run(&mut bucket, &fast, 2, OnEnd::Capture, Verb::Extend { amount: 10, ttl: 2 * TTL });
-    is_idle_from(&bucket, 2 * TTL + 1_200_000);
-    capture(&mut bucket, &fast, 2, 0);
-    capture(&mut bucket, &fast, 1, 0);
-    is_idle_from(&bucket, 2 * TTL + SECOND / 5);
-    capture(&mut bucket, &fast, 3, 0);
-    assert!(bucket.is_idle(START) && bucket.holds.is_none());
-
-    // Also under other quotas, of which it may be more than comes back in 35 years.
-    let slow = one(Quota::new(1, Duration::from_secs(10 * 365 * 86_400)).burst(2));
-    authorize(&mut bucket, &fast, 1, 1, OnEnd::Capture);
-    authorize(&mut bucket, &slow, 2, 1, OnEnd::Release);
-    authorize(&mut bucket, &fast, 3, 17, OnEnd::Capture);
-    is_idle_from(&bucket, TTL + MAX_SPAN);
-}
-
-#[test]
-fn a_release_charges_nothing_and_a_capture_its_tokens() {
-    for quotas in [fast(), one(Quota::non_refilling(20))] {
-        let mut bucket = Bucket::default();
-        assert!(take(&mut bucket, &quotas, START - SECOND / 10, 3));
-        let levels = bucket.levels.clone();
-        authorize(&mut bucket, &quotas, 1, 6, OnEnd::Capture);
-        authorize(&mut bucket, &quotas, 2, 5, OnEnd::Capture);
-        let before = peek(&bucket, &quotas, START).remaining();
-        assert_eq!(capture(&mut bucket, &quotas, 1, 0).remaining(), before + 6);
-        assert_eq!(bucket.levels, levels);
-        let state = capture(&mut bucket, &quotas, 2, 4);
-        assert_eq!((state.held(), state.remaining()), (0, before + 7));
-    }
-}
-
 /// The quotas of the call are charged in full, so they may be in debt. Those of other calls have not admitted it.
 #[test]
 fn a_capture_is_debt_only_under_the_quotas_of_its_hold() {

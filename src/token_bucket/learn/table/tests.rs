@@ -1,7 +1,6 @@
 use std::time::Duration;
 
 use super::*;
-use crate::Quota;
 use crate::store::ManualClock;
 use crate::token_bucket::learn::Policy;
 use support::patient;
@@ -77,19 +76,6 @@ fn in_an_outage_what_is_known_stays_and_nobody_waits_again() {
     assert!(learned.0.read(&key, away()).is_some());
     // A text of another version.
     assert_eq!(learned.0.read(&key, Ok(remembered("10/fortnight"))), None);
-}
-
-/// Requests that are decided before the store answers would go by the configured quotas, and wait by these.
-#[tokio::test]
-async fn what_is_learned_first_holds_before_the_store_answers() {
-    let away = Store::redis(NOWHERE).unwrap();
-    let learned = LearnedQuotas::new(&away, "upstreams");
-    let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", Quota::per_second(100)).unwrap();
-    let decision = bucket.allow("k").await.unwrap();
-    let key = Key::from("k");
-    learned.learn(&bucket, &key, &decision, &told(20));
-    let quotas = learned.known(&key).map(|quotas| quotas.to_string());
-    assert_eq!(quotas.as_deref(), Some("1164/min, burst 1"));
 }
 
 /// One call per key is in flight at a time.

@@ -105,23 +105,6 @@ fn windows_are_those_of_a_date_library() {
 }
 
 #[test]
-fn leap_days_and_short_months() {
-    let day = |year, month, day| micros(Date::from_calendar_date(year, month, day).unwrap(), UtcOffset::UTC);
-    let start = |unit, start, at| {
-        let calendar = calendar(unit, Settings { starting: Some(start), ..Settings::NONE });
-        calendar.start(calendar.window(at))
-    };
-    use Month::{April, February, March};
-    assert_eq!(start(Unit::Month, 31, day(2024, March, 1)), day(2024, February, 29));
-    assert_eq!(start(Unit::Month, 31, day(2023, March, 1)), day(2023, February, 28));
-    assert_eq!(start(Unit::Month, 31, day(2100, March, 30)), day(2100, February, 28));
-    assert_eq!(start(Unit::Month, 31, day(2000, March, 30)), day(2000, February, 29));
-    assert_eq!(start(Unit::Month, 30, day(2023, March, 29)), day(2023, February, 28));
-    assert_eq!(start(Unit::Year, 4, day(2024, March, 31)), day(2023, April, 1));
-    assert_eq!(start(Unit::Year, 3, day(2024, February, 29)), day(2023, March, 1));
-}
-
-#[test]
 fn what_is_no_calendar_is_refused() {
     let refused = |quota: Quota| -> Error { Quotas::new([quota]).unwrap_err() };
     for (quota, named) in [

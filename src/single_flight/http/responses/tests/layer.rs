@@ -76,23 +76,6 @@ async fn head_and_get_are_each_their_own() {
 }
 
 #[tokio::test]
-async fn requests_that_differ_in_what_it_varies_by_meet_their_like() {
-    let apps = Apps::new(|request| {
-        let accept = request.headers().get("accept").cloned();
-        ([("vary", "accept")], accept.map_or("none".into(), |value| value.to_str().unwrap().to_owned()))
-    });
-    for (fields, body) in [
-        (&[("accept", "text/html")][..], "text/html"),
-        (&[("accept", "text/plain")], "text/plain"),
-        (&[], "none"),
-    ] {
-        let (received, handled) = apps.ask(fields).await;
-        assert_eq!(handled, 1);
-        assert!(received.iter().all(|response| response.body() == body), "{received:?}");
-    }
-}
-
-#[tokio::test]
 async fn what_is_for_one_client_reaches_one_client() {
     let apps = Apps::new(|_| {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -103,10 +86,4 @@ async fn what_is_for_one_client_reaches_one_client() {
     let sessions: std::collections::HashSet<_> =
         received.iter().map(|response| response.headers()["set-cookie"].clone()).collect();
     assert_eq!(sessions.len(), 6);
-}
-
-#[tokio::test]
-async fn private_requests_are_each_handled() {
-    let apps = Apps::new(|_| "private");
-    assert_eq!(apps.ask(&[("authorization", "Bearer ann")]).await.1, 6);
 }

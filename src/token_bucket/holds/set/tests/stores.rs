@@ -153,15 +153,6 @@ async fn a_capture_of_limits_in_different_stores_says_if_a_part_had_ended() {
 }
 
 #[tokio::test]
-async fn limits_in_one_store_that_are_dropped_end_as_they_say() {
-    let (buckets, limits) = together();
-    let hold = limits.authorize(["k", "k"], [1, 600]).await.unwrap();
-    hold.usage()[1].add(20);
-    drop(hold);
-    assert_eq!(left(&buckets).await, [(0, 999), (0, 980)]);
-}
-
-#[tokio::test]
 async fn limits_in_one_store_are_held_and_captured_in_one_operation() {
     let server = RedisServer::start().await;
     let store = patient!(server.url());
