@@ -1,47 +1,16 @@
 //! While the store is away.
 
-use std::time::Duration;
-
 use tokio_test::task;
 use tower::util::BoxCloneService;
 use tower::{BoxError, Layer as _, ServiceExt as _};
-use tower_distributed::{Dedupe, DedupeLayer, LeaseHandle, RefusalKind, StoreFailure};
+use tower_distributed::{DedupeLayer, RefusalKind, StoreFailure};
 
+use crate::dedupe::exact;
 use crate::flights::kind;
 use crate::items::{by_name, dedupe};
 use crate::probe::Probe;
-use crate::stores::{SOON, away, gone, shared_by, started};
+use crate::stores::{SOON, gone, shared_by, started};
 use support::eventually;
-
-#[tokio::test]
-async fn refuse_is_the_default() {
-    let service = DedupeLayer::new(dedupe(&away()), by_name).layer(Probe::default());
-    for _ in 0..6 {
-        let error = service.clone().oneshot("a").await.unwrap_err();
-        assert_eq!(kind(&error), Some(RefusalKind::StoreUnavailable));
-    }
-}
-
-#[tokio::test]
-async fn admit_handles_without_a_claim() {
-    let layer = DedupeLayer::new(dedupe(&away()), by_name).on_store_failure(StoreFailure::FailOpen);
-    let layer = layer.on_lease(|_: &LeaseHandle, _: &mut &'static str| panic!("there is no claim"));
-    let service = layer.layer(Probe::default());
-    for _ in 0..6 {
-        assert_eq!(service.clone().oneshot("a").await.unwrap(), "a", "duplicates too");
-    }
-}
-
-#[tokio::test]
-async fn degrade_remembers_in_this_process() {
-    let layer = DedupeLayer::new(dedupe(&away()), by_name).on_store_failure(shared_by(1));
-    let service = layer.layer(Probe::default());
-    assert_eq!(service.clone().oneshot("a").await.unwrap(), "a");
-    for service in [service, layer.layer(Probe::default())] {
-        let error = service.oneshot("a").await.unwrap_err();
-        assert_eq!(kind(&error), Some(RefusalKind::Duplicate));
-    }
-}
 
 /// What becomes of an item that is handled when the store goes away is told; and of those after it by what is set.
 #[tokio::test]
@@ -83,8 +52,7 @@ async fn a_store_that_goes_away_and_comes_back() {
 #[tokio::test]
 async fn routes_with_one_dedupe_share_what_they_remember() {
     let store = gone().await;
-    let exact = Dedupe::exact(&store, "exact").remember_for(Duration::from_secs(86_400)).build().unwrap();
-    for seen in [dedupe(&store), exact] {
+    for seen in [dedupe(&store), exact(&store)] {
         let route = || DedupeLayer::new(seen.clone(), by_name).on_store_failure(shared_by(1));
         let handled = route().layer(Probe::default()).oneshot("a").await.unwrap();
         assert_eq!(handled, "a");

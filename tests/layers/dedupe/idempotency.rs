@@ -1,4 +1,4 @@
-//! `Idempotency-Key` behind an axum server.
+//! `Idempotency-Key` behind an axum server. What was handled is not handled again, also if there is no room for its response.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -11,7 +11,6 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
-use tokio::sync::Notify;
 use tower_distributed::response::FlightBody;
 use tower_distributed::web::{IdempotencyBuilder, idempotency};
 use tower_distributed::{Key, Refusal, Store, StoreFailure};
@@ -19,16 +18,15 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::net::{Answer, ask, client, serve};
 use crate::stores::{SOON, Stores, away, on_each_store};
-use support::eventually;
+use support::redis_server::RedisServer;
+use support::{eventually, patient};
 
 on_each_store!(
     the_same_request_gets_the_same_response,
     another_request_under_the_key_is_refused,
-    what_is_in_flight_is_a_conflict_for_a_while,
     keys_are_required_or_not_and_checked,
     nobody_gets_the_response_of_another,
     what_is_not_final_may_be_sent_again,
-    who_goes_away_may_send_again,
     bodies_are_bounded,
 );
 
@@ -135,37 +133,6 @@ async fn another_request_under_the_key_is_refused(stores: Stores) {
     assert_eq!(app.calls(), 1);
 }
 
-/// A handler that waits until it is told.
-fn slow() -> (Router, Arc<Notify>, Arc<Notify>) {
-    let (reached, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (noted, waits) = (reached.clone(), go_on.clone());
-    let handler = post(async move || {
-        noted.notify_one();
-        waits.notified().await;
-        "done"
-    });
-    (Router::new().route("/200", handler), reached, go_on)
-}
-
-async fn what_is_in_flight_is_a_conflict_for_a_while(stores: Stores) {
-    let (router, reached, go_on) = slow();
-    let app = App { router, calls: Arc::default() };
-    let url = format!("{}/200", app.serve(layer(&stores.open())).await);
-    let first = url.clone();
-    let first = tokio::spawn(async move { send(&first, &[ANN, KEY], "").await });
-    reached.notified().await;
-    for body in ["", "another"] {
-        let refused = send(&url, &[ANN, KEY], body).await;
-        assert_eq!(refused.status, StatusCode::CONFLICT);
-        let after: u64 = refused.header("retry-after").unwrap().parse().unwrap();
-        assert!((1..=30).contains(&after), "{after}");
-    }
-    go_on.notify_one();
-    assert_eq!(first.await.unwrap().body, "done");
-    let again = send(&url, &[ANN, KEY], "").await;
-    assert_eq!((again.body.as_str(), again.header("idempotency-replayed")), ("done", Some("?1")));
-}
-
 async fn keys_are_required_or_not_and_checked(stores: Stores) {
     let app = app();
     let free = format!("{}/200", app.serve(layer(&stores.open())).await);
@@ -235,22 +202,6 @@ async fn what_is_not_final_may_be_sent_again(stores: Stores) {
     }
 }
 
-async fn who_goes_away_may_send_again(stores: Stores) {
-    let (router, reached, go_on) = slow();
-    let app = App { router, calls: Arc::default() };
-    let url = format!("{}/200", app.serve(layer(&stores.open())).await);
-    let first = url.clone();
-    let first = tokio::spawn(async move { send(&first, &[ANN, KEY], "").await });
-    reached.notified().await;
-    first.abort();
-    go_on.notify_one();
-    eventually("it to be handled", SOON, async || {
-        go_on.notify_one();
-        send(&url, &[ANN, KEY], "").await.body == "done"
-    })
-    .await;
-}
-
 async fn bodies_are_bounded(stores: Stores) {
     let app = app();
     let bounded = layer(&stores.open()).largest_request(100).largest_response(50);
@@ -268,27 +219,24 @@ async fn bodies_are_bounded(stores: Stores) {
 }
 
 #[tokio::test]
-async fn an_outage_is_no_replay() {
-    let app = app();
-    let url = format!("{}/200", app.serve(layer(&away())).await);
-    assert_eq!(send(&url, &[ANN, KEY], "").await.status, StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(send(&url, &[ANN], "").await.status, StatusCode::OK);
-    assert_eq!(app.calls(), 1);
-}
-
-#[tokio::test]
 async fn in_an_outage_requests_are_handled_as_set() {
     const REPLICAS: NonZeroU32 = NonZeroU32::new(3).unwrap();
-    for (away_as, replayed) in
-        [(StoreFailure::FailOpen, None), (StoreFailure::LocalShare { replicas: REPLICAS }, Some("?1"))]
+    let (open, share) = (StoreFailure::FailOpen, StoreFailure::LocalShare { replicas: REPLICAS });
+    for (away_as, status, replayed, calls) in
+        [(None, 503, None, 0), (Some(open), 200, None, 2), (Some(share), 200, Some("?1"), 1)]
     {
-        let app = app();
-        let url = format!("{}/200", app.serve(layer(&away()).on_store_failure(away_as)).await);
+        let (app, layer) = (app(), layer(&away()));
+        let layer = match away_as {
+            Some(away_as) => layer.on_store_failure(away_as),
+            None => layer,
+        };
+        let url = format!("{}/200", app.serve(layer).await);
         for replayed in [None, replayed] {
             let answer = send(&url, &[ANN, KEY], "10 EUR").await;
-            assert_eq!((answer.status, answer.header("idempotency-replayed")), (StatusCode::OK, replayed));
+            assert_eq!((answer.status.as_u16(), answer.header("idempotency-replayed")), (status, replayed));
         }
-        assert_eq!(app.calls(), if replayed.is_some() { 1 } else { 2 });
+        assert_eq!(app.calls(), calls);
+        assert_eq!(send(&url, &[ANN], "").await.status, StatusCode::OK, "without a key");
     }
 }
 
@@ -351,4 +299,56 @@ async fn nested_routers_do_not_replay_each_other() {
     assert_eq!((pay("v1").await, pay("v1").await), (StatusCode::OK, StatusCode::OK));
     assert_eq!(pay("v2").await, StatusCode::UNPROCESSABLE_ENTITY, "another request under the same key");
     assert_eq!(app.calls(), 1);
+}
+
+/// Pays by a service that answers with so many bytes, after it has done something. Returns the answer to the same payment
+/// once it is known to be handled.
+async fn twice(store: &Store, bytes: usize, done: impl Fn() + Clone + Send + Sync + 'static) -> Answer {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let handler = move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        done();
+        let body = "a".repeat(bytes);
+        async { body }
+    };
+    let layer = idempotency(store, "payments", |_: &Request| "ann").build().unwrap();
+    let url = format!("{}/", serve(Router::new().route("/", post(handler)).layer(layer)).await);
+    let pay = async || ask(client().post(&url).body("10 EUR"), &[("idempotency-key", "key-1")]).await;
+    assert_eq!(pay().await.status, StatusCode::OK);
+    let mut again = None;
+    eventually("the payment to be recorded", SOON, async || {
+        let answer = pay().await;
+        let is_known = answer.header("retry-after").is_none();
+        again = Some(answer);
+        is_known
+    })
+    .await;
+    assert_eq!(calls.load(Ordering::SeqCst), 1, "it is handled once");
+    again.unwrap()
+}
+
+#[tokio::test]
+async fn in_memory_the_request_counts_as_handled() {
+    let store = Store::builder().max_bytes(1 << 16).in_memory().unwrap();
+    let again = twice(&store, 100_000, || ()).await;
+    assert_eq!(again.status, StatusCode::CONFLICT);
+    assert!(again.body.contains("its response was not stored"), "{}", again.body);
+}
+
+/// A small one is stored whole.
+#[tokio::test]
+async fn a_server_that_is_out_of_memory_records_the_request() {
+    for bytes in [100_000, 10] {
+        let server = Arc::new(RedisServer::start().await);
+        let store = patient!(server.url());
+        let full = Arc::clone(&server);
+        let done = move || drop(full.cli(&["CONFIG", "SET", "maxmemory", "1"]));
+        let again = twice(&store, bytes, done).await;
+        if bytes == 10 {
+            assert_eq!((again.status, again.header("idempotency-replayed")), (StatusCode::OK, Some("?1")));
+        } else {
+            assert!(again.body.contains("its response was not stored"), "{}", again.body);
+        }
+    }
 }

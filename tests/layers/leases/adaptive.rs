@@ -1,7 +1,5 @@
 //! axum: a limit that finds out what the service can do.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -18,57 +16,12 @@ use crate::stores::{SOON, Stores, on_each_store};
 use support::eventually;
 
 on_each_store!(
-    the_limit_follows_the_capacity_of_a_service,
     a_body_that_streams_is_in_flight,
     a_request_that_is_dropped_late_is_overload,
     a_heavy_request_takes_the_whole_limit,
 );
 
 const WINDOW: Duration = Duration::from_millis(10);
-
-/// Handles so many requests at once, and answers 503 to others.
-#[derive(Clone, Default)]
-struct Backend {
-    capacity: Arc<AtomicUsize>,
-    busy: Arc<AtomicUsize>,
-}
-
-impl Backend {
-    async fn handle(self) -> StatusCode {
-        let others = self.busy.fetch_add(1, Ordering::SeqCst);
-        // The request is in the service for as long if it is refused there.
-        tokio::time::sleep(Duration::from_millis(2)).await;
-        self.busy.fetch_sub(1, Ordering::SeqCst);
-        let is_free = others < self.capacity.load(Ordering::SeqCst);
-        if is_free { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
-    }
-}
-
-async fn the_limit_follows_the_capacity_of_a_service(stores: Stores) {
-    let backend = Backend::default();
-    let handler = backend.clone();
-    let app = Router::new().route("/", get(move || handler.clone().handle()));
-    let processes: Vec<_> = (0..2)
-        .map(|_| {
-            let group = WaitGroup::new(&stores.open(), "backend", 10).unwrap();
-            let adaptive = Adaptive::aimd().min(1).max(64).window(WINDOW);
-            let limit = web::concurrency_limit(group.clone(), |_: &Request<Body>| "all");
-            (group, app.clone().layer(limit.adaptive(adaptive).unwrap()))
-        })
-        .collect();
-    let group = &processes[0].0;
-    for capacity in [40, 4, 40] {
-        backend.capacity.store(capacity, Ordering::SeqCst);
-        eventually(&format!("a limit about {capacity}"), SOON, async || {
-            let requests = processes.iter().flat_map(|(_, app)| (0..40).map(|_| app.clone()));
-            let request = || Request::new(Body::empty());
-            join_all(requests.map(|app| app.oneshot(request()))).await;
-            let limit = group.inspect_limit("all").await.unwrap().map_or(10, |state| state.limit as usize);
-            (capacity * 3 / 4..=capacity * 3 / 2).contains(&limit)
-        })
-        .await;
-    }
-}
 
 async fn a_body_that_streams_is_in_flight(stores: Stores) {
     let group = WaitGroup::new(&stores.open(), "backend", 4).unwrap();

@@ -1,20 +1,23 @@
-//! What the layers ask: key, weight, limit and access, by closures over any type of request.
+//! What the layers ask: key, weight and limit, by closures over any type of request.
+
+use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tokio_test::{assert_pending, task};
-use tower::{Layer as _, Service as _, ServiceExt as _};
-use tower_distributed::rw_lock::Access;
-use tower_distributed::{ConcurrencyLimitLayer, LeaseHandle, Refusal, RefusalKind, RwLockLayer};
+use tower::{Layer as _, Service as _, ServiceExt as _, service_fn};
+use tower_distributed::wait_group::FleetLimit;
+use tower_distributed::{ConcurrencyLimitLayer, LeaseHandle, Refusal, RefusalKind, Store, WaitGroup};
 
-use crate::families::{locks, on_each_layer, permits};
+use crate::families::{on_each_layer, permits};
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores, away, on_each_store};
 use support::eventually;
 
 on_each_store!(
-    each_key_is_limited_by_itself,
     weights_are_the_closures,
-    limits_are_the_closures,
-    whether_it_reads_is_the_closures,
+    a_limit_counts_beside_that_of_the_fleet,
+    what_is_heavier_than_its_limit_is_refused,
+    what_is_closed_stays_closed,
     what_has_its_lease_is_shown_it,
 );
 
@@ -33,6 +36,10 @@ fn tenant(job: &Job) -> Option<&'static str> {
     job.tenant
 }
 
+fn untouched(_: &LeaseHandle, _: &mut Job) {
+    panic!("there is no lease");
+}
+
 /// How a call that is not to be held back is refused.
 macro_rules! refusal {
     ($service:expr, $job:expr) => {{
@@ -41,58 +48,35 @@ macro_rules! refusal {
     }};
 }
 
-/// A call that has reached a service that hangs, as the one of this number.
-macro_rules! running {
-    ($service:expr, $probe:expr, $number:expr, $job:expr) => {{
-        let mut call = task::spawn($service.ready().await.unwrap().call($job));
-        eventually("the call to arrive", SOON, async || {
-            assert_pending!(call.poll());
-            $probe.running() == $number
-        })
-        .await;
-        call
-    }};
-}
-
-async fn each_key_is_limited_by_itself(stores: Stores) {
-    on_each_layer!(stores, tenant, |layer| {
-        let probe = Probe::hanging();
-        let mut service = layer.layer(probe.clone());
-        let mut held = Vec::new();
-        for tenant in ["ann", "bob", "", "{}", "a\0b"] {
-            held.push(running!(service, probe, held.len() + 1, job(tenant, 1)));
-        }
-        for tenant in ["ann", "bob", "", "{}", "a\0b"] {
-            assert!(refusal!(service, job(tenant, 1)).is_some(), "{tenant:?}");
-        }
-    });
-}
-
 #[tokio::test]
-async fn without_a_key_requests_pass_untouched() {
+async fn what_has_no_key_or_weighs_nothing_passes_untouched() {
     struct Away;
     impl Away {
-        fn open(&self) -> tower_distributed::Store {
+        fn open(&self) -> Store {
             away()
         }
     }
     on_each_layer!(Away, tenant, |layer| {
-        let layer = layer.on_lease(|_: &LeaseHandle, _: &mut Job| panic!("there is no lease"));
-        let mut service = layer.layer(Probe::default());
+        let mut service = layer.on_lease(untouched).layer(Probe::default());
         for size in 0..9 {
             let job = Job { tenant: None, size, fence: None };
             assert_eq!(service.ready().await.unwrap().call(job).await.unwrap().size, size);
         }
         assert_eq!(refusal!(service, job("ann", 1)), Some(RefusalKind::StoreUnavailable));
     });
+    let layer = ConcurrencyLimitLayer::new(permits(&away(), 1), tenant).weight(|job: &Job| job.size);
+    let service = layer.on_lease(untouched).layer(Probe::default());
+    assert_eq!(service.oneshot(job("ann", 0)).await.unwrap().size, 0);
 }
 
-#[tokio::test]
-async fn what_weighs_nothing_asks_nobody() {
-    let layer = ConcurrencyLimitLayer::new(permits(&away(), 1), tenant).weight(|job: &Job| job.size);
-    let layer = layer.on_lease(|_: &LeaseHandle, _: &mut Job| panic!("there is no lease"));
-    let mut service = layer.layer(Probe::default());
-    assert_eq!(service.ready().await.unwrap().call(job("ann", 0)).await.unwrap().size, 0);
+#[test]
+fn a_request_whose_weight_panicked_is_not_admitted_by_another_poll() {
+    let group = permits(&Store::in_memory(), 1);
+    let limit = ConcurrencyLimitLayer::new(group, tenant).weight(|_: &Job| panic!("no weight"));
+    let mut service = limit.layer(service_fn(async |job: Job| Ok::<_, Infallible>(job)));
+    let mut response = task::spawn(service.call(job("ann", 1)));
+    assert!(catch_unwind(AssertUnwindSafe(|| response.poll())).is_err());
+    assert_pending!(response.poll());
 }
 
 async fn weights_are_the_closures(stores: Stores) {
@@ -100,46 +84,55 @@ async fn weights_are_the_closures(stores: Stores) {
     let probe = Probe::hanging();
     let layer = ConcurrencyLimitLayer::new(group.clone(), tenant).weight(|job: &Job| job.size);
     let mut service = layer.layer(probe.clone());
-    let three = running!(service, probe, 1, job("ann", 3));
-    assert_eq!(group.count("ann").await.unwrap(), 3);
-    assert_eq!(refusal!(service, job("ann", 3)), Some(RefusalKind::NoPermit));
-    assert_eq!(refusal!(service, job("ann", 6)), Some(RefusalKind::ExceedsLimit));
-    let _two = running!(service, probe, 2, job("ann", 2));
-    let _nothing = running!(service, probe, 3, job("ann", 0));
-    assert_eq!(group.count("ann").await.unwrap(), 5);
-    drop(three);
+    let mut running = Vec::new();
+    for (size, of_all) in [(3, 3), (2, 5), (0, 5)] {
+        let mut call = task::spawn(service.ready().await.unwrap().call(job("ann", size)));
+        probe.runs(running.len() + 1, &mut call).await;
+        running.push(call);
+        assert_eq!(group.count("ann").await.unwrap(), of_all);
+        if size == 3 {
+            assert_eq!(refusal!(service, job("ann", 3)), Some(RefusalKind::NoPermit));
+            assert_eq!(refusal!(service, job("ann", 6)), Some(RefusalKind::ExceedsLimit));
+        }
+    }
+    drop(running.remove(0));
     eventually("three to be free", SOON, async || group.count("ann").await.unwrap() == 2).await;
-    let _three = running!(service, probe, 3, job("ann", 3));
+    let mut three = task::spawn(service.ready().await.unwrap().call(job("ann", 3)));
+    probe.runs(3, &mut three).await;
 }
 
-async fn limits_are_the_closures(stores: Stores) {
-    let choose = |job: &Job| match job.tenant {
-        Some("premium") => Some(2),
-        Some("closed") => Some(0),
-        _ => None,
-    };
-    let probe = Probe::hanging();
-    let layer = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), tenant).limit(choose);
-    let mut service = layer.layer(probe.clone());
-    let _basic = running!(service, probe, 1, job("basic", 1));
-    assert_eq!(refusal!(service, job("basic", 1)), Some(RefusalKind::NoPermit));
-    let _first = running!(service, probe, 2, job("premium", 1));
-    let _second = running!(service, probe, 3, job("premium", 1));
-    assert_eq!(refusal!(service, job("premium", 1)), Some(RefusalKind::NoPermit));
-    assert_eq!(refusal!(service, job("closed", 1)), Some(RefusalKind::NoPermit));
+/// A limit that is chosen for a request bounds that request alone. Also if it is that with which the WaitGroup was built.
+async fn a_limit_counts_beside_that_of_the_fleet(stores: Stores) {
+    let store = stores.open();
+    let group = WaitGroup::new(&store, "plans", 10).unwrap();
+    let fleet = FleetLimit::new(&store, "plans", 10_u32).unwrap();
+    fleet.set(100_u32, "ann").await.unwrap();
+    eventually("the limit of the fleet", SOON, async || fleet.current() == 100).await;
+    let layer = ConcurrencyLimitLayer::new(group.clone(), |plan: &u32| plan.to_string());
+    let mut service = layer.limit(|plan: &u32| Some(*plan)).layer(Probe::default());
+    for plan in [9, 10, 11] {
+        for (others, refused) in [(plan - 1, None), (plan, Some(RefusalKind::NoPermit))] {
+            let held = group.add_n(plan.to_string(), others).await.unwrap();
+            assert_eq!(refusal!(service, plan), refused, "{plan} beside {others}");
+            assert!(held.done().await.unwrap());
+        }
+    }
 }
 
-async fn whether_it_reads_is_the_closures(stores: Stores) {
-    let access = |job: &Job| if job.size == 0 { Access::Read } else { Access::Write };
-    let probe = Probe::hanging();
-    let mut service = RwLockLayer::new(locks(&stores.open()), tenant).access(access).layer(probe.clone());
-    let readers = [running!(service, probe, 1, job("ann", 0)), running!(service, probe, 2, job("ann", 0))];
-    assert_eq!(refusal!(service, job("ann", 1)), Some(RefusalKind::Locked));
-    let _writer = running!(service, probe, 3, job("bob", 1));
-    assert_eq!(refusal!(service, job("bob", 0)), Some(RefusalKind::Locked));
-    drop(readers);
-    let lock = locks(&stores.open());
-    eventually("the readers to be gone", SOON, async || lock.try_write("ann").await.is_ok()).await;
+/// It would stop all others until nothing else runs.
+async fn what_is_heavier_than_its_limit_is_refused(stores: Stores) {
+    let layer = ConcurrencyLimitLayer::new(permits(&stores.open(), 50), tenant).limit(|_: &Job| Some(10));
+    let mut service = layer.weight(|job: &Job| job.size).layer(Probe::default());
+    assert_eq!(refusal!(service, job("ann", 20)), Some(RefusalKind::ExceedsLimit));
+    assert_eq!(refusal!(service, job("ann", 10)), None);
+}
+
+async fn what_is_closed_stays_closed(stores: Stores) {
+    let store = stores.open();
+    let closed = WaitGroup::new(&store, "closed", 10).unwrap().with_limit(0).unwrap();
+    let fleet = FleetLimit::new(&store, "closed", 10_u32).unwrap();
+    fleet.set(100_u32, "ann").await.unwrap();
+    assert!(closed.try_add("k").await.unwrap_err().is_refused());
 }
 
 async fn what_has_its_lease_is_shown_it(stores: Stores) {

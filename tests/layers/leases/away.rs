@@ -1,4 +1,4 @@
-//! When the store is away: refuse, admit, or do with a share; locks are not had at all.
+//! When the store is away: refuse, admit, or do with a share.
 
 use std::time::Duration;
 
@@ -6,11 +6,10 @@ use tokio_test::{assert_pending, task};
 use tower::util::BoxCloneService;
 use tower::{BoxError, Layer as _, ServiceExt as _};
 use tower_distributed::{
-    ConcurrencyLimitLayer, LeaseHandle, Mutex, MutexLayer, Refusal, RefusalKind, RwLockLayer, Store,
-    StoreFailure,
+    ConcurrencyLimitLayer, Mutex, MutexLayer, Refusal, RefusalKind, Store, StoreFailure,
 };
 
-use crate::families::{locks, mutexes, permits};
+use crate::families::{mutexes, permits};
 use crate::probe::Probe;
 use crate::stores::{SOON, away, gone, shared_by, started};
 use support::eventually;
@@ -49,46 +48,6 @@ async fn start(service: &Service, probe: &Probe, weight: u32) -> Result<Call, Re
 }
 
 #[tokio::test]
-async fn refuse_is_the_default_and_tells_the_cause() {
-    let layer = ConcurrencyLimitLayer::new(permits(&away(), 9), everything);
-    let service = layer.layer(Probe::default());
-    // More than enough for the breaker to open.
-    for _ in 0..6 {
-        let error = service.clone().oneshot(1).await.unwrap_err();
-        let refusal = error.downcast_ref::<Refusal>().unwrap();
-        assert_eq!(refusal.kind(), RefusalKind::StoreUnavailable);
-        assert!(refusal.get_ref().is_unavailable() && !refusal.get_ref().is_refused());
-        assert_eq!(refusal.retry_after(), Some(std::time::Duration::from_secs(1)));
-    }
-}
-
-#[tokio::test]
-async fn locks_are_refused() {
-    let service = RwLockLayer::new(locks(&away()), everything).max_wait(SOON).layer(Probe::default());
-    for _ in 0..6 {
-        let error = service.clone().oneshot(1).await.unwrap_err();
-        assert_eq!(error.downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::StoreUnavailable);
-    }
-}
-
-#[tokio::test]
-async fn admit_lets_all_through() {
-    let layer =
-        ConcurrencyLimitLayer::new(permits(&away(), 2), everything).on_store_failure(StoreFailure::FailOpen);
-    let layer = layer.on_lease(|_: &LeaseHandle, _: &mut u32| panic!("there is no lease"));
-    let service = layer.clone().layer(Probe::default());
-    for _ in 0..6 {
-        assert_eq!(service.clone().oneshot(1).await.unwrap(), 1);
-    }
-    let error = layer.weight(|weight: &u32| *weight).layer(Probe::default()).oneshot(3).await.unwrap_err();
-    assert_eq!(
-        error.downcast_ref::<Refusal>().unwrap().kind(),
-        RefusalKind::ExceedsLimit,
-        "this takes no store to know"
-    );
-}
-
-#[tokio::test]
 async fn admit_still_limits_while_the_store_is_there() {
     let redis = RedisServer::start().await;
     let probe = Probe::hanging();
@@ -104,24 +63,27 @@ async fn admit_still_limits_while_the_store_is_there() {
 
 #[tokio::test]
 async fn degrade_limits_to_the_share() {
-    let probe = Probe::hanging();
-    let service = limited(8, &away(), shared_by(4), &probe);
-    // A quarter of eight permits.
-    let held = [start(&service, &probe, 1).await.unwrap(), start(&service, &probe, 1).await.unwrap()];
-    assert_eq!(start(&service, &probe, 1).await.err(), Some(RefusalKind::NoPermit));
-    let too_heavy = start(&service, &probe, 3).await.err();
-    assert_eq!(too_heavy, Some(RefusalKind::StoreUnavailable), "more than the share, less than the limit");
-    assert_eq!(start(&service, &probe, 9).await.err(), Some(RefusalKind::ExceedsLimit));
-    drop(held);
-    eventually("the share to be free", SOON, async || start(&service, &probe, 2).await.is_ok()).await;
-}
-
-#[tokio::test]
-async fn degrade_leaves_one_permit_at_least() {
-    let probe = Probe::hanging();
-    let service = limited(2, &away(), shared_by(1000), &probe);
-    let _held = start(&service, &probe, 1).await.unwrap();
-    assert_eq!(start(&service, &probe, 1).await.err(), Some(RefusalKind::NoPermit));
+    let (admitted, no_permit) = (None, Some(RefusalKind::NoPermit));
+    let (too_heavy, never) = (Some(RefusalKind::StoreUnavailable), Some(RefusalKind::ExceedsLimit));
+    for (limit, on_store_failure, share, outcomes) in [
+        // A quarter of eight permits. What weighs more than the share may weigh less than the limit.
+        (8, shared_by(4), 2, &[(1, admitted), (1, admitted), (1, no_permit), (3, too_heavy), (9, never)][..]),
+        // One at least.
+        (2, shared_by(1000), 1, &[(1, admitted), (1, no_permit)]),
+        // It takes no store to know what never fits.
+        (2, StoreFailure::FailOpen, 2, &[(2, admitted), (2, admitted), (3, never)]),
+    ] {
+        let probe = Probe::hanging();
+        let service = limited(limit, &away(), on_store_failure, &probe);
+        let mut held = Vec::new();
+        for (weight, refused) in outcomes {
+            let outcome = start(&service, &probe, *weight).await;
+            assert_eq!(outcome.as_ref().err(), refused.as_ref(), "a weight of {weight}");
+            held.extend(outcome);
+        }
+        drop(held);
+        eventually("the share to be free", SOON, async || start(&service, &probe, share).await.is_ok()).await;
+    }
 }
 
 #[tokio::test]
@@ -178,42 +140,31 @@ async fn requests_at_work_survive_an_outage() {
     assert_eq!(call.await.unwrap().unwrap(), 7);
 }
 
-/// Without a lock, or one at a time in this process.
-#[tokio::test]
-async fn mutexes_do_as_they_are_told() {
-    let layer =
-        |on_store_failure| MutexLayer::new(mutexes(&away()), everything).on_store_failure(on_store_failure);
-    for (on_store_failure, second) in [
-        (StoreFailure::FailClosed, Some(RefusalKind::StoreUnavailable)),
-        (StoreFailure::FailOpen, None),
-        (shared_by(2), Some(RefusalKind::Locked)),
-    ] {
-        let probe = Probe::hanging();
-        let service = BoxCloneService::new(layer(on_store_failure).layer(probe.clone()));
-        let first = start(&service, &probe, 1).await;
-        assert_eq!(first.as_ref().err().copied(), second.filter(|kind| *kind != RefusalKind::Locked));
-        assert_eq!(start(&service, &probe, 1).await.err(), second);
-    }
-}
-
-/// Routes share what they would share in the store: a layer of their own is no memory of their own.
+/// Routes share what they would share in the store: a layer of their own is no memory of their own. The memory of this
+/// process replaces all stores of a quorum.
 #[tokio::test]
 async fn routes_with_one_mutex_exclude_each_other_in_an_outage() {
     let store = gone().await;
-    let probe = Probe::hanging();
-    let route = |mutex: Mutex| {
-        let layer = MutexLayer::new(mutex, everything).on_store_failure(shared_by(2));
-        BoxCloneService::new(layer.layer(probe.clone()))
-    };
+    let stores = [1, 2, 3].map(|port| Store::redis(&format!("redis://127.0.0.1:{port}")).unwrap());
+    let quorum = Mutex::builder().build_quorum(stores, "quorum").unwrap();
     let mutex = mutexes(&store);
-    let routes = [route(mutex.clone()), route(mutex), route(mutexes(&store))];
-    let held = start(&routes[0], &probe, 1).await.unwrap();
-    for other in &routes {
-        assert_eq!(start(other, &probe, 1).await.err(), Some(RefusalKind::Locked));
+    for mutexes in [vec![mutex.clone(), mutex, mutexes(&store)], vec![quorum.clone(), quorum]] {
+        let probe = Probe::hanging();
+        let routes: Vec<_> = mutexes
+            .into_iter()
+            .map(|mutex| {
+                let layer = MutexLayer::new(mutex, everything).on_store_failure(shared_by(2));
+                BoxCloneService::new(layer.layer(probe.clone()))
+            })
+            .collect();
+        let held = start(&routes[0], &probe, 1).await.unwrap();
+        for other in &routes {
+            assert_eq!(start(other, &probe, 1).await.err(), Some(RefusalKind::Locked));
+        }
+        assert_eq!(probe.running(), 1);
+        drop(held);
+        eventually("the lock to be free", SOON, async || start(&routes[1], &probe, 1).await.is_ok()).await;
     }
-    assert_eq!(probe.running(), 1);
-    drop(held);
-    eventually("the lock to be free", SOON, async || start(&routes[1], &probe, 1).await.is_ok()).await;
 }
 
 #[tokio::test]
@@ -273,18 +224,4 @@ async fn routes_with_one_limit_share_it_in_an_outage() {
     for route in &routes {
         assert_eq!(start(route, &probe, 1).await.err(), Some(RefusalKind::NoPermit), "a share of one");
     }
-}
-
-/// The memory of this process replaces all stores of a quorum.
-#[tokio::test]
-async fn routes_with_one_quorum_exclude_each_other_in_an_outage() {
-    let stores = [1, 2, 3].map(|port| Store::redis(&format!("redis://127.0.0.1:{port}")).unwrap());
-    let mutex = Mutex::builder().build_quorum(stores, "quorum").unwrap();
-    let probe = Probe::hanging();
-    let routes = [1, 2].map(|_| {
-        let layer = MutexLayer::new(mutex.clone(), everything).on_store_failure(shared_by(2));
-        BoxCloneService::new(layer.layer(probe.clone()))
-    });
-    let _held = start(&routes[0], &probe, 1).await.unwrap();
-    assert_eq!(start(&routes[1], &probe, 1).await.err(), Some(RefusalKind::Locked));
 }

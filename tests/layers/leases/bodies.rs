@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
-use http::Response;
+use http::{Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
 use hyper::body::{Body, Bytes, Frame};
 use tower::util::BoxCloneService;
@@ -14,16 +14,7 @@ use tower_distributed::response::{LeasedBody, UntilBodyEnd};
 use crate::families::{becomes_free, by_name, is_free, on_each_layer};
 use crate::stores::{Stores, on_each_store};
 
-on_each_store!(
-    read_slowly,
-    dropped_half_way,
-    dropped_unread,
-    failed_half_way,
-    ended_by_its_last_frame,
-    empty_bodies,
-    until_the_head,
-    errors_have_no_body,
-);
+on_each_store!(held_to_the_end, held_to_the_head);
 
 pub(crate) type Frames = Result<Frame<Bytes>, io::Error>;
 pub(crate) type Slow = StreamBody<UnboundedReceiver<Frames>>;
@@ -45,7 +36,7 @@ pub(crate) fn answers<B: Send + 'static>(body: B) -> Answers<B> {
     responds(Response::new(body))
 }
 
-pub(crate) fn responds<B: Send + 'static>(response: Response<B>) -> Answers<B> {
+fn responds<B: Send + 'static>(response: Response<B>) -> Answers<B> {
     let response = Arc::new(Mutex::new(Some(response)));
     BoxCloneService::new(service_fn(move |_| {
         std::future::ready(Ok(response.lock().unwrap().take().expect("it answers once")))
@@ -78,95 +69,80 @@ where
     body.frame().await.unwrap().unwrap().into_data().unwrap() == text
 }
 
-async fn read_slowly(stores: Stores) {
-    on_each_layer!(stores, by_name, |layer| {
-        let (sender, mut body) = streamed(layer.hold(UntilBodyEnd::default())).await;
-        assert!(!is_free(&stores, "ann").await);
-        sender.unbounded_send(data("one")).unwrap();
-        assert!(reads(&mut body, "one").await && !body.is_end_stream());
-        assert!(!is_free(&stores, "ann").await);
-        sender.unbounded_send(data("two")).unwrap();
-        drop(sender);
-        assert!(reads(&mut body, "two").await);
-        assert!(!is_free(&stores, "ann").await, "nobody knows yet that it was the last");
-        assert!(body.frame().await.is_none());
-        becomes_free(&stores, "ann").await;
-        assert!(body.frame().await.is_none());
-        drop(body);
-    });
+/// What becomes of a body of which two frames were read, or none.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    Read,
+    Failed,
+    Dropped,
+    DroppedUnread,
 }
 
-async fn dropped_half_way(stores: Stores) {
+async fn held_to_the_end(stores: Stores) {
     on_each_layer!(stores, by_name, |layer| {
-        let (sender, mut body) = streamed(layer.hold(UntilBodyEnd::default())).await;
-        sender.unbounded_send(data("one")).unwrap();
-        assert!(reads(&mut body, "one").await);
-        assert!(!is_free(&stores, "ann").await);
-        drop(body);
-        becomes_free(&stores, "ann").await;
-    });
-}
-
-async fn dropped_unread(stores: Stores) {
-    on_each_layer!(stores, by_name, |layer| {
-        let response =
-            layer.hold(UntilBodyEnd::default()).layer(answers(slow().1)).oneshot("ann").await.unwrap();
-        assert!(!is_free(&stores, "ann").await);
-        drop(response);
-        becomes_free(&stores, "ann").await;
-    });
-}
-
-async fn failed_half_way(stores: Stores) {
-    on_each_layer!(stores, by_name, |layer| {
-        let (sender, mut body) = streamed(layer.hold(UntilBodyEnd::default())).await;
-        sender.unbounded_send(data("one")).unwrap();
-        sender.unbounded_send(Err(io::Error::other("out of paper"))).unwrap();
-        assert!(reads(&mut body, "one").await);
-        assert!(!is_free(&stores, "ann").await);
-        assert_eq!(body.frame().await.unwrap().unwrap_err().to_string(), "out of paper");
-        becomes_free(&stores, "ann").await;
-        drop(body);
-    });
-}
-
-async fn ended_by_its_last_frame(stores: Stores) {
-    on_each_layer!(stores, by_name, |layer| {
-        let body = Full::new(Bytes::from("all"));
-        let mut body = held(layer.hold(UntilBodyEnd::default()), body).await;
+        for end in [End::Read, End::Failed, End::Dropped, End::DroppedUnread] {
+            let (sender, mut body) = streamed(layer.clone().hold(UntilBodyEnd::default())).await;
+            let texts: &[&'static str] = if end == End::DroppedUnread { &[] } else { &["one", "two"] };
+            for &text in texts {
+                assert!(!is_free(&stores, "ann").await);
+                sender.unbounded_send(data(text)).unwrap();
+                assert!(reads(&mut body, text).await && !body.is_end_stream());
+            }
+            assert!(!is_free(&stores, "ann").await, "nobody knows yet that it was the last");
+            match end {
+                End::Read => {
+                    drop(sender);
+                    assert!(body.frame().await.is_none());
+                    becomes_free(&stores, "ann").await;
+                    assert!(body.frame().await.is_none());
+                }
+                End::Failed => {
+                    sender.unbounded_send(Err(io::ErrorKind::BrokenPipe.into())).unwrap();
+                    let error = body.frame().await.unwrap().unwrap_err();
+                    assert_eq!(error.downcast_ref::<io::Error>().unwrap().kind(), io::ErrorKind::BrokenPipe);
+                    becomes_free(&stores, "ann").await;
+                }
+                End::Dropped | End::DroppedUnread => {
+                    drop(body);
+                    becomes_free(&stores, "ann").await;
+                }
+            }
+        }
+        let all = Full::new(Bytes::from("all"));
+        let mut body = held(layer.hold(UntilBodyEnd::default()), all).await;
         assert_eq!(body.size_hint().exact(), Some(3));
         assert!(!is_free(&stores, "ann").await);
-        assert!(reads(&mut body, "all").await && body.is_end_stream());
+        assert!(reads(&mut body, "all").await && body.is_end_stream(), "known by its last frame");
         becomes_free(&stores, "ann").await;
         drop(body);
     });
 }
 
-async fn empty_bodies(stores: Stores) {
+/// Empty bodies, those of upgrades, what is to be held until the head, and errors.
+async fn held_to_the_head(stores: Stores) {
     on_each_layer!(stores, by_name, |layer| {
-        let mut body = held(layer.hold(UntilBodyEnd::default()), Empty::<Bytes>::new()).await;
-        assert!(body.is_end_stream() && body.frame().await.is_none());
+        let layer = layer.hold(UntilBodyEnd::default());
+        let mut empty = held(layer.clone(), Empty::<Bytes>::new()).await;
+        assert!(empty.is_end_stream() && empty.frame().await.is_none());
         becomes_free(&stores, "ann").await;
-        drop(body);
-    });
-}
 
-async fn until_the_head(stores: Stores) {
-    on_each_layer!(stores, by_name, |layer| {
+        let (_sender, body) = slow();
+        let mut upgrade = Response::new(body);
+        *upgrade.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let upgrade = layer.layer(responds(upgrade)).oneshot("ann").await.unwrap();
+        becomes_free(&stores, "ann").await;
+
         let (sender, body) = slow();
-        let service = layer.hold(UntilBodyEnd::default()).until_response().layer(answers(body));
+        let service = layer.clone().until_response().layer(answers(body));
         let mut body: Slow = service.oneshot("ann").await.unwrap().into_body();
         becomes_free(&stores, "ann").await;
         sender.unbounded_send(data("one")).unwrap();
         assert!(reads(&mut body, "one").await);
-    });
-}
 
-async fn errors_have_no_body(stores: Stores) {
-    on_each_layer!(stores, by_name, |layer| {
         let fails = service_fn(async |_| Err::<Response<Slow>, BoxError>("out of order".into()));
-        let error = layer.hold(UntilBodyEnd::default()).layer(fails).oneshot("ann").await.err().unwrap();
+        let error = layer.layer(fails).oneshot("ann").await.err().unwrap();
         assert_eq!(error.to_string(), "out of order");
         becomes_free(&stores, "ann").await;
+        drop((empty, upgrade));
     });
 }

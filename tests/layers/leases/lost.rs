@@ -8,24 +8,24 @@ use http::Response;
 use http_body_util::BodyExt as _;
 use tokio::sync::oneshot;
 use tokio_test::{assert_pending, task};
+use tonic::Code;
 use tower::util::BoxCloneService;
 use tower::{BoxError, Layer as _, ServiceExt as _, service_fn};
 use tower_distributed::response::{LeaseEnd, LeasedBody, UntilBodyEnd};
 use tower_distributed::{
-    ConcurrencyLimitLayer, Error, LeaseHandle, Refusal, RefusalKind, RwLock, RwLockLayer, Store, WaitGroup,
+    ConcurrencyLimitLayer, Error, LeaseHandle, RefusalKind, RwLock, RwLockLayer, Store, WaitGroup,
 };
 use tower_test::mock;
 
 use crate::families::by_name;
 use crate::leases::bodies::{Frames, Slow, data, reads, slow};
+use crate::leases::refused::{REDUCED, told};
 use crate::probe::Probe;
 use crate::stores::started;
 use support::redis_server::RedisServer;
 
 /// Renewed three times a second.
 const TTL: Duration = Duration::from_secs(1);
-
-type Service = BoxCloneService<&'static str, &'static str, BoxError>;
 
 fn permits(store: &Store) -> WaitGroup {
     WaitGroup::builder(1).ttl(TTL).build(store, "permits").unwrap()
@@ -42,29 +42,24 @@ fn take_away(redis: &RedisServer) {
     assert_eq!(redis.query(&["DEL", &keys[0]]), Ok(1));
 }
 
-async fn is_cancelled(redis: &RedisServer, service: Service, probe: &Probe) {
-    let mut call = task::spawn(service.oneshot("ann"));
-    probe.runs(1, &mut call).await;
-    take_away(redis);
-    let error = call.await.unwrap_err();
-    assert_eq!(error.downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::LeaseLost);
-    assert_eq!(probe.running(), 0, "dropped before anybody heard of it");
-}
-
 #[tokio::test]
-async fn a_request_is_cancelled_when_its_lock_is_lost() {
+async fn a_request_is_cancelled_when_its_lease_is_lost_where_that_is_set() {
     let (redis, store) = started().await;
     let probe = Probe::hanging();
-    let layer = RwLockLayer::new(locks(&store), by_name);
-    is_cancelled(&redis, BoxCloneService::new(layer.layer(probe.clone())), &probe).await;
-}
-
-#[tokio::test]
-async fn a_request_is_cancelled_when_its_permit_is_lost_where_that_is_set() {
-    let (redis, store) = started().await;
-    let probe = Probe::hanging();
-    let layer = ConcurrencyLimitLayer::new(permits(&store), by_name).cancel_when_lost(true);
-    is_cancelled(&redis, BoxCloneService::new(layer.layer(probe.clone())), &probe).await;
+    let lock = BoxCloneService::new(RwLockLayer::new(locks(&store), by_name).layer(probe.clone()));
+    let limit = ConcurrencyLimitLayer::new(permits(&store), by_name).cancel_when_lost(true);
+    let limit = BoxCloneService::new(limit.layer(probe.clone()));
+    // An outage that outlasts the lease ends it as well: nobody is to believe in a lock that others may have by now.
+    for (service, lose) in
+        [(lock.clone(), take_away as fn(&RedisServer)), (limit, take_away), (lock, RedisServer::kill9)]
+    {
+        let mut call = task::spawn(service.oneshot("ann"));
+        probe.runs(1, &mut call).await;
+        lose(&redis);
+        let lost = told(call.await.unwrap_err());
+        lost.is(RefusalKind::LeaseLost, (503, None, REDUCED), Code::Aborted);
+        assert_eq!(probe.running(), 0, "dropped before anybody heard of it");
+    }
 }
 
 /// The inner service is handed what tells it.
@@ -78,50 +73,24 @@ fn by_told(request: &Told) -> &'static str {
     request.0
 }
 
-async fn goes_on(
-    redis: &RedisServer,
-    service: BoxCloneService<Told, &'static str, BoxError>,
-    mut handle: mock::Handle<Told, &'static str>,
-) {
-    let call = tokio::spawn(service.oneshot(("ann", None)));
-    let ((_, lease), answer) = handle.next_request().await.unwrap();
-    let lease = lease.unwrap();
-    assert!(lease.is_held());
-    take_away(redis);
-    lease.lost().await;
-    assert!(!lease.is_held() && !call.is_finished());
-    answer.send_response("done all the same");
-    assert_eq!(call.await.unwrap().unwrap(), "done all the same");
-}
-
 #[tokio::test]
-async fn a_request_goes_on_when_its_permit_is_lost() {
+async fn a_request_goes_on_when_its_lease_is_lost_where_that_is_set() {
     let (redis, store) = started().await;
-    let (inner, handle) = mock::pair();
-    let layer = ConcurrencyLimitLayer::new(permits(&store), by_told).on_lease(tell);
-    goes_on(&redis, BoxCloneService::new(layer.layer(inner)), handle).await;
-}
-
-#[tokio::test]
-async fn a_request_goes_on_when_its_lock_is_lost_where_that_is_set() {
-    let (redis, store) = started().await;
-    let (inner, handle) = mock::pair();
-    let layer = RwLockLayer::new(locks(&store), by_told).on_lease(tell).cancel_when_lost(false);
-    goes_on(&redis, BoxCloneService::new(layer.layer(inner)), handle).await;
-}
-
-/// An outage that outlasts the lease ends it as well: nobody is to believe in a lock that others may have by now.
-#[tokio::test]
-async fn a_lock_is_lost_when_its_time_runs_out() {
-    let (redis, store) = started().await;
-    let probe = Probe::hanging();
-    let service = RwLockLayer::new(locks(&store), by_name).layer(probe.clone());
-    let mut call = task::spawn(service.oneshot("ann"));
-    probe.runs(1, &mut call).await;
-    redis.kill9();
-    let error = call.await.unwrap_err();
-    assert_eq!(error.downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::LeaseLost);
-    assert_eq!(probe.running(), 0);
+    let (inner, mut handle) = mock::pair::<Told, &'static str>();
+    let limit = ConcurrencyLimitLayer::new(permits(&store), by_told).on_lease(tell);
+    let lock = RwLockLayer::new(locks(&store), by_told).on_lease(tell).cancel_when_lost(false);
+    let limit = BoxCloneService::new(limit.layer(inner.clone()));
+    for service in [limit, BoxCloneService::new(lock.layer(inner))] {
+        let call = tokio::spawn(service.oneshot(("ann", None)));
+        let ((_, lease), answer) = handle.next_request().await.unwrap();
+        let lease = lease.unwrap();
+        assert!(lease.is_held());
+        take_away(&redis);
+        lease.lost().await;
+        assert!(!lease.is_held() && !call.is_finished());
+        answer.send_response("done all the same");
+        assert_eq!(call.await.unwrap().unwrap(), "done all the same");
+    }
 }
 
 /// The body of a response under a lock, and what watches the lock.

@@ -1,9 +1,7 @@
 //! Bodies that make no progress do not hold their leases for ever.
 
-use std::io;
 use std::time::Duration;
 
-use http::{Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Bytes};
 use tokio::runtime::Builder;
@@ -13,11 +11,11 @@ use tower_distributed::Error;
 use tower_distributed::response::{LeaseEnd, LeasedBody, UntilBodyEnd};
 
 use crate::families::{becomes_free, by_name, is_free, on_each_layer};
-use crate::leases::bodies::{answers, data, held, reads, responds, slow, streamed};
+use crate::leases::bodies::{answers, data, reads, slow, streamed};
 use crate::stores::{HOUR, SOON, Stores, on_each_store};
 use support::eventually_blocking;
 
-on_each_store!(released_by_itself, released_while_its_runtime_stands_still, until_the_head_of_an_upgrade);
+on_each_store!(released_while_its_runtime_stands_still);
 
 /// What the clock of a test is moved by: to just before a limit, and past it.
 const SECOND: Duration = Duration::from_secs(1);
@@ -26,53 +24,48 @@ const SHORT: Duration = Duration::from_millis(50);
 /// The idle timeout unless set.
 const IDLE: Duration = Duration::from_secs(60);
 
+/// Whether it is polled and yields nothing, or nobody polls it.
 #[tokio::test(start_paused = true)]
-async fn a_body_that_nobody_polls_holds_its_lease_for_a_minute() {
+async fn a_body_without_progress_holds_its_lease_for_a_minute() {
     let stores = Stores::in_memory();
     on_each_layer!(stores, by_name, |layer| {
-        let (sender, mut body) = streamed(layer.hold(UntilBodyEnd::default())).await;
-        tokio::time::sleep(IDLE - SECOND).await;
-        assert!(!is_free(&stores, "ann").await);
-        tokio::time::sleep(2 * SECOND).await;
-        assert!(is_free(&stores, "ann").await);
-        sender.unbounded_send(data("on it goes")).unwrap();
-        assert!(reads(&mut body, "on it goes").await && !body.is_end_stream());
+        for is_polled in [false, true] {
+            let (sender, mut body) = streamed(layer.clone().hold(UntilBodyEnd::default())).await;
+            sender.unbounded_send(data("one")).unwrap();
+            assert!(reads(&mut body, "one").await);
+            let mut next = task::spawn(reads(&mut body, "two"));
+            if is_polled {
+                assert_pending!(next.poll());
+            }
+            tokio::time::sleep(IDLE - SECOND).await;
+            assert!(!next.is_woken() && !is_free(&stores, "ann").await);
+            tokio::time::sleep(2 * SECOND).await;
+            assert!(is_free(&stores, "ann").await);
+            sender.unbounded_send(data("two")).unwrap();
+            assert!(next.await, "on it goes");
+            assert!(!body.is_end_stream());
+        }
     });
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_body_that_yields_nothing_holds_its_lease_for_a_minute() {
-    let stores = Stores::in_memory();
-    on_each_layer!(stores, by_name, |layer| {
-        let (sender, mut body) = streamed(layer.hold(UntilBodyEnd::default())).await;
-        sender.unbounded_send(data("one")).unwrap();
-        assert!(reads(&mut body, "one").await);
-        let mut next = task::spawn(reads(&mut body, "two"));
-        assert_pending!(next.poll());
-        tokio::time::sleep(IDLE - SECOND).await;
-        assert_pending!(next.poll());
-        assert!(!is_free(&stores, "ann").await);
-        tokio::time::sleep(2 * SECOND).await;
-        assert!(is_free(&stores, "ann").await);
-        sender.unbounded_send(data("two")).unwrap();
-        assert!(next.await);
-    });
-}
-
+/// Until the end, or as long as is set; then it goes on without it.
 #[tokio::test(start_paused = true)]
 async fn a_body_that_makes_progress_keeps_its_lease() {
     let stores = Stores::in_memory();
     on_each_layer!(stores, by_name, |layer| {
-        let (sender, mut body) = streamed(layer.hold(UntilBodyEnd::default())).await;
-        for _ in 0..10 {
-            tokio::time::sleep(IDLE - SECOND).await;
-            assert!(!is_free(&stores, "ann").await);
-            sender.unbounded_send(data("tick")).unwrap();
-            assert!(reads(&mut body, "tick").await);
+        let usual = UntilBodyEnd::default();
+        for (hold, minutes) in [(usual.clone(), 10), (usual.max_hold(3 * IDLE).unwrap(), 3)] {
+            let (sender, mut body) = streamed(layer.clone().hold(hold)).await;
+            for minute in 1..=10 {
+                tokio::time::sleep(IDLE - SECOND).await;
+                sender.unbounded_send(data("tick")).unwrap();
+                assert!(reads(&mut body, "tick").await);
+                assert_eq!(is_free(&stores, "ann").await, minute > minutes, "in minute {minute}");
+            }
+            drop(sender);
+            assert!(body.frame().await.is_none());
+            assert!(is_free(&stores, "ann").await);
         }
-        drop(sender);
-        assert!(body.frame().await.is_none());
-        assert!(is_free(&stores, "ann").await);
     });
 }
 
@@ -90,23 +83,6 @@ async fn limits_can_be_switched_off() {
             drop(response);
             assert!(is_free(&stores, "ann").await);
         }
-    });
-}
-
-#[tokio::test(start_paused = true)]
-async fn max_hold_detaches_a_body_that_makes_progress() {
-    let stores = Stores::in_memory();
-    on_each_layer!(stores, by_name, |layer| {
-        let hold = UntilBodyEnd::default().max_hold(3 * IDLE).unwrap();
-        let (sender, mut body) = streamed(layer.hold(hold)).await;
-        for minute in 1..6 {
-            tokio::time::sleep(IDLE - SECOND).await;
-            sender.unbounded_send(data("tick")).unwrap();
-            assert!(reads(&mut body, "tick").await);
-            assert_eq!(is_free(&stores, "ann").await, minute > 3, "in minute {minute}");
-        }
-        drop(sender);
-        assert!(body.frame().await.is_none());
     });
 }
 
@@ -144,33 +120,27 @@ where
     assert_eq!(body.size_hint().exact(), Some(0));
 }
 
+/// Who polls the body at the limit is woken; who polls it later is told then.
 #[tokio::test(start_paused = true)]
-async fn an_abort_wakes_the_task_that_polls_the_body() {
+async fn an_abort_is_told() {
     let stores = Stores::in_memory();
     on_each_layer!(stores, by_name, |layer| {
-        let hold = UntilBodyEnd::default().on_lease_end(LeaseEnd::Abort);
-        let (_sender, mut body) = streamed(layer.hold(hold)).await;
-        let mut reading = task::spawn(is_aborted(&mut body, "no progress within idle_timeout"));
-        assert_pending!(reading.poll());
-        tokio::time::sleep(IDLE - SECOND).await;
-        assert!(!reading.is_woken() && !is_free(&stores, "ann").await);
-        tokio::time::sleep(2 * SECOND).await;
-        assert!(reading.is_woken() && is_free(&stores, "ann").await);
-        reading.await;
-    });
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_abort_is_told_to_who_polls_the_body_later() {
-    let stores = Stores::in_memory();
-    on_each_layer!(stores, by_name, |layer| {
-        let (sender, body) = slow();
-        sender.unbounded_send(data("too late")).unwrap();
-        let hold = UntilBodyEnd::default().on_lease_end(LeaseEnd::Abort);
-        let mut body = held(layer.hold(hold), body).await;
-        tokio::time::sleep(IDLE + SECOND).await;
-        assert!(is_free(&stores, "ann").await);
-        is_aborted(&mut body, "no progress within idle_timeout").await;
+        for is_polled in [false, true] {
+            let hold = UntilBodyEnd::default().on_lease_end(LeaseEnd::Abort);
+            let (sender, mut body) = streamed(layer.clone().hold(hold)).await;
+            let mut reading = task::spawn(is_aborted(&mut body, "no progress within idle_timeout"));
+            if is_polled {
+                assert_pending!(reading.poll());
+            }
+            tokio::time::sleep(IDLE - SECOND).await;
+            assert!(!reading.is_woken() && !is_free(&stores, "ann").await);
+            tokio::time::sleep(2 * SECOND).await;
+            assert!(reading.is_woken() == is_polled && is_free(&stores, "ann").await);
+            if !is_polled {
+                sender.unbounded_send(data("too late")).unwrap();
+            }
+            reading.await;
+        }
     });
 }
 
@@ -188,36 +158,13 @@ fn a_limit_of_0_is_refused() {
 
 #[test]
 fn bodies_of_the_frameworks_compose() {
-    fn composes<B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static>() {
-        fn body<B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static>() {}
-        body::<LeasedBody<B>>();
-    }
-    composes::<axum::body::Body>();
-    composes::<hyper::body::Incoming>();
-    composes::<reqwest::Body>();
-    composes::<tonic::body::Body>();
-    composes::<http_body_util::combinators::UnsyncBoxBody<Bytes, BoxError>>();
-    composes::<LeasedBody<axum::body::Body>>();
-}
-
-#[tokio::test]
-async fn errors_of_the_inner_body_are_its_own() {
-    let stores = Stores::in_memory();
-    on_each_layer!(stores, by_name, |layer| {
-        let (sender, mut body) = streamed(layer.hold(UntilBodyEnd::default())).await;
-        sender.unbounded_send(Err(io::ErrorKind::BrokenPipe.into())).unwrap();
-        let error = body.frame().await.unwrap().unwrap_err();
-        assert_eq!(error.downcast_ref::<io::Error>().unwrap().kind(), io::ErrorKind::BrokenPipe);
-    });
-}
-
-async fn released_by_itself(stores: Stores) {
-    on_each_layer!(stores, by_name, |layer| {
-        let hold = UntilBodyEnd::default().idle_timeout(SHORT).unwrap();
-        let response = layer.hold(hold).layer(answers(slow().1)).oneshot("ann").await.unwrap();
-        becomes_free(&stores, "ann").await;
-        drop(response);
-    });
+    fn is_body<B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static>() {}
+    is_body::<LeasedBody<axum::body::Body>>();
+    is_body::<LeasedBody<hyper::body::Incoming>>();
+    is_body::<LeasedBody<reqwest::Body>>();
+    is_body::<LeasedBody<tonic::body::Body>>();
+    is_body::<LeasedBody<http_body_util::combinators::UnsyncBoxBody<Bytes, BoxError>>>();
+    is_body::<LeasedBody<LeasedBody<axum::body::Body>>>();
 }
 
 async fn released_while_its_runtime_stands_still(stores: Stores) {
@@ -244,18 +191,6 @@ fn released_where_there_is_no_runtime() {
         let hold = UntilBodyEnd::default().idle_timeout(SHORT).unwrap();
         let response = block_on(layer.hold(hold).layer(answers(slow().1)).oneshot("ann")).unwrap();
         eventually_blocking("ann to be free", SOON, || block_on(is_free(&stores, "ann")));
-        drop(response);
-    });
-}
-
-async fn until_the_head_of_an_upgrade(stores: Stores) {
-    on_each_layer!(stores, by_name, |layer| {
-        let (_sender, body) = slow();
-        let mut response = Response::new(body);
-        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-        let service = layer.hold(UntilBodyEnd::default()).layer(responds(response));
-        let response = service.oneshot("ann").await.unwrap();
-        becomes_free(&stores, "ann").await;
         drop(response);
     });
 }

@@ -1,19 +1,19 @@
 //! Handlers that take their lease along.
 
-use std::sync::Mutex;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
 use tokio_test::{assert_pending, task};
 use tower::{BoxError, Layer as _, Service as _, ServiceExt as _, service_fn};
-use tower_distributed::lease::OnLease;
-use tower_distributed::{Lease, LeaseHandle};
+use tower_distributed::LeaseHandle;
 
 use crate::families::{becomes_free, is_free, on_each_layer};
 use crate::stores::{SOON, Stores, on_each_store};
 use support::eventually;
 
 on_each_store!(
-    held_until_the_taker_drops_it,
-    taken_once,
+    taken_once_and_held_until_the_taker_drops_it,
     released_early,
     gone_with_the_response,
     gone_with_the_future,
@@ -28,46 +28,30 @@ fn by_ann(_: &Job) -> &'static str {
     "ann"
 }
 
-#[derive(Clone)]
-struct Hand;
-
-impl OnLease<Job> for Hand {
-    fn on_lease(&self, lease: &LeaseHandle, job: &mut Job) {
-        assert!(lease.is_held());
-        job.0 = Some(lease.clone());
-    }
+fn hand(lease: &LeaseHandle, job: &mut Job) {
+    assert!(lease.is_held());
+    job.0 = Some(lease.clone());
 }
 
-async fn take(job: Job) -> Result<Option<Lease>, BoxError> {
-    Ok(job.0.unwrap().take())
-}
-
-async fn held_until_the_taker_drops_it(stores: Stores) {
-    on_each_layer!(stores, by_ann, |layer| {
-        let lease = layer.on_lease(Hand).layer(service_fn(take)).oneshot(Job::default()).await.unwrap();
-        assert!(lease.as_ref().unwrap().is_held() && !is_free(&stores, "ann").await);
-        drop(lease);
-        becomes_free(&stores, "ann").await;
-    });
-}
-
-async fn taken_once(stores: Stores) {
+async fn taken_once_and_held_until_the_taker_drops_it(stores: Stores) {
     on_each_layer!(stores, by_ann, |layer| {
         let twice = service_fn(async |job: Job| {
             let handle = job.0.unwrap();
             let lease = handle.clone().take();
             Ok::<_, BoxError>((lease, handle.take()))
         });
-        let (lease, none) = layer.on_lease(Hand).layer(twice).oneshot(Job::default()).await.unwrap();
+        let (lease, none) = layer.on_lease(hand).layer(twice).oneshot(Job::default()).await.unwrap();
         assert!(none.is_none());
-        assert!(lease.unwrap().release().await.unwrap());
+        assert!(lease.as_ref().unwrap().is_held() && !is_free(&stores, "ann").await);
+        drop(lease);
+        becomes_free(&stores, "ann").await;
     });
 }
 
 /// Even where the layer cancels what has lost its lease: this one was released.
 async fn released_early(stores: Stores) {
     on_each_layer!(stores, by_ann, |layer| {
-        let service = layer.on_lease(Hand).cancel_when_lost(true).layer(service_fn(async |job: Job| {
+        let service = layer.on_lease(hand).cancel_when_lost(true).layer(service_fn(async |job: Job| {
             let lease = job.0.unwrap().take().unwrap();
             let lost = lease.lost();
             assert!(lease.release().await.unwrap());
@@ -80,10 +64,30 @@ async fn released_early(stores: Stores) {
     });
 }
 
+/// Takes the lease when it is dropped, and tells whether it was there.
+struct Late(LeaseHandle, Arc<Mutex<Option<bool>>>);
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        *self.1.lock().unwrap() = Some(self.0.take().is_some());
+    }
+}
+
+/// Also for what the handler holds until its future is dropped, which has answered by then.
 async fn gone_with_the_response(stores: Stores) {
     on_each_layer!(stores, by_ann, |layer| {
-        let keep = service_fn(async |job: Job| Ok::<_, BoxError>(job.0.unwrap()));
-        let handle = layer.on_lease(Hand).layer(keep).oneshot(Job::default()).await.unwrap();
+        let taken = Arc::new(Mutex::new(None));
+        let seen = Arc::clone(&taken);
+        let keeps = service_fn(move |job: Job| {
+            let handle = job.0.unwrap();
+            let late = Late(handle.clone(), Arc::clone(&seen));
+            poll_fn(move |_| {
+                let _held = &late;
+                Poll::Ready(Ok::<_, BoxError>(handle.clone()))
+            })
+        });
+        let handle = layer.on_lease(hand).layer(keeps).oneshot(Job::default()).await.unwrap();
+        assert_eq!(*taken.lock().unwrap(), Some(false));
         becomes_free(&stores, "ann").await;
         assert!(handle.take().is_none());
     });
@@ -96,7 +100,7 @@ async fn gone_with_the_future(stores: Stores) {
             *kept.lock().unwrap() = job.0;
             std::future::pending::<Result<(), BoxError>>()
         });
-        let mut service = layer.on_lease(Hand).layer(hangs);
+        let mut service = layer.on_lease(hand).layer(hangs);
         let mut call = task::spawn(service.ready().await.unwrap().call(Job::default()));
         eventually("the handler to run", SOON, async || {
             assert_pending!(call.poll());
@@ -117,7 +121,7 @@ async fn kept_when_the_handler_fails(stores: Stores) {
             *kept.lock().unwrap() = job.0.unwrap().take();
             async { Err::<(), BoxError>("out of order".into()) }
         });
-        let call = layer.on_lease(Hand).layer(fails).oneshot(Job::default());
+        let call = layer.on_lease(hand).layer(fails).oneshot(Job::default());
         assert_eq!(call.await.unwrap_err().to_string(), "out of order");
         assert!(!is_free(&stores, "ann").await);
         drop(kept.lock().unwrap().take());

@@ -20,12 +20,7 @@ use crate::families::{becomes_free, is_free, on_each_layer};
 use crate::net::serve_each as serve;
 use crate::stores::{Stores, on_each_store};
 
-on_each_store!(
-    a_101_ends_the_lease,
-    the_handler_of_a_101_takes_it_along,
-    a_connect_ends_the_lease,
-    the_handler_of_a_connect_takes_it_along,
-);
+on_each_store!(the_lease_ends_unless_the_handler_takes_it_along);
 
 /// A body that never ends, which no server sends here.
 type Tunnel = StreamBody<stream::Pending<Result<Frame<Bytes>, Infallible>>>;
@@ -84,43 +79,25 @@ impl Echo {
     }
 }
 
-async fn ends_the_lease(stores: Stores, method: Method) {
+async fn the_lease_ends_unless_the_handler_takes_it_along(stores: Stores) {
     on_each_layer!(stores, by_ann, |layer| {
         let layer = layer.hold(UntilBodyEnd::default()).on_lease(InsertLease);
-        let url = serve(layer.layer(service_fn(|request| echo(request, false)))).await;
-        let mut connection = Echo::open(&url, method.clone()).await;
-        connection.says("one").await;
-        becomes_free(&stores, "ann").await;
-        connection.says("two").await;
-    });
-}
-
-async fn takes_it_along(stores: Stores, method: Method) {
-    on_each_layer!(stores, by_ann, |layer| {
-        let layer = layer.hold(UntilBodyEnd::default()).on_lease(InsertLease);
-        let url = serve(layer.layer(service_fn(|request| echo(request, true)))).await;
-        let mut connection = Echo::open(&url, method.clone()).await;
-        for text in ["one", "two"] {
-            connection.says(text).await;
-            assert!(!is_free(&stores, "ann").await);
+        for takes in [false, true] {
+            let url = serve(layer.layer(service_fn(move |request| echo(request, takes)))).await;
+            // By 101 Switching Protocols, and by a response to CONNECT.
+            for method in [Method::GET, Method::CONNECT] {
+                let mut connection = Echo::open(&url, method).await;
+                for text in ["one", "two"] {
+                    connection.says(text).await;
+                    if takes {
+                        assert!(!is_free(&stores, "ann").await);
+                    } else {
+                        becomes_free(&stores, "ann").await;
+                    }
+                }
+                drop(connection);
+                becomes_free(&stores, "ann").await;
+            }
         }
-        drop(connection);
-        becomes_free(&stores, "ann").await;
     });
-}
-
-async fn a_101_ends_the_lease(stores: Stores) {
-    ends_the_lease(stores, Method::GET).await;
-}
-
-async fn the_handler_of_a_101_takes_it_along(stores: Stores) {
-    takes_it_along(stores, Method::GET).await;
-}
-
-async fn a_connect_ends_the_lease(stores: Stores) {
-    ends_the_lease(stores, Method::CONNECT).await;
-}
-
-async fn the_handler_of_a_connect_takes_it_along(stores: Stores) {
-    takes_it_along(stores, Method::CONNECT).await;
 }
