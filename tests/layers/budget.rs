@@ -11,34 +11,27 @@ use http_body_util::{BodyExt as _, Empty, StreamBody};
 use hyper::body::{Bytes, Frame};
 use tonic_health::pb::health_client::HealthClient;
 use tower::util::BoxCloneService;
-use tower::{Layer as _, Service as _, ServiceExt as _, service_fn};
+use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_distributed::response::{MeterBody, MeteredBody};
 use tower_distributed::token_bucket::{Meter, OnEnd, Usage};
-use tower_distributed::{
-    BudgetLayer, Quota, Refusal, RefusalKind, Store, StoreFailure, TokenBucket, grpc, web,
-};
+use tower_distributed::{BudgetLayer, Quota, Refusal, RefusalKind, Store, TokenBucket, grpc};
 
 use crate::health::{check, question, serve_health};
-use crate::stores::{HOUR, SOON, Stores, away, on_each_store};
+use crate::stores::{HOUR, SOON, Stores, away, on_each_store, shared_by};
 use support::eventually;
 
 on_each_store!(
     what_was_used_is_captured,
-    no_other_request_gets_what_is_held,
+    what_was_sent_is_captured,
     the_estimate_is_captured_if_nothing_was_counted,
     frames_are_counted_to_the_end_of_the_body,
-    a_body_that_is_dropped_half_way,
-    a_body_that_fails_half_way,
     fields_of_the_head_and_of_the_trailers,
-    a_usage_beyond_belief_is_no_debt,
     a_usage_above_the_burst_is_debt,
     a_request_that_breaks_costs_the_estimate_by_choice,
     failures,
-    an_empty_body,
     an_inner_service_that_fails,
     a_response_that_is_dropped,
     requests_without_an_estimate,
-    refusals_over_http,
     messages_of_a_stream,
 );
 
@@ -90,11 +83,8 @@ where
     (sender, response.into_body())
 }
 
-/// Counts words.
-fn words() -> MeterBody<impl FnMut(&Bytes, &Usage) + Clone> {
-    MeterBody::default().frames(|data: &Bytes, usage: &Usage| {
-        usage.add(data.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).count() as u32);
-    })
+fn words(data: &Bytes, usage: &Usage) {
+    usage.add(data.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).count() as u32);
 }
 
 async fn what_was_used_is_captured(stores: Stores) {
@@ -114,19 +104,46 @@ async fn what_was_used_is_captured(stores: Stores) {
     assert!(30 * HOUR < after && after <= 31 * HOUR, "{after:?}");
 }
 
-async fn no_other_request_gets_what_is_held(stores: Stores) {
+async fn what_was_sent_is_captured(stores: Stores) {
     let bucket = tokens(&stores.open());
-    let (sender, mut body) = streamed(&bucket, words()).await;
-    comes_to(&bucket, 600, 400).await;
-    let other = tokens(&stores.open());
-    assert!(!other.allow_n("ann", 401).await.unwrap().is_admitted());
-    assert!(other.authorize("ann", 401).await.unwrap_err().is_refused());
-    sender.unbounded_send(data("some words")).unwrap();
-    drop(sender);
-    assert!(body.frame().await.unwrap().is_ok());
-    assert!(body.frame().await.is_none());
-    comes_to(&other, 0, 998).await;
-    assert!(other.allow_n("ann", 998).await.unwrap().is_admitted());
+    for (count, sent, end, left) in [
+        (words as fn(&Bytes, &Usage), "some words", "ends", 998),
+        (words, "", "ends", 1000),
+        // There was data, and no word.
+        (|_, _| {}, " ", "ends", 400),
+        (words, "three of many", "is dropped", 997),
+        (words, "three of many", "fails", 997),
+    ] {
+        bucket.reset("ann").await.unwrap();
+        let (sender, mut body) = streamed(&bucket, MeterBody::default().frames(count)).await;
+        comes_to(&bucket, 600, 400).await;
+        if !sent.is_empty() {
+            sender.unbounded_send(data(sent)).unwrap();
+            assert!(body.frame().await.unwrap().is_ok());
+        }
+        // A body that has ended or failed is still there, and holds nothing.
+        match end {
+            "ends" => {
+                drop(sender);
+                assert!(body.frame().await.is_none());
+            }
+            "fails" => {
+                sender.unbounded_send(Err(io::ErrorKind::BrokenPipe.into())).unwrap();
+                assert!(body.frame().await.unwrap().is_err());
+            }
+            _ => {
+                sender.unbounded_send(data("these were not sent")).unwrap();
+                drop(body);
+            }
+        }
+        comes_to(&bucket, 0, left).await;
+    }
+    // It has ended with its head.
+    bucket.reset("ann").await.unwrap();
+    let empty = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())));
+    let meter = MeterBody::default().frames(words as fn(&Bytes, &Usage));
+    budget(&bucket, meter).layer(empty).oneshot(Request::new(())).await.unwrap();
+    comes_to(&bucket, 0, 1000).await;
 }
 
 async fn the_estimate_is_captured_if_nothing_was_counted(stores: Stores) {
@@ -169,27 +186,6 @@ async fn frames_are_counted_to_the_end_of_the_body(stores: Stores) {
     comes_to(&bucket, 0, 169).await;
 }
 
-async fn a_body_that_is_dropped_half_way(stores: Stores) {
-    let bucket = tokens(&stores.open());
-    let (sender, mut body) = streamed(&bucket, words()).await;
-    sender.unbounded_send(data("three of many")).unwrap();
-    assert!(body.frame().await.unwrap().is_ok());
-    sender.unbounded_send(data("these were not sent")).unwrap();
-    drop(body);
-    comes_to(&bucket, 0, 997).await;
-}
-
-async fn a_body_that_fails_half_way(stores: Stores) {
-    let bucket = tokens(&stores.open());
-    let (sender, mut body) = streamed(&bucket, words()).await;
-    sender.unbounded_send(data("three of many")).unwrap();
-    sender.unbounded_send(Err(io::ErrorKind::BrokenPipe.into())).unwrap();
-    assert!(body.frame().await.unwrap().is_ok());
-    assert!(body.frame().await.unwrap().is_err());
-    // The body is still there, and holds nothing.
-    comes_to(&bucket, 0, 997).await;
-}
-
 async fn fields_of_the_head_and_of_the_trailers(stores: Stores) {
     let bucket = tokens(&stores.open());
     let used = HeaderName::from_static("x-used");
@@ -200,26 +196,13 @@ async fn fields_of_the_head_and_of_the_trailers(stores: Stores) {
     drop(sender);
     body.collect().await.unwrap();
     comes_to(&bucket, 0, 983).await;
-    for (told, left) in [("20", 980), ("-3", 400), ("18446744073709551615", 0)] {
-        bucket.reset("ann").await.unwrap();
-        let (sender, receiver) = unbounded();
-        let mut response = Response::new(StreamBody::new(receiver));
-        response.headers_mut().insert(used.clone(), told.parse().unwrap());
-        let layer = budget(&bucket, MeterBody::default().field(used.clone()));
-        let response = layer.layer(answers(Ok(response))).oneshot(Request::new(())).await.unwrap();
-        drop(sender);
-        response.into_body().collect().await.unwrap();
-        comes_to(&bucket, 0, left).await;
-    }
-}
-
-/// Whatever an upstream sends.
-async fn a_usage_beyond_belief_is_no_debt(stores: Stores) {
-    let bucket = tokens(&stores.open());
-    let used = HeaderName::from_static("x-used");
+    // Whatever an upstream sends is no debt beyond a day.
     let meter = || MeterBody::default().field(used.clone());
     for (meter, told, left) in [
+        (meter(), "20", 980),
+        (meter(), "-3", 400),
         (meter(), "4294967295", 0),
+        (meter(), "18446744073709551615", 0),
         (meter(), "99999999999999999999999", 0),
         (meter().at_most(700), "701", 300),
         (meter().at_most(700), "700", 300),
@@ -228,7 +211,7 @@ async fn a_usage_beyond_belief_is_no_debt(stores: Stores) {
         let mut response = Response::new(StreamBody::new(unbounded().1));
         response.headers_mut().insert(used.clone(), told.parse().unwrap());
         let response = budget(&bucket, meter).layer(answers(Ok(response))).oneshot(Request::new(())).await;
-        drop(response.unwrap());
+        response.unwrap().into_body().collect().await.unwrap();
         comes_to(&bucket, 0, left).await;
         let next = bucket.peek("ann").await.unwrap().available_after(1).unwrap();
         assert!(next <= 25 * HOUR, "{told}: {next:?}");
@@ -325,29 +308,9 @@ async fn failures(stores: Stores) {
     }
 }
 
-async fn an_empty_body(stores: Stores) {
-    let bucket = tokens(&stores.open());
-    let (sender, body) = streamed(&bucket, words()).await;
-    comes_to(&bucket, 600, 400).await;
-    drop(sender);
-    body.collect().await.unwrap();
-    comes_to(&bucket, 0, 1000).await;
-    // There was data, and no word.
-    let (sender, body) = streamed(&bucket, MeterBody::default().frames(|_: &Bytes, _: &Usage| {})).await;
-    sender.unbounded_send(data(" ")).unwrap();
-    drop(sender);
-    body.collect().await.unwrap();
-    comes_to(&bucket, 0, 400).await;
-    bucket.reset("ann").await.unwrap();
-    // It has ended with its head.
-    let empty = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())));
-    budget(&bucket, words()).layer(empty).oneshot(Request::new(())).await.unwrap();
-    comes_to(&bucket, 0, 1000).await;
-}
-
 async fn an_inner_service_that_fails(stores: Stores) {
     let bucket = tokens(&stores.open());
-    let layer = budget(&bucket, words()).on_hold(|usage: &Usage, _: &mut _| usage.add(3));
+    let layer = budget(&bucket, MeterBody::default()).on_hold(|usage: &Usage, _: &mut _| usage.add(3));
     let failed = layer.layer(answers(Err(io::ErrorKind::NotFound.into()))).oneshot(Request::new(())).await;
     assert!(failed.is_err_and(|error| error.downcast_ref::<io::Error>().is_some()));
     comes_to(&bucket, 0, 997).await;
@@ -367,33 +330,14 @@ async fn a_response_that_is_dropped(stores: Stores) {
 async fn requests_without_an_estimate(stores: Stores) {
     let bucket = tokens(&stores.open());
     let layer = BudgetLayer::new(bucket.clone(), |_: &u32| "ann", |estimate: &u32| *estimate);
-    let mut service = layer.layer(service_fn(async |estimate: u32| Ok::<_, Infallible>(estimate)));
-    assert_eq!(service.ready().await.unwrap().call(0).await.unwrap(), 0);
+    let service = layer.layer(service_fn(async |estimate: u32| Ok::<_, Infallible>(estimate)));
+    assert_eq!(service.clone().oneshot(0).await.unwrap(), 0);
     comes_to(&bucket, 0, 999).await;
-    let refusal = service.ready().await.unwrap().call(1001).await.unwrap_err();
+    let refusal = service.oneshot(1001).await.unwrap_err();
     assert_eq!(refusal.downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::ExceedsBurst);
     let text = refusal.to_string();
     assert!(text.contains("1001") && text.contains("1000"), "{text}");
     comes_to(&bucket, 0, 999).await;
-}
-
-async fn refusals_over_http(stores: Stores) {
-    let bucket = tokens(&stores.open());
-    let layer = web::token_budget(bucket.clone(), |_: &Request<()>| "ann", |_: &Request<()>| 600);
-    let handler = service_fn(async |request: Request<()>| {
-        request.extensions().get::<Usage>().unwrap().set(500);
-        Ok::<_, Infallible>(Response::new("an answer".to_owned()))
-    });
-    let service = layer.layer(handler);
-    let response = service.clone().oneshot(Request::new(())).await.unwrap();
-    assert_eq!(response.headers()["ratelimit"], format!("\"default\";r=400;t={}", 400 * HOUR.as_secs()));
-    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "an answer");
-    comes_to(&bucket, 0, 500).await;
-    let response = service.oneshot(Request::new(())).await.unwrap();
-    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert!(response.headers()["ratelimit"].to_str().unwrap().starts_with("\"default\";r=500"));
-    let after: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
-    assert!(99 * HOUR.as_secs() < after && after <= 100 * HOUR.as_secs(), "{after}");
 }
 
 /// Over gRPC, with a real server: what the client did not wait for costs nothing.
@@ -417,19 +361,15 @@ async fn messages_of_a_stream(stores: Stores) {
 }
 
 #[tokio::test]
-async fn without_a_store() {
+async fn without_a_store_there_is_a_share() {
     let bucket = tokens(&away());
     let layer = BudgetLayer::new(bucket, |_: &u32| "ann", |estimate: &u32| *estimate);
+    let layer = layer.on_store_failure(shared_by(2));
     let inner = service_fn(async |estimate: u32| Ok::<_, Infallible>(estimate));
-    let ask = async |layer: &BudgetLayer<u32>, estimate| {
+    let limited = Err(RefusalKind::RateLimited);
+    // The last is more than the share.
+    for (estimate, expected) in [(400, Ok(400)), (400, limited), (600, Err(RefusalKind::StoreUnavailable))] {
         let answer = layer.layer(inner).oneshot(estimate).await;
-        answer.map_err(|error| error.downcast_ref::<Refusal>().unwrap().kind())
-    };
-    assert_eq!(ask(&layer, 600).await, Err(RefusalKind::StoreUnavailable));
-    let open = layer.clone().on_store_failure(StoreFailure::FailOpen);
-    assert_eq!(ask(&open, 600).await, Ok(600));
-    let share = layer.on_store_failure(StoreFailure::LocalShare { replicas: 2.try_into().unwrap() });
-    assert_eq!(ask(&share, 400).await, Ok(400));
-    assert_eq!(ask(&share, 400).await, Err(RefusalKind::RateLimited));
-    assert_eq!(ask(&share, 600).await, Err(RefusalKind::StoreUnavailable), "more than the share");
+        assert_eq!(answer.map_err(|error| error.downcast_ref::<Refusal>().unwrap().kind()), expected);
+    }
 }

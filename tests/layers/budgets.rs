@@ -7,18 +7,15 @@ use http_body_util::BodyExt as _;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_distributed::token_bucket::Estimate::{self, Fixed, Metered};
 use tower_distributed::token_bucket::{OnEnd, Usage};
-use tower_distributed::{
-    BudgetLayer, Quota, Refusal, RefusalKind, Store, StoreFailure, TokenBucket, TokenBuckets, web,
-};
+use tower_distributed::{BudgetLayer, Quota, Refusal, RefusalKind, Store, TokenBucket, TokenBuckets, web};
 
-use crate::stores::{HOUR, SOON, Stores, away, on_each_store};
+use crate::stores::{HOUR, SOON, Stores, away, on_each_store, shared_by};
 use support::eventually;
 
 on_each_store!(
     what_was_used_is_captured_of_each_limit,
     the_limit_that_refuses_is_told,
     a_fixed_cost_is_captured_as_it_is,
-    limits_without_a_key_are_not_asked,
     refusals_over_http,
 );
 
@@ -76,6 +73,9 @@ async fn what_was_used_is_captured_of_each_limit(stores: Stores) {
     // An estimate of 0 holds one token; more than the estimate is charged as well.
     ask(&layer, ("initech", 0, Some(69))).await.unwrap();
     come_to(&buckets, "initech", [9, 931, 400]).await;
+    // Limits without a key are not asked.
+    ask(&layer, ("nobody", 100, Some(70))).await.unwrap();
+    come_to(&buckets, "nobody", [10, 1000, 330]).await;
 }
 
 async fn the_limit_that_refuses_is_told(stores: Stores) {
@@ -115,12 +115,6 @@ async fn a_fixed_cost_is_captured_as_it_is(stores: Stores) {
     come_to(&buckets, "globex", [10, 993, 1500]).await;
 }
 
-async fn limits_without_a_key_are_not_asked(stores: Stores) {
-    let buckets = buckets(&stores.open());
-    ask(&layer(&buckets), ("nobody", 600, Some(500))).await.unwrap();
-    come_to(&buckets, "nobody", [10, 1000, 1000]).await;
-}
-
 async fn refusals_over_http(stores: Stores) {
     let [requests, tokens, _] = buckets(&stores.open());
     let limits = TokenBuckets::new([requests.clone(), tokens.clone()]).unwrap();
@@ -146,12 +140,8 @@ async fn refusals_over_http(stores: Stores) {
 }
 
 #[tokio::test]
-async fn without_a_store() {
-    let closed = layer(&buckets(&away()));
-    assert_eq!(ask(&closed, ("acme", 600, None)).await.unwrap_err().kind(), RefusalKind::StoreUnavailable);
-    let open = closed.clone().on_store_failure(StoreFailure::FailOpen);
-    ask(&open, ("acme", 600, None)).await.unwrap();
-    let share = closed.on_store_failure(StoreFailure::LocalShare { replicas: 2.try_into().unwrap() });
+async fn without_a_store_there_is_a_share() {
+    let share = layer(&buckets(&away())).on_store_failure(shared_by(2));
     ask(&share, ("acme", 400, None)).await.unwrap();
     assert_eq!(ask(&share, ("acme", 400, None)).await.unwrap_err().kind(), RefusalKind::RateLimited);
     let more = ask(&share, ("acme", 600, None)).await.unwrap_err();

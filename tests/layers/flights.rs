@@ -73,20 +73,6 @@ impl fmt::Display for Failed {
 
 impl std::error::Error for Failed {}
 
-impl Codec<Failed> for Text {
-    fn name(&self) -> &str {
-        "failed/1"
-    }
-
-    fn encode(&self, Failed(text): &Failed) -> Result<Vec<u8>, BoxError> {
-        self.encode(text)
-    }
-
-    fn decode(&self, bytes: &[u8]) -> Result<Failed, BoxError> {
-        self.decode(bytes).map(Failed)
-    }
-}
-
 /// Fails what ends in `!`, and panics at what ends in `?`.
 pub(crate) type Moody = MapResult<Probe, fn(Result<String, Infallible>) -> Result<String, Failed>>;
 

@@ -1,4 +1,4 @@
-//! When the store is away: refuse, admit, or do with a share.
+//! When the store is away: admit, or do with a share.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -36,57 +36,32 @@ const LIMITED: Option<RefusalKind> = Some(RefusalKind::RateLimited);
 const TOO_LARGE: Option<RefusalKind> = Some(RefusalKind::ExceedsBurst);
 const AWAY: Option<RefusalKind> = Some(RefusalKind::StoreUnavailable);
 
+/// What each of several requests comes to, by the burst and what is done without the store.
 #[tokio::test]
-async fn refuse_is_the_default_and_tells_the_cause() {
-    let mut service = RateLimitLayer::new(at_most(9, &away()), everything).layer(Probe::default());
-    // More than enough for the breaker to open.
-    assert_eq!(refusals(&mut service, &[1; 6]).await, [AWAY; 6]);
-    let error = service.ready().await.unwrap().call(1).await.unwrap_err();
-    let refusal = error.downcast_ref::<Refusal>().unwrap();
-    assert!(refusal.get_ref().is_unavailable() && !refusal.get_ref().is_refused());
-    assert_eq!(refusal.retry_after(), Some(std::time::Duration::from_secs(1)));
-    assert!(refusal.decision().is_none());
-    assert!(std::error::Error::source(refusal).is_some(), "{refusal:?}");
-}
-
-#[tokio::test]
-async fn admit_lets_all_through() {
-    let layer = RateLimitLayer::new(at_most(2, &away()), everything).cost(|cost: &u32| *cost);
-    let layer = layer
-        .on_store_failure(StoreFailure::FailOpen)
-        .on_admit(|_: &_, _: &mut u32| panic!("nothing was decided"));
-    let mut service = layer.layer(Probe::default());
-    assert_eq!(refusals(&mut service, &[1, 2, 1, 2, 1]).await, [ADMITTED; 5]);
-    assert_eq!(refusals(&mut service, &[3]).await, [TOO_LARGE], "this takes no store to know");
-}
-
-#[tokio::test]
-async fn admit_still_limits_while_the_store_is_there() {
-    let redis = RedisServer::start().await;
-    let bucket = at_most(1, &Store::redis(&redis.url()).unwrap());
-    let mut service = RateLimitLayer::new(bucket, everything)
-        .cache_refusals(false)
-        .on_store_failure(StoreFailure::FailOpen)
-        .layer(Probe::default());
-    assert_eq!(refusals(&mut service, &[1, 1]).await, [ADMITTED, LIMITED]);
-    redis.kill9();
-    assert_eq!(refusals(&mut service, &[1; 5]).await, [ADMITTED; 5]);
-}
-
-#[tokio::test]
-async fn degrade_limits_to_the_share() {
-    let layer = RateLimitLayer::new(at_most(10, &away()), everything).cost(|cost: &u32| *cost);
-    let mut service = layer.on_store_failure(shared_by(4)).layer(Probe::default());
-    // A quarter of ten tokens, in whole ones.
-    assert_eq!(refusals(&mut service, &[1, 1, 1]).await, [ADMITTED, ADMITTED, LIMITED]);
-    assert_eq!(refusals(&mut service, &[3]).await, [AWAY], "more than the share, less than the burst");
-    assert_eq!(refusals(&mut service, &[11]).await, [TOO_LARGE]);
-}
-
-#[tokio::test]
-async fn degrade_leaves_one_token_at_least() {
-    let layer = RateLimitLayer::new(at_most(2, &away()), everything).on_store_failure(shared_by(1000));
-    assert_eq!(refusals(&mut layer.layer(Probe::default()), &[1, 1]).await, [ADMITTED, LIMITED]);
+async fn limits_without_the_store() {
+    let eight = Quotas::new([Quota::per_hour(1).burst(8)]).unwrap();
+    type Case<'a> = (u32, StoreFailure, Option<Quotas>, &'a [u32], &'a [Option<RefusalKind>]);
+    let cases: [Case<'_>; 4] = [
+        // What can never be admitted takes no store to know.
+        (
+            2,
+            StoreFailure::FailOpen,
+            None,
+            &[1, 2, 1, 2, 3],
+            &[ADMITTED, ADMITTED, ADMITTED, ADMITTED, TOO_LARGE],
+        ),
+        // A quarter of ten tokens, in whole ones; three are more than the share, and less than the burst.
+        (10, shared_by(4), None, &[1, 1, 1, 3, 11], &[ADMITTED, ADMITTED, LIMITED, AWAY, TOO_LARGE]),
+        // One token at least.
+        (2, shared_by(1000), None, &[1, 1], &[ADMITTED, LIMITED]),
+        // By the quotas of the request.
+        (2, shared_by(4), Some(eight), &[1, 1, 1], &[ADMITTED, ADMITTED, LIMITED]),
+    ];
+    for (burst, on_store_failure, quotas, requests, expected) in cases {
+        let layer = RateLimitLayer::new(at_most(burst, &away()), everything).cost(|cost: &u32| *cost);
+        let layer = layer.quotas(move |_: &u32| quotas.clone()).on_store_failure(on_store_failure);
+        assert_eq!(refusals(&mut layer.layer(Probe::default()), requests).await, expected, "{requests:?}");
+    }
 }
 
 /// Four a second, of which a fourth is one a second. Its breaker is open: with the clock paused, nothing shall wait
@@ -123,34 +98,22 @@ async fn degrade_waits_where_the_layer_waits() {
 }
 
 #[tokio::test]
-async fn degrade_goes_by_the_quotas_of_the_request() {
-    let eight = Quotas::new([Quota::per_hour(1).burst(8)]).unwrap();
-    let layer = RateLimitLayer::new(at_most(2, &away()), everything)
-        .quotas(move |_: &u32| eight.clone())
-        .on_store_failure(shared_by(4));
-    assert_eq!(refusals(&mut layer.layer(Probe::default()), &[1; 3]).await, [ADMITTED, ADMITTED, LIMITED]);
-}
-
-#[tokio::test]
-async fn clones_degrade_to_one_share() {
-    let layer = RateLimitLayer::new(at_most(4, &away()), everything).on_store_failure(shared_by(2));
-    let (mut one, mut other) = (layer.layer(Probe::default()), layer.clone().layer(Probe::default()));
-    assert_eq!(refusals(&mut one, &[1]).await, [ADMITTED]);
-    assert_eq!(refusals(&mut other, &[1, 1]).await, [ADMITTED, LIMITED]);
-    assert_eq!(refusals(&mut one, &[1]).await, [LIMITED]);
-}
-
-#[tokio::test]
-async fn degrade_ends_with_the_outage() {
+async fn what_is_done_without_the_store_ends_with_the_outage() {
     let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
+    let layer = |name, burst| {
+        let bucket = TokenBucket::new(&store, name, Quota::per_hour(1).burst(burst)).unwrap();
+        RateLimitLayer::new(bucket, everything).cache_refusals(false)
+    };
+    let mut open = layer("open", 1).on_store_failure(StoreFailure::FailOpen).layer(Probe::default());
+    let mut shared = layer("shared", 100).on_store_failure(shared_by(100)).layer(Probe::default());
+    assert_eq!(refusals(&mut open, &[1, 1]).await, [ADMITTED, LIMITED], "it limits while the store is there");
     redis.kill9();
-    let bucket = at_most(100, &Store::redis(&redis.url()).unwrap());
-    let layer = RateLimitLayer::new(bucket.clone(), everything).on_store_failure(shared_by(100));
-    let mut service = layer.layer(Probe::default());
-    assert_eq!(refusals(&mut service, &[1, 1]).await, [ADMITTED, LIMITED]);
+    assert_eq!(refusals(&mut open, &[1; 5]).await, [ADMITTED; 5]);
+    assert_eq!(refusals(&mut shared, &[1, 1]).await, [ADMITTED, LIMITED]);
     redis.restart().await;
-    eventually("the whole limit", SOON, async || refusals(&mut service, &[1]).await == [ADMITTED]).await;
-    assert!(bucket.peek("everything").await.unwrap().remaining() < 100);
+    eventually("the whole limit", SOON, async || refusals(&mut shared, &[1]).await == [ADMITTED]).await;
+    eventually("the limit", SOON, async || refusals(&mut open, &[1]).await == [LIMITED]).await;
 }
 
 /// How many of ten requests to each of several services are admitted.

@@ -45,22 +45,6 @@ assert_impl_all!(Limited<LocalService>: Clone);
 assert_not_impl_any!(Limited<LocalService>: Send, Sync);
 assert_not_impl_any!(Future<LocalService, String>: Send, Unpin);
 
-fn is_static<T: 'static>(_: &T) {}
-
-#[tokio::test]
-async fn what_is_owned_is_static() {
-    let store = Store::in_memory();
-    is_static(&store);
-    let layer = RateLimitLayer::new(at_most(1, &store), |name: &String| name.len());
-    is_static(&layer);
-    let mut service = layer.layer(Probe::default());
-    is_static(&service);
-    let future = service.ready().await.unwrap().call("ann".to_owned());
-    is_static(&future);
-    let task = tokio::spawn(future);
-    assert_eq!(task.await.unwrap().unwrap(), "ann");
-}
-
 /// Stays on its thread, and its futures stay where they are pinned.
 #[derive(Clone)]
 struct LocalService(Rc<Cell<usize>>);

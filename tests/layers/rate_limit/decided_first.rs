@@ -7,30 +7,12 @@ use tower::{Layer as _, Service as _, ServiceExt as _};
 use tower_distributed::{Quota, RateLimitLayer, Refusal, Store, TokenBucket};
 use tower_test::{assert_request_eq, mock};
 
-use crate::probe::Probe;
-use crate::stores::{HOUR, SOON, Stores, at_most, on_each_store};
-use support::eventually;
-
-on_each_store!(overlapping_calls_of_one_key_are_of_ready_instances);
+use crate::stores::{HOUR, SOON, at_most};
 
 type Mock = mock::Mock<&'static str, &'static str>;
 
 fn by_name(name: &&'static str) -> &'static str {
     name
-}
-
-async fn overlapping_calls_of_one_key_are_of_ready_instances(stores: Stores) {
-    let probe = Probe::yielding(1);
-    let mut service = RateLimitLayer::new(at_most(9, &stores.open()), by_name).layer(probe.clone());
-    let mut calls = Vec::new();
-    // The calls overlap: each takes the instance that was ready for it, before the next is.
-    for _ in 0..3 {
-        calls.push(service.ready().await.unwrap().call("ann"));
-    }
-    for outcome in futures::future::join_all(calls).await {
-        assert_eq!(outcome.unwrap(), "ann");
-    }
-    assert_eq!((probe.polled_ready(), probe.calls()), (3, 3));
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,21 +62,4 @@ async fn who_would_wait_too_long_is_refused_at_once() {
     let mut service = RateLimitLayer::new(bucket, by_name).max_wait(HOUR - SOON).layer(inner);
     let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
     assert!(assert_ready_err!(call.poll()).is::<Refusal>());
-}
-
-#[tokio::test]
-async fn a_service_that_hangs_hangs_alone() {
-    let probe = Probe::hanging();
-    let bucket = at_most(2, &Store::in_memory());
-    let mut service = RateLimitLayer::new(bucket.clone(), by_name).layer(probe.clone());
-    let mut hanging = task::spawn(service.ready().await.unwrap().call("ann"));
-    assert_pending!(hanging.poll());
-    assert!(!hanging.is_woken());
-    let mut other = task::spawn(service.ready().await.unwrap().call("bob"));
-    assert_pending!(other.poll());
-    assert_eq!(probe.running(), 2);
-    drop(hanging);
-    assert_eq!(probe.running(), 1);
-    eventually("nothing to be given back", SOON, async || bucket.peek("ann").await.unwrap().remaining() == 1)
-        .await;
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tower::{Layer as _, Service as _, ServiceExt as _};
+use tower::{Layer as _, ServiceExt as _};
 use tower_distributed::token_bucket::Decision;
 use tower_distributed::{Key, RateLimitLayer, Refusal};
 
@@ -18,7 +18,6 @@ on_each_store!(
     refusals_are_shown_with_their_requests,
     in_shadow_mode_all_pass,
     the_longest_block_counts,
-    blocks_are_kept_to_their_key,
 );
 
 fn everything(_: &Vec<String>) -> &'static str {
@@ -126,17 +125,4 @@ async fn the_longest_block_counts(stores: Stores) {
     })
     .await;
     assert!(blocked > 2 * HOUR && blocked <= 3 * HOUR, "{blocked:?}");
-}
-
-async fn blocks_are_kept_to_their_key(stores: Stores) {
-    let bucket = at_most(9, &stores.open());
-    let layer = RateLimitLayer::new(bucket.clone(), |name: &&'static str| *name)
-        .block_on_response(|name: &&'static str| (*name == "bad").then_some(HOUR));
-    let mut service = layer.layer(Probe::default());
-    for name in ["good", "bad"] {
-        assert_eq!(service.ready().await.unwrap().call(name).await.unwrap(), name);
-    }
-    eventually("the block", SOON, async || !bucket.peek("bad").await.unwrap().blocked_for().is_zero()).await;
-    assert!(service.ready().await.unwrap().call("bad").await.unwrap_err().is::<Refusal>());
-    assert_eq!(service.ready().await.unwrap().call("good").await.unwrap(), "good");
 }

@@ -1,28 +1,21 @@
 //! What a layer learns from the responses of its upstream holds for the fleet.
 
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
-use tokio::sync::Notify;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Layer as _, ServiceExt as _, service_fn};
 use tower_distributed::response::UpstreamLimits;
 use tower_distributed::token_bucket::Decision;
-use tower_distributed::{Quota, RateLimitLayer, StoreFailure, TokenBucket, TokenBuckets};
+use tower_distributed::{Quota, RateLimitLayer, TokenBucket, TokenBuckets};
 
-use crate::stores::{HOUR, SOON, Stores, at_most, away, on_each_store};
+use crate::stores::{HOUR, SOON, Stores, at_most, on_each_store};
 use support::eventually;
 
 on_each_store!(
     a_policy_is_the_quota_of_its_key_everywhere,
     what_remains_lowers_the_level_and_never_raises_it,
-    an_older_response_undoes_nothing,
-    a_stored_response_tells_the_policy_and_no_level,
-    the_end_of_a_window_is_no_window,
     a_refusal_stops_the_fleet,
-    what_is_broken_changes_nothing,
     the_first_of_several_limits_is_learned,
     a_limit_below_the_cost_of_a_request_does_not_lock_it_out,
 );
@@ -39,22 +32,7 @@ const THREE_LEFT: Fields =
     &[("ratelimit-policy", "\"default\";q=1000;w=1000"), ("ratelimit", "\"default\";r=3")];
 const NINE_HUNDRED_LEFT: Fields =
     &[("ratelimit-policy", "\"default\";q=1000;w=1000"), ("ratelimit", "\"default\";r=900")];
-const NONE_LEFT: Fields =
-    &[("ratelimit-policy", "\"default\";q=1000;w=1000"), ("ratelimit", "\"default\";r=0")];
-const STORED: Fields = &[
-    ("ratelimit-policy", "\"default\";q=1000;w=1000"),
-    ("ratelimit", "\"default\";r=0;t=1000"),
-    ("age", "200"),
-];
 const REFUSED: Fields = &[("ratelimit-policy", "\"default\";q=20;w=1"), ("retry-after", "30")];
-const TWO_THOUSAND: Fields = &[("ratelimit-policy", "\"default\";q=2000;w=1000")];
-
-/// Holds a request up at the upstream.
-#[derive(Default)]
-struct Gate {
-    arrived: Notify,
-    open: Notify,
-}
 
 fn path(request: &Request<Fields>) -> String {
     request.uri().path().to_owned()
@@ -65,10 +43,6 @@ fn client(layer: Layer, limits: UpstreamLimits) -> Client {
         response.extensions_mut().insert(decision.clone());
     });
     let upstream = service_fn(async |request: Request<Fields>| {
-        if let Some(gate) = request.extensions().get::<Arc<Gate>>() {
-            gate.arrived.notify_one();
-            gate.open.notified().await;
-        }
         let status = *request.extensions().get::<StatusCode>().unwrap_or(&StatusCode::OK);
         let response =
             request.into_body().iter().fold(Response::builder().status(status), |response, (name, value)| {
@@ -165,61 +139,6 @@ async fn what_remains_lowers_the_level_and_never_raises_it(stores: Stores) {
     assert!(left(&bucket).await <= 3, "what was told would have left before this");
 }
 
-async fn an_older_response_undoes_nothing(stores: Stores) {
-    let bucket = at_most(100, &stores.open());
-    let client = client(RateLimitLayer::new(bucket.clone(), path), half());
-    ask(&client, "/a", THOUSAND).await;
-    learns(&client, 501).await;
-    let gate = Arc::new(Gate::default());
-    let mut late = request("/a", NONE_LEFT);
-    late.extensions_mut().insert(Arc::clone(&gate));
-    let late = tokio::spawn(client.clone().oneshot(late));
-    gate.arrived.notified().await;
-    eventually("the newer quota", SOON, async || {
-        ask(&client, "/a", TWO_THOUSAND).await.state.tightest().limit == 1001
-    })
-    .await;
-    gate.open.notify_one();
-    late.await.unwrap().unwrap();
-    // What it told would have left before this.
-    bucket.block_for("marker", SOON).await.unwrap();
-    let decision = ask(&client, "/a", &[]).await;
-    assert_eq!(decision.state.tightest().limit, 1001);
-    assert!(decision.remaining() > 500, "{decision:?}");
-}
-
-async fn a_stored_response_tells_the_policy_and_no_level(stores: Stores) {
-    let bucket = at_most(100, &stores.open());
-    let client = client(RateLimitLayer::new(bucket.clone(), path), half());
-    ask(&client, "/a", STORED).await;
-    learns(&client, 501).await;
-    let before = ask(&client, "/a", STORED).await.remaining();
-    // What it told would have left before this.
-    bucket.block_for("marker", SOON).await.unwrap();
-    let after = ask(&client, "/a", STORED).await.remaining();
-    assert!(before > 400 && after >= before - 1, "{before}, {after}");
-}
-
-/// Near the end of any window, its reset is as near as that of a window of a second.
-async fn the_end_of_a_window_is_no_window(stores: Stores) {
-    for (path, fields) in [
-        ("/0", &[("x-ratelimit-limit", "60"), ("x-ratelimit-reset", "0")] as Fields),
-        ("/1", &[("x-ratelimit-limit", "60"), ("x-ratelimit-reset", "1")]),
-        ("/9", &[("x-ratelimit-limit", "60"), ("x-ratelimit-reset", "9")]),
-    ] {
-        let bucket = at_most(100, &stores.open());
-        let client = client(RateLimitLayer::new(bucket.clone(), self::path), UpstreamLimits::default());
-        ask(&client, path, fields).await;
-        bucket.block_for("marker", SOON).await.unwrap();
-        assert_eq!(limit(&client, path).await, 100, "{path}");
-        // The next window has begun.
-        ask(&client, path, &[("x-ratelimit-limit", "60"), ("x-ratelimit-reset", "59")]).await;
-        eventually("the quota to be learned", SOON, async || limit(&client, path).await == 1).await;
-        let next = ask(&client, path, &[]).await.state.tightest().window.unwrap();
-        assert!(next > Duration::from_secs(1), "one of 60 in a minute, less 3 %: {next:?}");
-    }
-}
-
 async fn a_refusal_stops_the_fleet(stores: Stores) {
     let [here, there] = [(); 2].map(|()| at_most(100, &stores.open()));
     let mut refused = request("/a", REFUSED);
@@ -227,24 +146,6 @@ async fn a_refusal_stops_the_fleet(stores: Stores) {
     client(RateLimitLayer::new(here, path), half()).oneshot(refused).await.unwrap();
     eventually("the block", SOON, async || !there.peek("/a").await.unwrap().blocked_for().is_zero()).await;
     assert!(there.peek("/b").await.unwrap().blocked_for().is_zero());
-}
-
-async fn what_is_broken_changes_nothing(stores: Stores) {
-    let bucket = at_most(100, &stores.open());
-    let client = client(RateLimitLayer::new(bucket.clone(), path), half());
-    let broken: [Fields; 5] = [
-        &[("ratelimit-policy", "\"default\";q=-20;w=1"), ("ratelimit", "\"default\";r=0")],
-        &[("ratelimit-policy", "q=20, w")],
-        &[("x-ratelimit-limit", "1e30"), ("x-ratelimit-remaining", "NaN"), ("x-ratelimit-reset", "-1")],
-        &[("x-ratelimit-limit", "20"), ("x-ratelimit-limit", "30"), ("x-ratelimit-reset", "1")],
-        &[("retry-after", "-5"), ("retry-after-ms", "soon")],
-    ];
-    for fields in broken {
-        ask(&client, "/a", fields).await;
-    }
-    bucket.block_for("marker", SOON).await.unwrap();
-    let decision = ask(&client, "/a", &[]).await;
-    assert_eq!((decision.state.tightest().limit, decision.remaining()), (100, 94));
 }
 
 async fn the_first_of_several_limits_is_learned(stores: Stores) {
@@ -261,15 +162,4 @@ async fn the_first_of_several_limits_is_learned(stores: Stores) {
     ask(&client, "/a", TWENTY).await;
     eventually("the quota to be learned", SOON, async || limits("/a").await == [1, 100]).await;
     assert_eq!(limits("/b").await, [100, 100]);
-}
-
-#[tokio::test]
-async fn in_an_outage_nothing_is_learned() {
-    let bucket = at_most(100, &away());
-    let layer = RateLimitLayer::new(bucket, path).on_store_failure(StoreFailure::FailOpen);
-    let client = client(layer, UpstreamLimits::default());
-    for _ in 0..2 {
-        let response = client.clone().oneshot(request("/a", TWENTY)).await.unwrap();
-        assert!(response.extensions().get::<Decision>().is_none(), "it passed without a decision");
-    }
 }

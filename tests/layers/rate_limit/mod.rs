@@ -8,10 +8,8 @@ mod decided_first;
 mod dropped;
 mod hooks;
 mod keys;
-mod known_refusals;
 #[cfg(feature = "http")]
 mod learned;
 mod limits;
 mod overloaded;
 mod several;
-mod shared;

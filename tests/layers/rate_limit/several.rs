@@ -1,11 +1,10 @@
 //! A layer by several limits: per caller, per tenant, and for all.
 
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tower::{Layer as _, Service, ServiceExt as _};
-use tower_distributed::token_bucket::{Ban, Decision};
+use tower_distributed::token_bucket::Ban;
 use tower_distributed::{
     Key, Quota, QuotaTable, Quotas, RateLimitLayer, Refusal, RefusalKind, Store, StoreFailure, TokenBucket,
     TokenBuckets,
@@ -16,8 +15,6 @@ use crate::stores::{SOON, Stores, away, on_each_store};
 use support::eventually;
 
 on_each_store!(
-    a_request_is_charged_to_all_limits_or_none,
-    the_limit_that_refused_is_told,
     bans_and_blocks_are_of_the_first_limit,
     quotas_are_those_of_the_first_limit,
     a_request_waits_for_all_limits,
@@ -63,33 +60,6 @@ where
 fn by(refused: Result<u32, Refusal>) -> String {
     let refusal = refused.unwrap_err();
     refusal.decision().unwrap().refused_by().unwrap().to_owned()
-}
-
-async fn a_request_is_charged_to_all_limits_or_none(stores: Stores) {
-    let buckets = buckets(&stores.open(), [2, 3, 5]);
-    let layer = RateLimitLayer::all_of(TokenBuckets::new(buckets.clone()).unwrap(), KEYS);
-    let service = layer.layer(Probe::default());
-    assert!(ask(&service, 11).await.is_ok() && ask(&service, 11).await.is_ok());
-    assert_eq!(by(ask(&service, 11).await), "callers");
-    assert!(ask(&service, 12).await.is_ok());
-    assert_eq!(by(ask(&service, 12).await), "tenants");
-    assert_eq!(buckets[0].peek(12).await.unwrap().remaining(), 1);
-    // No tenant, no limit of one.
-    assert!(ask(&service, 91).await.is_ok() && ask(&service, 92).await.is_ok());
-    assert_eq!(by(ask(&service, 92).await), "all");
-    assert_eq!(buckets[0].peek(92).await.unwrap().remaining(), 1);
-}
-
-async fn the_limit_that_refused_is_told(stores: Stores) {
-    let buckets = buckets(&stores.open(), [2, 3, 1]);
-    let seen: Arc<Mutex<Vec<Key>>> = Arc::default();
-    let told = Arc::clone(&seen);
-    let layer = RateLimitLayer::all_of(TokenBuckets::new(buckets).unwrap(), KEYS)
-        .on_refused(move |_: &Request, key: &Key, _: &Decision| told.lock().unwrap().push(key.clone()));
-    let service = layer.layer(Probe::default());
-    assert!(ask(&service, 91).await.is_ok());
-    assert_eq!(by(ask(&service, 92).await), "all");
-    assert_eq!(*seen.lock().unwrap(), ["everybody".into()]);
 }
 
 async fn bans_and_blocks_are_of_the_first_limit(stores: Stores) {

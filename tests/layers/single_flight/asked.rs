@@ -2,12 +2,9 @@
 
 use std::convert::Infallible;
 use std::future::ready;
-use std::sync::Arc;
 
 use futures::FutureExt as _;
-use tokio::sync::Notify;
 use tokio_test::{assert_ready, task};
-use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Layer as _, Service as _, ServiceExt as _, service_fn};
 use tower_distributed::{LeaseHandle, SingleFlightLayer};
 
@@ -15,20 +12,7 @@ use crate::flights::{becomes_free, build, builder, by_name, layer};
 use crate::probe::Probe;
 use crate::stores::{Stores, away, on_each_store};
 
-on_each_store!(each_key_flies_by_itself, what_leads_is_shown_its_lease);
-
-async fn each_key_flies_by_itself(stores: Stores) {
-    let probe = Probe::yielding(2);
-    let service = layer::<Infallible>(&stores).layer(probe.clone());
-    let keys = ["ann", "bob", "", "{}", "a\0b", "a", "ann\n"];
-    for round in 0..3 {
-        let calls = keys.iter().map(|key| service.clone().oneshot(format!("{key}:{round}")));
-        for (outcome, key) in futures::future::join_all(calls).await.into_iter().zip(keys) {
-            assert_eq!(outcome.unwrap(), format!("{key}:0"));
-        }
-    }
-    assert_eq!(probe.calls(), keys.len());
-}
+on_each_store!(what_leads_is_shown_its_lease);
 
 #[test]
 fn without_a_key_requests_pass_untouched() {
@@ -52,52 +36,16 @@ fn without_a_key_requests_pass_untouched() {
     assert!(call.poll().is_pending());
 }
 
-/// Whether a request was handled in the task in which its handling began.
-fn stays(began: Arc<Notify>, goes_on: Arc<Notify>) -> Service {
-    BoxCloneSyncService::new(service_fn(move |_| {
-        let (began, goes_on) = (Arc::clone(&began), Arc::clone(&goes_on));
-        async move {
-            let first = tokio::task::try_id();
-            began.notify_one();
-            goes_on.notified().await;
-            Ok((first == tokio::task::try_id()).to_string())
-        }
-    }))
-}
-
-/// The task that a request is handled in.
-fn task_of() -> Service {
-    BoxCloneSyncService::new(service_fn(|_| async { Ok(tokio::task::id().to_string()) }))
-}
-
-type Service = BoxCloneSyncService<String, String, Infallible>;
-
 #[tokio::test]
 async fn what_flies_is_handled_by_its_caller() {
     for request in ["passes", "ann:1"] {
-        let flight = build(builder(), &tower_distributed::Store::in_memory());
-        let service = SingleFlightLayer::new(flight, by_name).layer(task_of());
+        let flight = build::<Infallible>(builder(), &tower_distributed::Store::in_memory());
+        let handle = service_fn(async |_: String| Ok(tokio::task::id().to_string()));
+        let service = SingleFlightLayer::new(flight, by_name).layer(handle);
         let call = tokio::spawn(async { (service.oneshot(request.into()).await, tokio::task::id()) });
         let (handled, here) = call.await.unwrap();
         assert_eq!(handled.unwrap(), here.to_string(), "{request}");
     }
-}
-
-#[tokio::test]
-async fn what_others_wait_for_is_handled_in_a_task_of_its_own() {
-    let (began, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let flight = build(builder(), &tower_distributed::Store::in_memory());
-    let layer = SingleFlightLayer::new(flight, by_name);
-    let service = layer.layer(stays(Arc::clone(&began), Arc::clone(&goes_on)));
-    let mut leader = task::spawn(service.clone().oneshot("ann:1".into()));
-    assert!(leader.poll().is_pending());
-    began.notified().await;
-    // It is not polled until the other has the response.
-    let mut follower = task::spawn(service.oneshot("ann:2".into()));
-    assert!(follower.poll().is_pending());
-    goes_on.notify_one();
-    assert_eq!(follower.await.unwrap(), "false");
-    assert_eq!(leader.await.unwrap(), "false");
 }
 
 fn show(lease: &LeaseHandle, request: &mut String) {

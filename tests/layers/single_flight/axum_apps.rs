@@ -3,13 +3,11 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Extension;
 use axum::routing::get as on_get;
-use futures::future::join_all;
 use http::{Request, Response, StatusCode};
 use tower::{Layer as _, Service, ServiceBuilder, ServiceExt as _};
 use tower_distributed::extract::{SharedGet, shared_get};
@@ -18,55 +16,13 @@ use tower_distributed::web::{InsertLease, single_flight};
 use tower_distributed::{LeaseHandle, SingleFlight, Store};
 
 use crate::net::{client, get, serve};
-use crate::single_flight::messages::Apps;
-use crate::stores::{HOUR, SOON, Stores, on_each_store};
+use crate::stores::{HOUR, Stores, on_each_store};
 use crate::upstream::Upstream;
-use support::eventually;
 
-on_each_store!(
-    routes_share_a_layer_and_each_has_its_answers,
-    a_route_layer_leaves_unknown_paths_alone,
-    handlers_can_have_the_lease,
-    whoever_writes_is_handled_each_time,
-    clients_that_go_away_hand_over,
-);
+on_each_store!(handlers_can_have_the_lease, clients_that_go_away_hand_over);
 
 fn flight(store: &Store) -> SingleFlight<tower_distributed::response::Answer> {
     SingleFlight::builder(AnswerCodec).ttl(HOUR).build(store, "pages").unwrap()
-}
-
-/// Counts up with each request that it handles.
-fn counts(
-    count: &Arc<AtomicUsize>,
-) -> impl Fn() -> std::future::Ready<String> + Clone + Send + Sync + 'static {
-    let count = Arc::clone(count);
-    move || std::future::ready(count.fetch_add(1, Ordering::SeqCst).to_string())
-}
-
-async fn routes_share_a_layer_and_each_has_its_answers(stores: Stores) {
-    let count = Arc::default();
-    let app = || {
-        let layer = single_flight(
-            flight(&stores.open()),
-            SharedGet::new(|request: &Request<Body>| request.uri().path().to_owned()),
-        );
-        let routes = Router::new().route("/a", on_get(counts(&count))).route("/b", on_get(counts(&count)));
-        serve(routes.layer(layer))
-    };
-    let (here, there) = (app().await, app().await);
-    for path in ["a", "b"] {
-        let urls = (0..20).map(|number| format!("{}/{path}", if number % 2 == 0 { &here } else { &there }));
-        let answers = join_all(urls.map(async |url| get(&url, &[]).await.body)).await;
-        assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
-    }
-    assert_eq!(count.load(Ordering::SeqCst), 2);
-}
-
-async fn a_route_layer_leaves_unknown_paths_alone(stores: Stores) {
-    let layer = single_flight(flight(&stores.open()), shared_get());
-    let url = serve(Router::new().route("/", on_get(async || "hello")).route_layer(layer)).await;
-    assert_eq!(get(&format!("{url}/nowhere"), &[]).await.status, StatusCode::NOT_FOUND);
-    assert_eq!(get(&url, &[]).await.body, "hello");
 }
 
 async fn handlers_can_have_the_lease(stores: Stores) {
@@ -79,19 +35,6 @@ async fn handlers_can_have_the_lease(stores: Stores) {
     assert!(told.len() > 4 && told != "none", "{told}");
     assert_eq!(get(&url, &[]).await.body, told);
     assert_eq!(get(&url, &[("cookie", "a=b")]).await.body, "none");
-}
-
-async fn whoever_writes_is_handled_each_time(stores: Stores) {
-    let count = Arc::default();
-    let layer = single_flight(flight(&stores.open()), shared_get());
-    let url = serve(Router::new().route("/", on_get(counts(&count)).post(counts(&count))).layer(layer)).await;
-    for number in 0..3 {
-        assert_eq!(
-            client().post(&url).body("it").send().await.unwrap().text().await.unwrap(),
-            number.to_string()
-        );
-    }
-    assert_eq!((get(&url, &[]).await.body, get(&url, &[]).await.body), ("3".into(), "3".into()));
 }
 
 /// A connection that is closed drops its response future, in the midst of a flight.
@@ -140,19 +83,4 @@ async fn a_service_that_cannot_fail_still_cannot() {
     let routed = layer.layer(Router::<()>::new().route("/", on_get(async || "hello")));
     let Ok(response) = cannot_fail(routed).oneshot(Request::new(Body::empty())).await;
     assert_eq!(response.status(), StatusCode::OK);
-}
-
-/// Those who wait for what cannot be shared are handled at once.
-#[tokio::test]
-async fn what_is_for_one_is_handled_for_all() {
-    let apps = Apps::start(
-        &Stores::in_memory(),
-        Default::default(),
-        |flight| flight.lease_ttl(Duration::from_secs(60)),
-        || Response::builder().header("set-cookie", "a=b").body(Body::from("hello")).unwrap(),
-    )
-    .await;
-    let received = apps.ask_all(30).await;
-    assert!(received.iter().all(|one| one.headers["set-cookie"] == "a=b"));
-    eventually("all to be handled", SOON, async || apps.handled() == 30).await;
 }

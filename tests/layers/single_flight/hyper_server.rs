@@ -19,25 +19,10 @@ use tower_distributed::web::single_flight;
 use crate::net::{get, serve_each as serve};
 use crate::stores::{HOUR, Stores, on_each_store};
 
-on_each_store!(full_bodies, mapped_bodies, many_at_once_over_http2);
+on_each_store!(mapped_bodies, many_at_once_over_http2);
 
 fn flight(stores: &Stores) -> SingleFlight<Answer> {
     SingleFlight::builder(AnswerCodec).ttl(HOUR).build(&stores.open(), "pages").unwrap()
-}
-
-async fn full_bodies(stores: Stores) {
-    let handled = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&handled);
-    let hello = service_fn(move |_: Request<Incoming>| {
-        let number = counted.fetch_add(1, Ordering::SeqCst);
-        async move { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(format!("hello {number}")))) }
-    });
-    let layer = single_flight(flight(&stores), shared_get());
-    let url = serve(ServiceBuilder::new().layer(layer).service(hello)).await;
-    for answer in join_all((0..20).map(|_| get(&url, &[]))).await {
-        assert_eq!((answer.status, &*answer.body), (StatusCode::OK, "hello 0"));
-    }
-    assert_eq!(handled.load(Ordering::SeqCst), 1);
 }
 
 /// Bodies whose data are no `Bytes` are made such.

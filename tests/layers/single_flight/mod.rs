@@ -15,9 +15,6 @@ mod our_layers;
 mod outcomes;
 mod privacy;
 mod readiness;
-mod refused;
-mod shared;
-mod statuses;
 #[cfg(feature = "tracing")]
 mod told;
 mod tower_around;

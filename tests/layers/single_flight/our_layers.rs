@@ -22,8 +22,7 @@ on_each_store!(
     a_rate_limit_outside_charges_each,
     a_rate_limit_inside_charges_who_leads,
     a_refusal_from_inside_is_its_callers_own,
-    a_concurrency_limit_outside_counts_who_follows,
-    a_concurrency_limit_inside_counts_who_leads,
+    a_concurrency_limit_outside_or_inside,
     a_lock_inside_is_held_by_who_leads,
 );
 
@@ -96,27 +95,26 @@ async fn a_refusal_from_inside_is_its_callers_own(stores: Stores) {
     assert_eq!(handled.load(Ordering::SeqCst), 1);
 }
 
-async fn a_concurrency_limit_outside_counts_who_follows(stores: Stores) {
-    let handled = Arc::default();
-    let group = WaitGroup::new(&stores.open(), "permits", 4).unwrap();
-    let limit = concurrency_limit(group.clone(), everything).max_wait(SOON);
-    let layers = ServiceBuilder::new().layer(limit).layer(flights(&stores));
-    let url = serve(app(&handled).layer(layers)).await;
-    assert_eq!(ask(&url, 20, StatusCode::SERVICE_UNAVAILABLE).await, (20, 0));
-    assert_eq!(handled.load(Ordering::SeqCst), 1);
-    eventually("all permits to be back", SOON, async || group.count("everything").await.unwrap() == 0).await;
-}
-
-/// The permit is held to the end of the body, which the flight has read.
-async fn a_concurrency_limit_inside_counts_who_leads(stores: Stores) {
-    let handled = Arc::default();
-    let group = WaitGroup::new(&stores.open(), "permits", 1).unwrap();
-    let layers =
-        ServiceBuilder::new().layer(flights(&stores)).layer(concurrency_limit(group.clone(), everything));
-    let url = serve(app(&handled).layer(layers)).await;
-    assert_eq!(ask(&url, 20, StatusCode::SERVICE_UNAVAILABLE).await, (20, 0));
-    assert_eq!(handled.load(Ordering::SeqCst), 1);
-    eventually("the permit to be back", SOON, async || group.count("everything").await.unwrap() == 0).await;
+/// Outside it counts who follows, inside who leads alone. The permit is held to the end of the body, which the flight has
+/// read.
+async fn a_concurrency_limit_outside_or_inside(stores: Stores) {
+    for (permits, is_outside, path) in [(4, true, "/outside"), (1, false, "/inside")] {
+        let handled = Arc::default();
+        let group = WaitGroup::new(&stores.open(), &path[1..], permits).unwrap();
+        let limit = concurrency_limit(group.clone(), everything);
+        let flights = flights(&stores);
+        let app = app(&handled);
+        let app = if is_outside {
+            app.layer(ServiceBuilder::new().layer(limit.max_wait(SOON)).layer(flights))
+        } else {
+            app.layer(ServiceBuilder::new().layer(flights).layer(limit))
+        };
+        let url = serve(app).await + path;
+        assert_eq!(ask(&url, 20, StatusCode::SERVICE_UNAVAILABLE).await, (20, 0));
+        assert_eq!(handled.load(Ordering::SeqCst), 1);
+        eventually("all permits to be back", SOON, async || group.count("everything").await.unwrap() == 0)
+            .await;
+    }
 }
 
 async fn a_lock_inside_is_held_by_who_leads(stores: Stores) {

@@ -1,24 +1,19 @@
-//! Readiness is the inner service's: passed on, kept for the call, carried by no clone.
+//! Whose inner service is called, and for how long its readiness is kept; clones and families share one flight.
 
 use std::convert::Infallible;
 
 use futures::FutureExt as _;
 use futures::future::join_all;
 use tokio_test::{assert_pending, task};
-use tower::{BoxError, Layer as _, Service as _, ServiceExt as _};
+use tower::{Layer as _, Service as _, ServiceExt as _};
 use tower_distributed::{SingleFlightLayer, Store};
 
-use crate::flights::{becomes_free, build, builder, by_name, layer, moody};
+use crate::flights::{becomes_free, build, builder, by_name, layer};
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores, on_each_store};
 use support::eventually;
 
-on_each_store!(
-    a_follower_never_calls_its_own,
-    each_who_runs_calls_its_own,
-    it_is_kept_while_a_request_follows,
-    who_is_answered_from_elsewhere_calls_none,
-);
+on_each_store!(a_follower_never_calls_its_own, clones_and_families_share, it_is_kept_while_a_request_follows,);
 
 async fn a_follower_never_calls_its_own(stores: Stores) {
     let probe = Probe::yielding(3);
@@ -33,6 +28,27 @@ async fn a_follower_never_calls_its_own(stores: Stores) {
     assert_eq!((probe.polled_ready(), probe.calls()), (9, 1));
     assert_eq!(service.ready().await.unwrap().call("ann:9".into()).await.unwrap(), "ann:0");
     assert_eq!((probe.polled_ready(), probe.calls()), (10, 1), "an answer that is there");
+    let mut there = layer(&stores).layer(probe.clone());
+    assert_eq!(there.ready().await.unwrap().call("ann:10".into()).await.unwrap(), "ann:0");
+    assert_eq!((probe.polled_ready(), probe.calls()), (11, 1), "an answer of another process");
+}
+
+async fn clones_and_families_share(stores: Stores) {
+    let layer = layer::<Infallible>(&stores);
+    let probe = Probe::yielding(3);
+    let service = layer.layer(probe.clone());
+    // The last is as in another process, with connections of its own.
+    let elsewhere = crate::flights::layer::<Infallible>(&stores).layer(probe.clone());
+    let others = [service.clone(), layer.clone().layer(probe.clone()), layer.layer(probe.clone()), elsewhere];
+    let mut first = task::spawn(service.oneshot("ann:first".into()));
+    probe.runs(1, &mut first).await;
+    for answer in join_all(others.map(|other| other.oneshot("ann:other".into()))).await {
+        assert_eq!(answer.unwrap(), "ann:first");
+    }
+    assert_eq!((first.await.unwrap(), probe.calls()), ("ann:first".into(), 1));
+    let other = builder::<Infallible>().build(&stores.open(), "others").unwrap();
+    let service = SingleFlightLayer::new(other, by_name).layer(Probe::default());
+    assert_eq!(service.oneshot("ann:2".into()).await.unwrap(), "ann:2", "another name");
 }
 
 #[tokio::test]
@@ -46,19 +62,6 @@ async fn who_is_answered_from_the_cache_keeps_nothing_that_others_wait_for() {
     }
     let ready = second.ready().now_or_never().expect("the permit to be free");
     assert_eq!(ready.unwrap().call("ann:1".to_owned()).await.unwrap(), "ann:1");
-}
-
-async fn each_who_runs_calls_its_own(stores: Stores) {
-    let probe = Probe::yielding(3);
-    let mut service = layer(&stores).layer(moody(&probe));
-    let mut calls = Vec::new();
-    for request in ["ann:1!", "ann:2!", "ann:3", "ann:4"] {
-        calls.push(service.ready().await.unwrap().call(request.to_owned()));
-    }
-    let told = |outcome: Result<String, BoxError>| outcome.unwrap_or_else(|error| error.to_string());
-    let outcomes: Vec<_> = join_all(calls).await.into_iter().map(told).collect();
-    assert_eq!(outcomes, ["ann:1!", "ann:2!", "ann:3", "ann:4"]);
-    assert_eq!((probe.polled_ready(), probe.calls()), (4, 4));
 }
 
 async fn it_is_kept_while_a_request_follows(stores: Stores) {
@@ -82,12 +85,4 @@ async fn it_is_kept_while_a_request_follows(stores: Stores) {
     drop((follower, other));
     eventually("all to be dropped", SOON, async || probe.running() == 0).await;
     becomes_free(&stores, "ann").await;
-}
-
-async fn who_is_answered_from_elsewhere_calls_none(stores: Stores) {
-    let probe = Probe::default();
-    assert_eq!(layer(&stores).layer(probe.clone()).oneshot("ann:1".into()).await.unwrap(), "ann:1");
-    let mut there = layer(&stores).layer(probe.clone());
-    assert_eq!(there.ready().await.unwrap().call("ann:2".into()).await.unwrap(), "ann:1");
-    assert_eq!((probe.polled_ready(), probe.calls()), (2, 1));
 }

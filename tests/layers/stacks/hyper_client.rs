@@ -9,28 +9,17 @@ use hyper::body::{Bytes, Incoming};
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::TokioExecutor;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _};
-use tower_distributed::extract::{header, path};
-use tower_distributed::response::{RateLimitFields, Refuse, refuse};
+use tower_distributed::extract::header;
+use tower_distributed::response::{Refuse, refuse};
 use tower_distributed::{RateLimitLayer, Refusal, Reject};
 
 use crate::stores::{Stores, at_most, on_each_store};
 use crate::upstream::Upstream;
 
-on_each_store!(refusals_are_errors_by_default, refusals_can_have_the_body_of_the_caller);
+on_each_store!(refusals_can_have_the_body_of_the_caller);
 
 fn get(url: &str) -> Request<Full<Bytes>> {
     Request::get(url).header("authorization", "ann").body(Full::default()).unwrap()
-}
-
-async fn refusals_are_errors_by_default(stores: Stores) {
-    let url = Upstream::start().await.url;
-    let limit = RateLimitLayer::new(at_most(1, &stores.open()), path()).fields(RateLimitFields::default());
-    let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
-    let guarded = ServiceBuilder::new().layer(limit).service(client);
-    let response = guarded.clone().oneshot(get(&url)).await.unwrap();
-    assert_eq!(response.headers()["ratelimit"], r#""default";r=0;t=3600"#);
-    let error: BoxError = guarded.oneshot(get(&url)).await.unwrap_err();
-    assert!(error.downcast_ref::<Refusal>().is_some(), "{error}");
 }
 
 type Body = UnsyncBoxBody<Bytes, BoxError>;

@@ -2,16 +2,14 @@
 
 #[cfg(feature = "axum")]
 mod axum_addresses;
-mod axum_refusals;
 mod axum_routes;
 mod hyper_client;
 mod hyper_server;
-mod missing_parts;
 mod reqwest_client;
 #[cfg(feature = "tonic")]
 mod tonic_client;
 #[cfg(feature = "tonic")]
 mod tonic_server;
-pub(crate) mod tower_layers;
+mod tower_layers;
 mod upstream_limits;
 mod upstream_says_stop;

@@ -17,13 +17,9 @@ use tower::ServiceBuilder;
 use tower_distributed::{RateLimitLayer, Refusal, RefusalKind, grpc};
 
 use crate::net::listen;
-use crate::stores::{Stores, at_most, away, on_each_store};
+use crate::stores::{Stores, at_most, on_each_store};
 
-on_each_store!(
-    refusals_are_statuses,
-    refusals_are_errors_by_default,
-    two_processes_share_the_limit_of_an_upstream,
-);
+on_each_store!(refusals_are_statuses, refusals_are_errors_by_default);
 
 /// An upstream that counts how many calls reach it.
 struct Upstream {
@@ -86,30 +82,6 @@ async fn refusals_are_errors_by_default(stores: Stores) {
 
 fn refusal(status: &Status) -> &Refusal {
     status.source().and_then(|source| source.downcast_ref()).unwrap_or_else(|| panic!("{status:?}"))
-}
-
-async fn two_processes_share_the_limit_of_an_upstream(stores: Stores) {
-    let upstream = Upstream::start().await;
-    let client = || {
-        let limit = RateLimitLayer::new(at_most(1, &stores.open()), by_method).reject_with(grpc::refuse());
-        HealthClient::new(ServiceBuilder::new().layer(limit).service(upstream.channel.clone()))
-    };
-    let (mut here, mut there) = (client(), client());
-    here.check(question()).await.unwrap();
-    let status = there.check(question()).await.unwrap_err();
-    assert_eq!(status.code(), Code::ResourceExhausted);
-    assert_eq!(upstream.calls(), 1);
-}
-
-#[tokio::test]
-async fn an_outage_is_unavailable_and_nothing_leaves() {
-    let upstream = Upstream::start().await;
-    let limit = RateLimitLayer::new(at_most(1, &away()), by_method).reject_with(grpc::refuse());
-    let mut client = HealthClient::new(ServiceBuilder::new().layer(limit).service(upstream.channel.clone()));
-    for _ in 0..6 {
-        assert_eq!(client.check(question()).await.unwrap_err().code(), Code::Unavailable);
-    }
-    assert_eq!(upstream.calls(), 0);
 }
 
 #[tokio::test]

@@ -7,47 +7,28 @@ use axum::body::Body;
 use axum::routing::get as on_get;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tower::load_shed::error::Overloaded;
 use tower::timeout::error::Elapsed;
 use tower::util::{BoxCloneService, BoxCloneSyncService};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 use tower_distributed::response::refuse;
-use tower_distributed::{
-    ConcurrencyLimitLayer, DedupeLayer, MutexLayer, RateLimitLayer, Refusal, RwLockLayer, TokenBucket,
-};
+use tower_distributed::{ConcurrencyLimitLayer, DedupeLayer, RateLimitLayer, RwLockLayer};
 use tower_http::timeout::TimeoutLayer;
 use tower_http::trace::TraceLayer;
 
 use crate::contract::subjects::{self, Refusing, State, Subject as _};
-use crate::families::{locks, mutexes, permits};
+use crate::families::{locks, permits};
 use crate::flights::kind;
-use crate::items::{dedupe, is_handled};
+use crate::items::dedupe;
 use crate::net::{get, serve};
 use crate::stores::{HOUR, SOON, Stores, at_most, on_each_store};
 use crate::upstream::{Again, Upstream, hyper_client};
-use support::eventually;
 
 on_each_store!(
-    in_buffer,
-    around_buffer,
-    in_concurrency_limit,
-    around_concurrency_limit,
-    in_and_around_boxed_services,
-    in_trace,
-    around_trace,
+    one_is_at_work_at_a_time,
     one_in_the_other,
-    in_timeout,
-    around_timeout,
-    in_retry,
-    around_retry,
-    in_load_shed,
-    around_load_shed,
-    a_rate_limit_in_timeout,
-    a_rate_limit_in_and_around_retry,
-    a_claim_in_and_around_others,
-    in_trace_layer_of_axum,
-    around_trace_layer_of_axum,
-    around_the_timeout_of_tower_http,
+    in_and_around_timeout,
+    in_and_around_retry,
+    in_and_around_layers_of_tower_http,
 );
 
 const SHORT: Duration = Duration::from_millis(50);
@@ -67,31 +48,21 @@ macro_rules! once {
     };
 }
 
-/// Runs a block with each kind of layer, and with its subject in the contract: by the URL, one request at a time.
-macro_rules! on_each_lease {
+/// By the URL, one request at a time.
+macro_rules! permit {
+    ($stores:expr) => {
+        ConcurrencyLimitLayer::new(permits(&$stores.open(), 1), by_url)
+    };
+}
+
+/// Runs a block with a layer of each implementation, and with its subject in the contract.
+macro_rules! on_each_kind {
     ($stores:expr, |$layer:ident, $Kind:ident| $block:block) => {{
         {
             type $Kind = subjects::ConcurrencyLimit;
-            let $layer = ConcurrencyLimitLayer::new(permits(&$stores.open(), 1), by_url);
+            let $layer = permit!($stores);
             $block
         }
-        {
-            type $Kind = subjects::Mutex;
-            let $layer = MutexLayer::new(mutexes(&$stores.open()), by_url);
-            $block
-        }
-        {
-            type $Kind = subjects::RwLock;
-            let $layer = RwLockLayer::new(locks(&$stores.open()), by_url);
-            $block
-        }
-    }};
-}
-
-/// The same, also with those that let through one request for good.
-macro_rules! on_each_kind {
-    ($stores:expr, |$layer:ident, $Kind:ident| $block:block) => {{
-        on_each_lease!($stores, |$layer, $Kind| $block);
         {
             type $Kind = subjects::RateLimit;
             let $layer = RateLimitLayer::new(at_most(1, &$stores.open()), by_url);
@@ -106,7 +77,7 @@ macro_rules! on_each_kind {
 }
 
 /// A request that hangs, and is dropped with `abort`.
-pub(crate) async fn hang<S, B>(
+async fn hang<S, B>(
     upstream: &Upstream,
     service: &S,
 ) -> tokio::task::JoinHandle<Result<Response<B>, BoxError>>
@@ -122,7 +93,7 @@ where
     hanging
 }
 
-pub(crate) async fn abort<T: Send>(hanging: tokio::task::JoinHandle<T>) {
+async fn abort<T: Send>(hanging: tokio::task::JoinHandle<T>) {
     hanging.abort();
     assert!(hanging.await.is_err_and(|error| error.is_cancelled()));
 }
@@ -161,51 +132,24 @@ where
     upstream
 }
 
-async fn in_buffer(stores: Stores) {
-    each_is_one!(stores, |layer| ServiceBuilder::new().buffer(8).layer(layer).service(hyper_client()));
-}
-
-async fn around_buffer(stores: Stores) {
-    each_is_one!(stores, |layer| ServiceBuilder::new().layer(layer).buffer(8).service(hyper_client()));
-}
-
-/// One of two is taken by what hangs.
-async fn in_concurrency_limit(stores: Stores) {
-    each_is_one!(stores, |layer| ServiceBuilder::new()
-        .concurrency_limit(2)
-        .layer(layer)
-        .service(hyper_client()));
-}
-
-async fn around_concurrency_limit(stores: Stores) {
-    each_is_one!(stores, |layer| ServiceBuilder::new()
-        .layer(layer)
-        .concurrency_limit(2)
-        .service(hyper_client()));
-}
-
-async fn in_and_around_boxed_services(stores: Stores) {
-    on_each_kind!(stores, |layer, Kind| {
-        let inner = BoxCloneService::new(hyper_client());
-        let service = ServiceBuilder::new().layer(layer.clone()).service(inner);
-        is_one::<Kind, _, _>(&stores, BoxCloneService::new(service)).await;
-        let inner = BoxCloneSyncService::new(hyper_client());
-        let service = ServiceBuilder::new().layer(layer).service(inner);
-        is_one::<Kind, _, _>(&stores, service).await;
-    });
-}
-
-async fn in_trace(stores: Stores) {
+async fn one_is_at_work_at_a_time(stores: Stores) {
+    let layers = ServiceBuilder::new;
+    each_is_one!(stores, |layer| layers().buffer(8).layer(layer).service(hyper_client()));
+    each_is_one!(stores, |layer| layers().layer(layer).buffer(8).service(hyper_client()));
+    // One of two is taken by what hangs.
+    each_is_one!(stores, |layer| layers().concurrency_limit(2).layer(layer).service(hyper_client()));
+    each_is_one!(stores, |layer| layers().layer(layer).concurrency_limit(2).service(hyper_client()));
     each_is_one!(stores, |layer| {
-        let layers = ServiceBuilder::new().map_err(BoxError::from).layer(TraceLayer::new_for_http());
+        let service = layers().layer(layer).service(BoxCloneService::new(hyper_client()));
+        BoxCloneService::new(service)
+    });
+    each_is_one!(stores, |layer| layers().layer(layer).service(BoxCloneSyncService::new(hyper_client())));
+    each_is_one!(stores, |layer| {
+        let layers = layers().map_err(BoxError::from).layer(TraceLayer::new_for_http());
         layers.layer(layer).service(hyper_client())
     });
-}
-
-async fn around_trace(stores: Stores) {
     each_is_one!(stores, |layer| {
-        let layers = ServiceBuilder::new().layer(layer).layer(TraceLayer::new_for_http());
-        layers.service(hyper_client())
+        layers().layer(layer).layer(TraceLayer::new_for_http()).service(hyper_client())
     });
 }
 
@@ -234,16 +178,11 @@ where
     T::becomes(stores, &upstream.at("/hang"), T::CALLED).await;
 }
 
-async fn in_timeout(stores: Stores) {
-    on_each_lease!(stores, |layer, Kind| {
-        let layers = ServiceBuilder::new().timeout(SHORT).layer(layer.max_wait(HOUR));
-        is_cut_short::<Kind, _>(&stores, layers.service(hyper_client())).await;
-    });
+async fn in_and_around_timeout(stores: Stores) {
+    let layers = ServiceBuilder::new().timeout(SHORT).layer(permit!(stores).max_wait(HOUR));
+    is_cut_short::<subjects::ConcurrencyLimit, _>(&stores, layers.service(hyper_client())).await;
     let layers = ServiceBuilder::new().timeout(SHORT).layer(once!(stores).max_wait(HOUR));
     is_cut_short::<subjects::Dedupe, _>(&stores, layers.service(hyper_client())).await;
-}
-
-async fn around_timeout(stores: Stores) {
     on_each_kind!(stores, |layer, Kind| {
         let upstream = Upstream::start().await;
         let service = ServiceBuilder::new().layer(layer).timeout(SHORT).service(hyper_client());
@@ -265,104 +204,17 @@ where
     T::becomes(stores, &upstream.at("/fail"), T::CALLED).await;
 }
 
-async fn in_retry(stores: Stores) {
-    on_each_lease!(stores, |layer, Kind| {
-        // Each attempt waits for the lease of the one before, which is on its way back.
-        let layers = ServiceBuilder::new().retry(Again(9)).layer(layer.max_wait(SOON));
-        is_retried::<Kind, _>(&stores, layers.service(hyper_client())).await;
-    });
+async fn in_and_around_retry(stores: Stores) {
+    // Each attempt waits for the lease of the one before, which is on its way back.
+    let layers = ServiceBuilder::new().retry(Again(9)).layer(permit!(stores).max_wait(SOON));
+    is_retried::<subjects::ConcurrencyLimit, _>(&stores, layers.service(hyper_client())).await;
     // No attempt meets the claim of the one before.
     let layers = ServiceBuilder::new().retry(Again(9)).layer(once!(stores));
     is_retried::<subjects::Dedupe, _>(&stores, layers.service(hyper_client())).await;
-}
-
-async fn around_retry(stores: Stores) {
     on_each_kind!(stores, |layer, Kind| {
         let layers = ServiceBuilder::new().layer(layer).retry(Again(9));
         is_retried::<Kind, _>(&stores, layers.service(hyper_client())).await;
     });
-}
-
-/// One hangs, and leaves no room for another: what is shed outside of our layer takes nothing, what is shed inside is
-/// over. With the one that hangs, all of it is over.
-async fn is_shed<T: Refusing, S>(stores: &Stores, service: S, outside: bool)
-where
-    S: Service<Request<String>, Response = Response<Incoming>, Error = BoxError, Future: Send>
-        + Clone
-        + Send
-        + 'static,
-{
-    let upstream = Upstream::start().await;
-    let hanging = hang(&upstream, &service).await;
-    let error = service.clone().oneshot(upstream.get("/")).await.unwrap_err();
-    assert!(error.is::<Overloaded>(), "{error}");
-    if outside {
-        assert_eq!(T::state(stores, &upstream.at("/")).await, State::Free);
-    } else {
-        T::becomes(stores, &upstream.at("/"), T::CALLED).await;
-    }
-    abort(hanging).await;
-    T::becomes(stores, &upstream.at("/hang"), T::CALLED).await;
-    assert_eq!(service.oneshot(upstream.get("/?again")).await.unwrap().status(), StatusCode::OK);
-    T::becomes(stores, &upstream.at("/?again"), T::ANSWERED).await;
-}
-
-async fn in_load_shed(stores: Stores) {
-    on_each_kind!(stores, |layer, Kind| {
-        let layers = ServiceBuilder::new().load_shed().layer(layer).concurrency_limit(1);
-        is_shed::<Kind, _>(&stores, layers.service(hyper_client()), true).await;
-    });
-}
-
-async fn around_load_shed(stores: Stores) {
-    on_each_kind!(stores, |layer, Kind| {
-        let layers = ServiceBuilder::new().layer(layer).load_shed().concurrency_limit(1);
-        is_shed::<Kind, _>(&stores, layers.service(hyper_client()), false).await;
-    });
-}
-
-fn for_all(bucket: &TokenBucket) -> RateLimitLayer<Request<String>, Response<Incoming>> {
-    RateLimitLayer::new(bucket.clone(), |_: &Request<String>| "all")
-}
-
-async fn a_rate_limit_in_timeout(stores: Stores) {
-    let (upstream, bucket) = (Upstream::start().await, at_most(1, &stores.open()));
-    let layers = ServiceBuilder::new().timeout(SHORT).layer(for_all(&bucket).max_wait(100 * HOUR));
-    bucket.allow("all").await.unwrap();
-    let error = layers.service(hyper_client()).oneshot(upstream.get("/")).await.unwrap_err();
-    assert!(error.is::<Elapsed>(), "{error}");
-    eventually("the token to be given back", SOON, async || {
-        bucket.peek("all").await.unwrap().available_after(1).unwrap() <= HOUR
-    })
-    .await;
-    assert_eq!(upstream.requests(), 0);
-}
-
-async fn a_rate_limit_in_and_around_retry(stores: Stores) {
-    let (upstream, bucket) = (Upstream::start().await, at_most(4, &stores.open()));
-    let service = ServiceBuilder::new().layer(for_all(&bucket)).retry(Again(9)).service(hyper_client());
-    let response = service.oneshot(upstream.get("/fail")).await.unwrap();
-    assert_eq!((response.status(), upstream.requests()), (StatusCode::INTERNAL_SERVER_ERROR, 10));
-    assert_eq!(bucket.peek("all").await.unwrap().remaining(), 3, "all attempts cost one token");
-    let service = ServiceBuilder::new().retry(Again(9)).layer(for_all(&bucket)).service(hyper_client());
-    let error = service.oneshot(upstream.get("/fail")).await.unwrap_err();
-    assert!(error.is::<Refusal>(), "every attempt costs: {error}");
-    assert_eq!(upstream.requests(), 13);
-    assert_eq!(bucket.peek("all").await.unwrap().remaining(), 0);
-}
-
-/// A claim is given back before anybody hears of what failed.
-async fn a_claim_in_and_around_others(stores: Stores) {
-    let upstream = Upstream::start().await;
-    let service = ServiceBuilder::new().layer(once!(stores)).timeout(SHORT).service(hyper_client());
-    assert!(service.oneshot(upstream.get("/hang")).await.unwrap_err().is::<Elapsed>());
-    assert_eq!(is_handled(&stores, &upstream.at("/hang")).await, Some(false));
-    let layers = ServiceBuilder::new().layer(once!(stores)).load_shed().concurrency_limit(1);
-    let service = layers.service(hyper_client());
-    let hanging = hang(&upstream, &service).await;
-    assert!(service.clone().oneshot(upstream.get("/")).await.unwrap_err().is::<Overloaded>());
-    assert_eq!(is_handled(&stores, &upstream.at("/")).await, Some(false));
-    abort(hanging).await;
 }
 
 /// The first request is answered and the second refused.
@@ -373,26 +225,22 @@ async fn is_one_over_http(router: Router) {
     assert_eq!((refused.status, &refused.json()["status"]), (StatusCode::TOO_MANY_REQUESTS, &429.into()));
 }
 
-async fn in_trace_layer_of_axum(stores: Stores) {
-    let limit = RateLimitLayer::new(at_most(1, &stores.open()), |_: &axum::extract::Request| "all");
-    let layers = ServiceBuilder::new().layer(TraceLayer::new_for_http()).layer(limit.reject_with(refuse()));
-    is_one_over_http(Router::new().route("/", on_get(async || "hello")).layer(layers)).await;
-}
-
-/// `TraceLayer` wraps the body; a refusal cannot be made in its type, so the body is boxed in between.
-async fn around_trace_layer_of_axum(stores: Stores) {
-    let limit = RateLimitLayer::new(at_most(1, &stores.open()), |_: &axum::extract::Request| "all");
+async fn in_and_around_layers_of_tower_http(stores: Stores) {
+    let limit = |path: &'static str| {
+        RateLimitLayer::new(at_most(1, &stores.open()), move |_: &axum::extract::Request| path)
+    };
+    let app = || Router::new().route("/", on_get(async || "hello"));
+    let layers = ServiceBuilder::new().layer(TraceLayer::new_for_http());
+    is_one_over_http(app().layer(layers.layer(limit("in").reject_with(refuse())))).await;
+    // `TraceLayer` wraps the body; a refusal cannot be made in its type, so the body is boxed in between.
     let layers = ServiceBuilder::new()
-        .layer(limit.reject_with(refuse()))
+        .layer(limit("around").reject_with(refuse()))
         .map_response(|response: Response<_>| response.map(Body::new))
         .layer(TraceLayer::new_for_http());
-    is_one_over_http(Router::new().route("/", on_get(async || "hello")).layer(layers)).await;
-}
+    is_one_over_http(app().layer(layers)).await;
 
-async fn around_the_timeout_of_tower_http(stores: Stores) {
-    let limit = RateLimitLayer::new(at_most(1, &stores.open()), |_: &axum::extract::Request| "all");
     let timeout = TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, SHORT);
-    let layers = ServiceBuilder::new().layer(limit.reject_with(refuse())).layer(timeout);
+    let layers = ServiceBuilder::new().layer(limit("timeout").reject_with(refuse())).layer(timeout);
     let hang = on_get(std::future::pending::<StatusCode>);
     let url = serve(Router::new().route("/", hang).layer(layers)).await;
     assert_eq!(get(&url, &[]).await.status, StatusCode::GATEWAY_TIMEOUT);

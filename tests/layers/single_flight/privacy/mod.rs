@@ -1,6 +1,5 @@
 //! Nobody gets what is another's: many users, several gateways, and each answer judged by what it was made for.
 
-mod known;
 mod origin;
 mod users;
 
@@ -22,14 +21,8 @@ use self::origin::{Origin, never};
 use self::users::{Tally, ask, rng};
 use crate::net::serve;
 use crate::stores::{SOON, Stores, on_each_store};
-use support::size;
 
-on_each_store!(
-    users_of_two_gateways,
-    stale_answers,
-    with_turns_of_the_runtime_only,
-    through_proxies_over_sockets,
-);
+on_each_store!(users_of_two_gateways, through_proxies_over_sockets);
 
 const USERS: u64 = 50;
 const REQUESTS: usize = 60;
@@ -64,16 +57,6 @@ async fn besieged(gateways: Vec<Router>) -> Tally {
     tally
 }
 
-async fn until(
-    stores: Stores,
-    settings: fn(Builder) -> Builder,
-    is_enough: fn(&Tally) -> bool,
-) -> (Origin, Tally) {
-    let origin = Origin::default();
-    let gateways = vec![origin.behind(&stores.open(), settings), origin.behind(&stores.open(), settings)];
-    (origin, besieged_until(gateways, is_enough).await)
-}
-
 /// As often as it takes: who meets whom is a matter of luck.
 async fn besieged_until(gateways: Vec<Router>, is_enough: fn(&Tally) -> bool) -> Tally {
     let mut tally = Tally::default();
@@ -102,37 +85,23 @@ fn assert_private(tally: &Tally) {
 }
 
 async fn users_of_two_gateways(stores: Stores) {
-    let settings = |flight: Builder| flight.ttl(LIFE);
-    let (_, tally) = until(stores, settings, is_shared).await;
-    assert_private(&tally);
-}
-
-/// On the store that most will use.
-#[tokio::test]
-async fn many_requests_of_two_gateways() {
-    let stores = Stores::redis().await;
-    let settings = |flight: Builder| flight.ttl(LIFE).local_cache(1 << 20);
-    let origin = Origin::default();
-    let gateways = vec![origin.behind(&stores.open(), settings), origin.behind(&stores.open(), settings)];
-    let mut tally = Tally::default();
-    while tally.sums().1 < 30_000 * size() || !is_shared(&tally) {
-        assert!(tally.sums().1 < 60_000 * size(), "not enough was shared: {tally:?}");
-        tally.add(besieged(gateways.clone()).await);
+    type Setting = (&'static str, fn(Builder) -> Builder, fn(&Tally) -> bool);
+    let settings: [Setting; 4] = [
+        ("shared", |flight| flight.ttl(LIFE), is_shared),
+        ("cached", |flight| flight.ttl(LIFE).local_cache(1 << 20), is_shared),
+        (
+            "stale",
+            |flight| flight.ttl(Duration::from_millis(1)).stale_while_revalidate(Duration::from_secs(60)),
+            is_shared,
+        ),
+        // With the shortest life, nearly all meet in the flights themselves.
+        ("brief", |flight| flight.ttl(Duration::from_millis(1)), |tally| tally.sums().0 > 0),
+    ];
+    for (name, settings, is_enough) in settings {
+        let origin = Origin::default();
+        let gateways = [(); 2].map(|()| origin.behind(&stores.open(), name, settings));
+        assert_private(&besieged_until(gateways.into(), is_enough).await);
     }
-    assert_private(&tally);
-}
-
-async fn stale_answers(stores: Stores) {
-    let settings = |flight: Builder| {
-        flight.ttl(Duration::from_millis(1)).stale_while_revalidate(Duration::from_secs(60))
-    };
-    let (_, tally) = until(stores, settings, is_shared).await;
-    assert_private(&tally);
-}
-
-/// With the shortest life, nearly all meet in the flights themselves.
-async fn with_turns_of_the_runtime_only(stores: Stores) {
-    until(stores, |flight| flight.ttl(Duration::from_millis(1)), |tally| tally.sums().0 > 0).await;
 }
 
 /// Each gateway is a proxy whose client to the origin is guarded.

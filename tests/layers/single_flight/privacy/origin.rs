@@ -46,10 +46,6 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    pub(super) fn handled(&self) -> usize {
-        self.handled.load(Ordering::SeqCst)
-    }
-
     /// What it answers, after a while.
     pub(super) async fn answer(self, request: Request<Body>) -> Response<Body> {
         let number = self.handled.fetch_add(1, Ordering::SeqCst);
@@ -73,10 +69,15 @@ impl Origin {
     }
 
     /// The origin behind the layer, as one process of a fleet.
-    pub(super) fn behind(&self, store: &Store, settings: impl FnOnce(Builder) -> Builder) -> Router {
+    pub(super) fn behind(
+        &self,
+        store: &Store,
+        name: &str,
+        settings: impl FnOnce(Builder) -> Builder,
+    ) -> Router {
         let flight =
             settings(SingleFlight::builder(AnswerCodec).pass_for(std::time::Duration::from_millis(1)))
-                .build(store, "public")
+                .build(store, name)
                 .unwrap();
         let key = SharedGet::new(path_and_query())
             .ignore_field("x-nonce")
