@@ -23,7 +23,6 @@ pub mod client;
 pub mod clock_shim;
 pub mod cluster;
 pub mod example;
-pub mod filter_proxy;
 pub mod interval_bound;
 pub mod keys;
 pub mod patient;
@@ -40,7 +39,6 @@ pub mod scratch_dir;
 pub mod seen;
 pub mod sentinel;
 pub mod slot_move;
-pub mod slow_proxy;
 pub mod supervised;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);

@@ -10,10 +10,8 @@
 //! ```
 
 use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -22,8 +20,6 @@ use crate::eventually;
 use crate::supervised::Supervised;
 
 const ROLE: &str = "TOWER_DISTRIBUTED_ROLE";
-/// Names a directory with the test programs of an older version, by the names of their targets.
-const OLD: &str = "TOWER_DISTRIBUTED_OLD_TESTS";
 /// Marks the lines of a role among the output of the test runner.
 const MARK: &str = "@@ ";
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -72,11 +68,10 @@ pub struct Child {
 }
 
 impl Child {
-    /// Runs the test called `role` in a new process, with the given variables added to this process's environment. Each
-    /// second process is of the older version, if there is one: see `tests/side_by_side.sh`.
+    /// Runs the test called `role` in a new process, with the given variables added to this process's environment.
     pub fn spawn(role: &str, env: &[(&str, &str)]) -> Self {
         assert!(is_role(role), "no ignored test is called {role}");
-        let mut command = Supervised::command(next_program(), None);
+        let mut command = Supervised::command(std::env::current_exe().unwrap(), None);
         command
             .args([role, "--exact", "--ignored", "--nocapture"])
             .env(ROLE, role)
@@ -128,19 +123,6 @@ impl Child {
         let what = format!("{} to end", self.role);
         eventually(&what, DEADLINE, async || self.process.exit_status().is_some()).await;
         self.process.exit_status().unwrap()
-    }
-}
-
-/// The program of the next child.
-fn next_program() -> PathBuf {
-    static STARTED: AtomicUsize = AtomicUsize::new(0);
-    let own = std::env::current_exe().unwrap();
-    match std::env::var_os(OLD) {
-        Some(old) if STARTED.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) => {
-            let (target, _hash) = own.file_name().unwrap().to_str().unwrap().rsplit_once('-').unwrap();
-            Path::new(&old).join(target)
-        }
-        _ => own,
     }
 }
 

@@ -1,22 +1,38 @@
-//! A network between a client and a server that fails on demand.
+//! A network between a client and its servers that fails on demand, is slow, or refuses and changes what passes.
 
-use std::collections::VecDeque;
+mod connection;
+
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::resp::{self, Frames};
+use self::connection::Connection;
+use crate::resp;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// A TCP proxy in front of a Redis server. It understands the protocol well enough to separate requests.
+/// What the proxy does with a command, in place of the server.
+#[derive(Clone, Copy)]
+pub enum Refusal {
+    /// It answers this error, such as `ERR unsupported command`.
+    Error(&'static str),
+    /// It closes the connection.
+    Close,
+    /// It gives no answer.
+    Silence,
+}
+
+/// Changes a request, or a reply to a script or message (then the flag is set). `None` closes the connection.
+type Forge = dyn Fn(bool, Vec<u8>) -> Option<Vec<u8>> + Send + Sync;
+
+/// A TCP proxy in front of a Redis server. It understands the protocol well enough to separate requests. With several servers,
+/// each connection leads to the next one.
 ///
 /// It runs on its own thread, so it works with blocking clients and busy test runtimes. A mode applies to what the
 /// client sends after the method has returned. Dropping the proxy closes everything.
@@ -31,7 +47,7 @@ enum Mode {
     Pass,
     Stall,
     /// Holds back the connections up to this number.
-    HoldBack(u64),
+    HoldBack(usize),
     DropReplies,
     Cut,
     Gone,
@@ -40,15 +56,52 @@ enum Mode {
 impl FaultProxy {
     /// Listens on a free port of 127.0.0.1 and forwards everything to `target_port`.
     pub async fn start(target_port: u16) -> Self {
+        Self::before(&[target_port]).await
+    }
+
+    /// Listens on a free port of 127.0.0.1, in front of servers on these ports.
+    pub async fn before(ports: &[u16]) -> Self {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let shared = Arc::new(Shared::new(target_port));
+        let shared = Arc::new(Shared::new(ports));
         let thread = std::thread::spawn({
             let shared = Arc::clone(&shared);
             move || serve(listener, shared)
         });
         Self { port, shared, thread: Some(thread) }
+    }
+
+    /// Delivers replies late from now on, without a loss of throughput.
+    pub fn delay_replies(&self, delay: Duration) {
+        self.shared.delay_us.store(u64::try_from(delay.as_micros()).unwrap(), Ordering::SeqCst);
+    }
+
+    /// Refuses these commands, in any case of letters.
+    #[must_use]
+    pub fn refusing(self, commands: &[&str], refusal: Refusal) -> Self {
+        let named = commands.iter().map(|name| (name.to_ascii_uppercase(), refusal));
+        self.shared.refusals.lock().unwrap().extend(named);
+        self
+    }
+
+    /// Withholds messages of channels, while subscriptions are confirmed.
+    #[must_use]
+    pub fn without_messages(self) -> Self {
+        self.shared.withholds_messages.store(true, Ordering::SeqCst);
+        self
+    }
+
+    /// Changes requests, replies to scripts, and messages.
+    #[must_use]
+    pub fn forging(self, forge: impl Fn(bool, Vec<u8>) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
+        assert!(self.shared.forge.set(Box::new(forge)).is_ok(), "it forges already");
+        self
+    }
+
+    /// Returns when each connection was made so far.
+    pub fn accepted(&self) -> Vec<Instant> {
+        self.shared.accepted.lock().unwrap().clone()
     }
 
     pub fn url(&self) -> String {
@@ -69,7 +122,7 @@ impl FaultProxy {
     ///
     /// What a client has sent is delivered on [`FaultProxy::let_through`], even if the client is gone by then.
     pub fn hold_back(&self) {
-        let latest = self.shared.connections.load(Ordering::SeqCst);
+        let latest = self.shared.accepted.lock().unwrap().len();
         self.shared.mode.send_replace(Mode::HoldBack(latest));
     }
 
@@ -142,33 +195,41 @@ impl Drop for FaultProxy {
 
 /// The state that the handle and the connections share.
 struct Shared {
-    target: SocketAddr,
+    targets: Vec<SocketAddr>,
     mode: watch::Sender<Mode>,
     armed: Mutex<Vec<Vec<u8>>>,
     /// Whether everything is cut with the next reply that is dropped.
     cuts: AtomicBool,
     requests: Mutex<Requests>,
     dropped: AtomicU64,
-    connections: AtomicU64,
+    accepted: Mutex<Vec<Instant>>,
     open: Mutex<u64>,
     one_closed: Condvar,
+    delay_us: AtomicU64,
+    refusals: Mutex<HashMap<String, Refusal>>,
+    forge: OnceLock<Box<Forge>>,
+    withholds_messages: AtomicBool,
     /// The number of requests that are held back, or were held back and are not answered yet.
     late: Mutex<u64>,
     none_is_late: Condvar,
 }
 
 impl Shared {
-    fn new(target_port: u16) -> Self {
+    fn new(ports: &[u16]) -> Self {
         Self {
-            target: (Ipv4Addr::LOCALHOST, target_port).into(),
+            targets: ports.iter().map(|port| (Ipv4Addr::LOCALHOST, *port).into()).collect(),
             mode: watch::Sender::new(Mode::Pass),
             armed: Mutex::default(),
             cuts: AtomicBool::new(false),
             requests: Mutex::default(),
             dropped: AtomicU64::new(0),
-            connections: AtomicU64::new(0),
+            accepted: Mutex::default(),
             open: Mutex::new(0),
             one_closed: Condvar::new(),
+            delay_us: AtomicU64::new(0),
+            refusals: Mutex::default(),
+            forge: OnceLock::new(),
+            withholds_messages: AtomicBool::new(false),
             late: Mutex::new(0),
             none_is_late: Condvar::new(),
         }
@@ -179,6 +240,23 @@ impl Shared {
         let mut armed = self.armed.lock().unwrap();
         let hit = armed.iter().position(|pattern| resp::contains(request, pattern));
         hit.map(|index| armed.remove(index)).is_some()
+    }
+
+    fn refusal(&self, request: &[u8]) -> Option<Refusal> {
+        let name = resp::first_word(request).to_ascii_uppercase();
+        self.refusals.lock().unwrap().get(&name).copied()
+    }
+
+    fn forged(&self, is_reply: bool, frame: Vec<u8>) -> Option<Vec<u8>> {
+        match self.forge.get() {
+            Some(forge) => forge(is_reply, frame),
+            None => Some(frame),
+        }
+    }
+
+    /// When a reply that has come now is delivered.
+    fn due(&self) -> Instant {
+        Instant::now() + Duration::from_micros(self.delay_us.load(Ordering::SeqCst))
     }
 
     async fn mode_that(&self, wanted: impl FnMut(&Mode) -> bool) -> Mode {
@@ -214,7 +292,7 @@ impl Requests {
 }
 
 fn serve(listener: std::net::TcpListener, shared: Arc<Shared>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let listener = TcpListener::from_std(listener).unwrap();
         tokio::select! {
@@ -229,148 +307,6 @@ async fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         let (client, _) = listener.accept().await.unwrap();
         let connection = Connection::new(Arc::clone(shared));
         tokio::spawn(async move { connection.relay(client).await });
-    }
-}
-
-/// The connection of one client, and the matching connection to the server.
-struct Connection {
-    shared: Arc<Shared>,
-    /// The number of the connection, from 1.
-    number: u64,
-    /// The requests that the server has not answered yet. A request that was held back has a [`Late`].
-    unanswered: Mutex<VecDeque<Option<Late>>>,
-    /// Whether something was held back. It is delivered even if the client is gone.
-    was_held: AtomicBool,
-    /// The number of requests so far that expect a reply.
-    asked: AtomicU64,
-    /// The number of the request whose reply is dropped, from 1; 0: none.
-    unlucky: AtomicU64,
-    /// Whether a reply was dropped. The client would take the following reply for it.
-    out_of_step: AtomicBool,
-}
-
-impl Connection {
-    fn new(shared: Arc<Shared>) -> Self {
-        *shared.open.lock().unwrap() += 1;
-        Self {
-            number: shared.connections.fetch_add(1, Ordering::SeqCst) + 1,
-            shared,
-            unanswered: Mutex::default(),
-            was_held: AtomicBool::new(false),
-            asked: AtomicU64::new(0),
-            unlucky: AtomicU64::new(0),
-            out_of_step: AtomicBool::new(false),
-        }
-    }
-
-    /// Forwards both directions, until one side closes or the mode ends the connection.
-    async fn relay(&self, client: TcpStream) {
-        tokio::select! {
-            biased;
-            _ = self.shared.mode_that(|mode| self.is_over(*mode)) => {}
-            _ = self.exchange(client) => {}
-        }
-    }
-
-    async fn exchange(&self, client: TcpStream) -> std::io::Result<()> {
-        let server = TcpStream::connect(self.shared.target).await?;
-        client.set_nodelay(true)?;
-        server.set_nodelay(true)?;
-        let (from_client, to_client) = client.into_split();
-        let (from_server, to_server) = server.into_split();
-        tokio::select! {
-            result = self.requests(from_client, to_server) => result,
-            result = self.replies(from_server, to_client) => result,
-        }
-    }
-
-    async fn requests(&self, client: OwnedReadHalf, mut server: OwnedWriteHalf) -> std::io::Result<()> {
-        let (mut requests, mut read, mut ended) = (Frames::new(client), VecDeque::new(), false);
-        loop {
-            let passing = self.shared.mode_that(|mode| !self.is_held(*mode));
-            tokio::select! {
-                request = requests.next(), if !ended => match request {
-                    Ok(Some(request)) => read.push_back((request, self.late())),
-                    Ok(None) | Err(_) => ended = true,
-                },
-                mode = passing, if ended || !read.is_empty() => {
-                    let Some((request, late)) = read.pop_front().filter(|_| !self.is_over(mode)) else { break };
-                    self.note(&request, late);
-                    server.write_all(&request).await?;
-                }
-            }
-        }
-        if self.was_held.load(Ordering::SeqCst) {
-            // The server closes its side after it has processed everything that it received.
-            server.shutdown().await?;
-            std::future::pending::<()>().await;
-        }
-        Ok(())
-    }
-
-    async fn replies(&self, server: OwnedReadHalf, mut client: OwnedWriteHalf) -> std::io::Result<()> {
-        let mut replies = Frames::new(server);
-        let mut answered = 0;
-        loop {
-            let reply = replies.next().await?;
-            let mode = self.shared.mode_that(|mode| !self.is_held(*mode)).await;
-            let Some(reply) = reply.filter(|_| !self.is_over(mode)) else {
-                return Ok(());
-            };
-            let answers = resp::is_reply(&reply);
-            answered += u64::from(answers);
-            let late = answers.then(|| self.unanswered.lock().unwrap().pop_front());
-            let unlucky = answers && self.unlucky.load(Ordering::SeqCst) == answered;
-            if unlucky || mode == Mode::DropReplies {
-                self.out_of_step.store(true, Ordering::SeqCst);
-                self.shared.dropped.fetch_add(1, Ordering::SeqCst);
-            } else if let Err(error) = client.write_all(&reply).await
-                && !self.was_held.load(Ordering::SeqCst)
-            {
-                return Err(error);
-            }
-            drop(late);
-            if unlucky {
-                if self.shared.cuts.swap(false, Ordering::SeqCst) {
-                    self.shared.mode.send_replace(Mode::Cut);
-                }
-                return Ok(());
-            }
-        }
-    }
-
-    /// Returns a counter that counts the request as late, if it must wait now.
-    fn late(&self) -> Option<Late> {
-        let waits = self.is_held(*self.shared.mode.borrow());
-        self.was_held.fetch_or(waits, Ordering::SeqCst);
-        waits.then(|| Late::new(&self.shared))
-    }
-
-    fn note(&self, request: &[u8], late: Option<Late>) {
-        self.shared.requests.lock().unwrap().push(request);
-        if resp::expects_reply(request) {
-            self.unanswered.lock().unwrap().push_back(late);
-            let number = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
-            if self.shared.disarm(request) {
-                self.unlucky.store(number, Ordering::SeqCst);
-            }
-        }
-    }
-
-    fn is_held(&self, mode: Mode) -> bool {
-        mode == Mode::Stall || matches!(mode, Mode::HoldBack(latest) if self.number <= latest)
-    }
-
-    fn is_over(&self, mode: Mode) -> bool {
-        matches!(mode, Mode::Cut | Mode::Gone)
-            || mode == Mode::Pass && self.out_of_step.load(Ordering::SeqCst)
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        *self.shared.open.lock().unwrap() -= 1;
-        self.shared.one_closed.notify_all();
     }
 }
 

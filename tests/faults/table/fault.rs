@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::history::now;
 use super::means::{evict, kill_master, last, migrate, spin, to_masters, while_faulty};
-use super::site::{Link, Scene, Servers, links};
+use super::site::{Scene, Servers, links};
 use super::worker::TTL;
 use support::clock_shim::ServerClock;
 use support::program::has_functions;
@@ -146,7 +146,7 @@ impl Fault {
                 }
             }
             Self::Partition => {
-                let Link::Faults(proxy) = &scene.links(self)[0] else { panic!("no proxy") };
+                let proxy = &scene.links(self)[0];
                 if round.is_multiple_of(2) {
                     proxy.cut()
                 } else {
@@ -157,16 +157,10 @@ impl Fault {
             }
             Self::Slow => {
                 for part in [1, 4, 2, 8, 3] {
-                    for link in scene.links(self) {
-                        let Link::Slow(proxy) = link else { panic!("no slow proxy") };
-                        proxy.delay_replies(TTL * part / 4);
-                    }
+                    scene.links(self).iter().for_each(|proxy| proxy.delay_replies(TTL * part / 4));
                     last(lasts).await;
                 }
-                for link in scene.links(self) {
-                    let Link::Slow(proxy) = link else { panic!("no slow proxy") };
-                    proxy.delay_replies(Duration::ZERO);
-                }
+                scene.links(self).iter().for_each(|proxy| proxy.delay_replies(Duration::ZERO));
             }
             Self::ScriptFlush => {
                 to_masters(scene, &["SCRIPT", "FLUSH"]).await;

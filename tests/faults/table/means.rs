@@ -5,7 +5,7 @@ use std::time::Duration;
 use deadpool_redis::redis::Value;
 
 use super::history::now;
-use super::site::{Link, SOON, Scene, Servers};
+use super::site::{SOON, Scene, Servers};
 use support::cluster::RedisCluster;
 use support::eventually;
 use support::proxy::FaultProxy;
@@ -18,16 +18,10 @@ pub(super) async fn last(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-pub(super) async fn while_faulty(links: &[Link], lasts: Duration, fault: impl Fn(&FaultProxy)) {
-    let proxies = || {
-        links.iter().map(|link| match link {
-            Link::Faults(proxy) => proxy,
-            Link::Slow(_) => panic!("a slow proxy has no faults"),
-        })
-    };
-    proxies().for_each(&fault);
+pub(super) async fn while_faulty(links: &[FaultProxy], lasts: Duration, fault: impl Fn(&FaultProxy)) {
+    links.iter().for_each(&fault);
     last(lasts).await;
-    proxies().for_each(FaultProxy::heal);
+    links.iter().for_each(FaultProxy::heal);
 }
 
 /// Has each master carry out a command, as soon as another fault lets them. That may change who they are.

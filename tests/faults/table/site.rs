@@ -18,7 +18,6 @@ use support::redis_server::RedisServer;
 use support::replicated::ReplicatedCluster;
 use support::scratch_dir::ScratchDir;
 use support::sentinel::Sentinel;
-use support::slow_proxy::SlowProxy;
 
 const WORKERS: usize = 2;
 /// For each part of a call: waiting to be sent, connecting, and waiting for the reply.
@@ -60,30 +59,8 @@ impl Servers {
     }
 }
 
-/// A part of the way from a worker to the only server.
-pub(crate) enum Link {
-    Faults(FaultProxy),
-    Slow(SlowProxy),
-}
-
 /// The links of each fault that has some, one for each worker. The first ones lead to the server, the next ones to the first.
-pub(crate) type Links = Vec<(Fault, Vec<Link>)>;
-
-impl Link {
-    pub(crate) async fn start(fault: Fault, target: u16) -> Self {
-        match fault {
-            Fault::Slow => Self::Slow(SlowProxy::start(target, Duration::ZERO).await),
-            _ => Self::Faults(FaultProxy::start(target).await),
-        }
-    }
-
-    pub(crate) fn port(&self) -> u16 {
-        match self {
-            Self::Faults(proxy) => proxy.port(),
-            Self::Slow(proxy) => proxy.port(),
-        }
-    }
-}
+pub(crate) type Links = Vec<(Fault, Vec<FaultProxy>)>;
 
 /// Starts the links of these faults.
 pub(crate) async fn links(server: &RedisServer, faults: impl Iterator<Item = Fault>) -> Links {
@@ -92,7 +69,7 @@ pub(crate) async fn links(server: &RedisServer, faults: impl Iterator<Item = Fau
     for fault in faults {
         let mut links = Vec::new();
         for target in &mut targets {
-            let link = Link::start(fault, *target).await;
+            let link = FaultProxy::start(*target).await;
             *target = link.port();
             links.push(link);
         }
@@ -150,7 +127,7 @@ impl Scene {
     }
 
     /// The links of a fault.
-    pub(crate) fn links(&self, fault: Fault) -> &[Link] {
+    pub(crate) fn links(&self, fault: Fault) -> &[FaultProxy] {
         let links = self.links.iter().find(|(of, _)| *of == fault);
         &links.unwrap_or_else(|| panic!("{fault:?} has no links")).1
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::claims::{Verdict, most_false_positives};
 use super::history::{Event, History, Hold, Operation, Primitive};
-use super::worker::{ALONE, BURST, FALSE_POSITIVES, LASTING, PERMITS, TTL, oldest};
+use super::worker::{ALONE, BRIEF, BURST, FALSE_POSITIVES, LASTING, PERMITS, TTL, oldest};
 use super::{answers, budgets, claims, linearizable};
 
 /// A row of the table.
@@ -70,6 +70,7 @@ impl Row {
                 Primitive::Budget if key == LASTING => row.double += budgets::above_rate(&operations),
                 _ => doubles.extend(double_grants(primitive, &operations, &holds)),
             }
+            let lasts = if key.starts_with(BRIEF) { 0 } else { lasts };
             row.denied +=
                 holds.iter().filter(|hold| hold.denied().is_some_and(|at| at < hold.call + lasts)).count();
             row.denied += budgets::denied(&operations);

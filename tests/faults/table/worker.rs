@@ -19,6 +19,9 @@ use support::role;
 
 pub(crate) const ROLE: &str = "table::worker::role_worker";
 pub(crate) const TTL: Duration = Duration::from_secs(1);
+/// The keys of locks that are not renewed, and how long these last.
+pub(crate) const BRIEF: &str = "brief.";
+const BRIEF_TTL: Duration = Duration::from_millis(50);
 /// For a lease.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(1);
 /// Tokens of a bucket, which are given out once: it refills within a day.
@@ -109,6 +112,7 @@ pub(crate) struct Primitives {
     lasting: TokenBucket,
     pub(crate) permits: WaitGroup,
     pub(crate) mutex: Mutex,
+    brief: Mutex,
     pub(crate) rw_lock: RwLock,
     flights: SingleFlight<u64>,
     stale_flights: SingleFlight<u64>,
@@ -133,6 +137,7 @@ impl Primitives {
             builder.on_store_failure(StoreFailure::FailClosed)
         };
         let claims = filter(Primitive::FilterDedupe, FALSE_POSITIVES);
+        let mutex = Mutex::builder().max_wait(MAX_WAIT);
         let budget = TokenBucket::new(store, name(Primitive::Budget), Quota::per_day(1).burst(BUDGET));
         let budget = budget.unwrap().with_hold_ttl(TTL).unwrap();
         let lasting_budget = Quotas::new([Quota::new(1, EVERY).burst(EVERY_BURST)]).unwrap();
@@ -146,7 +151,8 @@ impl Primitives {
                 .max_wait(MAX_WAIT)
                 .build(store, name(Primitive::WaitGroup))
                 .unwrap(),
-            mutex: Mutex::builder().ttl(TTL).max_wait(MAX_WAIT).build(store, name(Primitive::Mutex)).unwrap(),
+            mutex: mutex.clone().ttl(TTL).build(store, name(Primitive::Mutex)).unwrap(),
+            brief: mutex.ttl(BRIEF_TTL).watchdog(false).build(store, name(Primitive::Mutex)).unwrap(),
             rw_lock: RwLock::builder()
                 .ttl(TTL)
                 .max_wait(MAX_WAIT)
@@ -214,10 +220,15 @@ impl Primitives {
                 scribe.visit(&own, permit, step, Event::Release, Permit::done).await;
             }
             Primitive::Mutex => {
+                // Some of these steps hold for longer than such a lock lasts.
+                let (mutex, own) = match step % 8 {
+                    5 => (&self.brief, format!("{BRIEF}{epoch}")),
+                    _ => (&self.mutex, own),
+                };
                 scribe.write(&own, Event::Acquire(ALONE));
                 let guard = match step % 4 {
-                    0 => self.mutex.try_lock(own.as_str()).await,
-                    _ => self.mutex.lock(own.as_str()).await,
+                    0 => mutex.try_lock(own.as_str()).await,
+                    _ => mutex.lock(own.as_str()).await,
                 };
                 scribe.visit(&own, guard, step, Event::Release, MutexGuard::unlock).await;
             }

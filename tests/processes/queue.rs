@@ -1,19 +1,20 @@
 //! The order in which those who wait are served, and waiters that are killed.
 
+use std::sync::Mutex as StdMutex;
 use std::time::Duration;
 
-use futures::future::join_all;
-use tower_distributed::{Mutex, Store, WaitGroup};
+use futures::future::{join_all, join3};
+use tower_distributed::{Mutex, RwLock, Store, WaitGroup};
 
-use crate::fleet::{Fleet, LONG, Player, store_of_role};
+use crate::fleet::{CLAIM, Fleet, LONG, Player, store_of_role};
 use crate::referee::Referee;
 use support::eventually;
 use support::processes::setting;
 use support::role;
 
-/// How long a grant stands until it is confirmed.
-const CLAIM: Duration = Duration::from_millis(1500);
 const LIMIT: u32 = 5;
+const KEYS: usize = 4;
+const VICTIMS: usize = 5;
 
 fn mutexes(store: &Store) -> Mutex {
     Mutex::builder().strict_fifo().build(store, "locks").unwrap()
@@ -65,8 +66,11 @@ impl<'a> Line<'a> {
     }
 
     /// Makes a process line up, behind all who have before.
-    async fn join(&mut self, player: &Player, weight: u32) {
-        let visit = format!("{}.{}", player.name, self.visits.len());
+    async fn join(&mut self, player: &Player) {
+        let number = self.visits.len();
+        let visit = format!("{}.{number}", player.name);
+        // Nobody fits beside one with a weight of 3 to 5.
+        let weight = if self.kind == "locks" { LIMIT } else { 3 + number as u32 % 3 };
         self.fleet.referee.order(&player.name, &format!("{} {} {visit} {weight}", self.kind, self.key)).await;
         self.visits.push(visit);
         self.fleet.lined_up(self.kind, &self.key, self.visits.len()).await;
@@ -77,36 +81,9 @@ fn waiter(fleet: &Fleet, name: &str) -> Player {
     fleet.spawn("queue::role_waiter", name, &[])
 }
 
-#[tokio::test]
-async fn who_comes_first_is_served_first() {
-    let fleet = Fleet::start().await;
-    let players: Vec<_> = (0..4).map(|number| waiter(&fleet, &format!("p{number}"))).collect();
-    let store = fleet.store();
-    let lock = mutexes(&store).lock("a").await.unwrap();
-    // One of the permits remains, so that the next can only enter when the last has left.
-    let most = permits(&store).add_n("b", LIMIT - 1).await.unwrap();
-    let rest = permits(&store).add("b").await.unwrap();
-    let all = permits(&store).add_n("c", LIMIT).await.unwrap();
-    let mut lines =
-        [("locks", "a"), ("permits", "b"), ("permits", "c")].map(|(kind, key)| Line::new(&fleet, kind, key));
-    for number in 0..40 {
-        let player = &players[(number * 7 + number / 4) % players.len()];
-        let [a, b, c] = &mut lines;
-        // Nobody fits beside one with a weight of 3 to 5.
-        tokio::join!(a.join(player, LIMIT), b.join(player, 1), c.join(player, 3 + number as u32 % 3));
-    }
-    assert!(lock.unlock().await.unwrap() && rest.done().await.unwrap() && all.done().await.unwrap());
-    for line in &lines {
-        fleet.left(&line.key, 40).await;
-        assert_eq!(fleet.judge(&line.key, LIMIT).await.unwrap().entered, line.visits, "{}", line.kind);
-    }
-    assert!(most.done().await.unwrap());
-}
-
+/// Who comes first is served first, and each dead waiter costs one claim at most.
 #[tokio::test]
 async fn killed_waiters_hold_up_nobody_for_long() {
-    const KEYS: usize = 5;
-    const VICTIMS: usize = 10;
     let fleet = &Fleet::start().await;
     let survivors = ["s0", "s1"].map(|name| waiter(fleet, name));
     let mut victims: Vec<_> = (0..VICTIMS).map(|number| waiter(fleet, &format!("v{number}"))).collect();
@@ -127,14 +104,13 @@ async fn killed_waiters_hold_up_nobody_for_long() {
     // to them stands until it is not confirmed; those in the other lines can, so it is seen at once that they are gone.
     let (first, others) = lines.split_at_mut(1);
     for number in 0..VICTIMS {
-        first[0].join(&victims[number], LIMIT).await;
-        first[0].join(&survivors[number % 2], LIMIT).await;
+        first[0].join(&victims[number]).await;
+        first[0].join(&survivors[number % 2]).await;
     }
-    eventually("all to be subscribed", LONG, async || fleet.channels().await == VICTIMS + survivors.len())
-        .await;
+    eventually("all to be subscribed", LONG, async || fleet.channels() == VICTIMS + survivors.len()).await;
     for number in 0..VICTIMS {
-        join_all(others.iter_mut().map(|line| line.join(&victims[number], LIMIT))).await;
-        join_all(others.iter_mut().map(|line| line.join(&survivors[number % 2], LIMIT))).await;
+        join_all(others.iter_mut().map(|line| line.join(&victims[number]))).await;
+        join_all(others.iter_mut().map(|line| line.join(&survivors[number % 2]))).await;
     }
     let rooms: Vec<_> = lines.iter().map(|line| line.key.as_str()).collect();
     for victim in &mut victims {
@@ -150,15 +126,40 @@ async fn killed_waiters_hold_up_nobody_for_long() {
         assert!(all.done().await.unwrap());
     }
     for line in &lines {
-        fleet.left(&line.key, VICTIMS as u64).await;
+        let what = format!("{} to be left", line.key);
+        let left = async || fleet.referee.count(&line.key, "leave").await >= VICTIMS as u64;
+        eventually(&what, LONG, left).await;
         let verdict = fleet.judge(&line.key, LIMIT).await.unwrap();
         let alive: Vec<_> = line.visits.iter().filter(|visit| visit.starts_with('s')).cloned().collect();
         assert_eq!((verdict.entered, verdict.kills), (alive, VICTIMS));
         // Before each there was one dead waiter at most, so a claim at most that nobody confirms.
-        let notes = fleet.notes(&line.key).await;
-        let times = notes.iter().filter(|note| ["ask", "enter"].contains(&&*note.verb)).map(|note| note.at);
-        let longest = times.collect::<Vec<_>>().windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
-        let longest = Duration::from_micros(longest.try_into().unwrap());
+        let mut notes = fleet.notes(&line.key).await;
+        notes.retain(|note| ["ask", "enter"].contains(&&*note.verb));
+        let longest = notes.windows(2).map(|pair| pair[1].after(&pair[0])).max().unwrap();
         assert!(longest < CLAIM * 2, "nobody was served for {longest:?}");
     }
+}
+
+/// Unless another number is set.
+#[tokio::test(start_paused = true)]
+async fn after_16_writers_in_a_row_the_readers_that_wait_go() {
+    let lock = &RwLock::new(&Store::in_memory(), "documents").unwrap();
+    let (first, served) = (lock.write("k").await.unwrap(), &StdMutex::new(String::new()));
+    let read = async {
+        let guard = lock.read("k").await.unwrap();
+        served.lock().unwrap().push('r');
+        assert!(guard.release().await.unwrap());
+    };
+    let writes = (0..20).map(async |_| {
+        let guard = lock.write("k").await.unwrap();
+        served.lock().unwrap().push('w');
+        assert!(guard.release().await.unwrap());
+    });
+    let release = async {
+        // By then all wait.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(first.release().await.unwrap());
+    };
+    join3(read, join_all(writes), release).await;
+    assert_eq!(*served.lock().unwrap(), format!("{}r{}", "w".repeat(16), "w".repeat(4)));
 }

@@ -1,9 +1,9 @@
-//! The referee: a Redis of its own that writes down what it is told, and keeps a resource that checks fences.
+//! The referee: a Redis of its own that writes down what it is told.
 
 use std::sync::LazyLock;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{self, AsyncConnectionConfig, Cmd, FromRedisValue, Script};
+use deadpool_redis::redis::{self, AsyncConnectionConfig, Script};
 use tower_distributed::{Lease, LeaseHandle};
 
 use support::processes::setting;
@@ -18,33 +18,27 @@ static NOTE: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-/// Writes unless somebody with a higher fence has written.
-static WRITE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        "if tonumber(ARGV[1]) < tonumber(redis.call('GET', KEYS[1]) or 0) then return 0 end
-         redis.call('SET', KEYS[1], ARGV[1])
-         return 1",
-    )
-});
-
-/// A connection that waits as long as it takes.
-pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
-    let config = AsyncConnectionConfig::new().set_response_timeout(None);
-    let client = redis::Client::open(url).unwrap();
-    client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
-}
-
 #[derive(Clone)]
 pub(crate) struct Referee(MultiplexedConnection);
 
 impl Referee {
+    /// A connection that waits as long as it takes.
     pub(crate) async fn at(url: &str) -> Self {
-        Self(connect(url).await)
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let client = redis::Client::open(url).unwrap();
+        Self(client.get_multiplexed_async_connection_with_config(&config).await.unwrap())
     }
 
     /// The one of the fleet that this process was started by.
     pub(crate) async fn of_role() -> Self {
         Self::at(&setting("REFEREE")).await
+    }
+
+    /// µs.
+    pub(crate) async fn time(&self) -> u64 {
+        let (seconds, micros): (u64, u64) =
+            redis::cmd("TIME").query_async(&mut self.0.clone()).await.unwrap();
+        seconds * 1_000_000 + micros
     }
 
     /// Notes something about a room; returns how many notes with this verb there are.
@@ -66,16 +60,6 @@ impl Referee {
     pub(crate) async fn notes(&self, room: &str) -> Vec<String> {
         let mut range = redis::cmd("LRANGE");
         range.arg(format!("notes:{room}")).arg(0).arg(-1).query_async(&mut self.0.clone()).await.unwrap()
-    }
-
-    /// Writes to the room's resource; whether it let us.
-    pub(crate) async fn write(&self, room: &str, fence: u64) -> bool {
-        WRITE.key(format!("resource:{room}")).arg(fence).invoke_async(&mut self.0.clone()).await.unwrap()
-    }
-
-    /// Asks the referee's Redis for something of a test's own.
-    pub(crate) async fn query<T: FromRedisValue>(&self, command: &Cmd) -> T {
-        command.query_async(&mut self.0.clone()).await.unwrap()
     }
 
     /// Tells a process what to do.
@@ -110,9 +94,8 @@ pub(crate) struct Visit {
 }
 
 impl Visit {
-    /// Leaves the room; returns how often it was left so far.
-    pub(crate) async fn leave(&self) -> u64 {
-        self.referee.note(&self.room, "leave", &self.who).await
+    pub(crate) async fn leave(&self) {
+        self.referee.note(&self.room, "leave", &self.who).await;
     }
 
     /// Says whether the lease was still held when it was given back, after leaving. If not, the visit does not

@@ -1,18 +1,18 @@
-//! Several processes on one Redis, with a referee who is no part of it.
+//! Limits over several processes.
 //!
-//! Each process asks the referee for the time (of a Redis of its own) before and after each request. What is
-//! admitted happened in between, so a span from the beginning of one request to the end of another holds
-//! all that lies within it for certain: in every such span no more than `burst + rate·t` may be admitted.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+//! Each process asks the referee for the time before and after each request. What is admitted happened in between, so a span from
+//! the beginning of one request to the end of another holds all that lies within it for certain: in every such span no more than
+//! `burst + rate·t` may be admitted.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use deadpool_redis::redis;
 use support::interval_bound::{Bound, Interval, Span};
-use support::processes::{Child, is_child, setting, tell};
-use support::redis_server::RedisServer;
+use support::processes::{Child, setting, tell};
 use support::role;
-use tower_distributed::{Quota, Store, TokenBucket};
+use tower_distributed::{Quota, TokenBucket};
+
+use crate::fleet::{Fleet, store_of_role};
+use crate::referee::Referee;
 
 const CALLERS: usize = 8;
 
@@ -29,16 +29,16 @@ const EXACT: Rules = Rules { rate: 200, burst: 40, hold: 0 };
 /// A rate at which the key is hot in each of four processes.
 const AHEAD: Rules = Rules { rate: 3000, burst: 600, hold: 50 };
 
-type Referee = redis::aio::MultiplexedConnection;
-
-async fn time(referee: &mut Referee) -> u64 {
-    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(referee).await.unwrap();
-    seconds * 1_000_000 + micros
+/// Seconds.
+fn wall_clock() -> i64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    now.as_secs().try_into().unwrap()
 }
 
-// Tells of each admission from when to when it took, until the parent ends it or `FOR_MS` are over.
+// Tells its time, and then of each admission from when to when it took, until the parent ends it or `FOR_MS` are over.
 role!(role_caller, threads = 1, async {
-    let store = Store::redis(&setting("URL")).unwrap();
+    tell(&wall_clock().to_string());
+    let store = store_of_role();
     let number = |name: &str| setting(name).parse::<u32>().unwrap();
     let quota = Quota::per_second(number("RATE")).burst(number("BURST"));
     let mut bucket = TokenBucket::new(&store, "fleet", quota).unwrap();
@@ -49,22 +49,19 @@ role!(role_caller, threads = 1, async {
         bucket = bucket.cache_refusals(true).prefetch(hold).unwrap();
         pause = hold + Duration::from_millis(10);
     }
-    let referee = redis::Client::open(setting("REFEREE")).unwrap();
-    // Whoever is stopped in between takes longer.
-    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None);
-    let referee = referee.get_multiplexed_async_connection_with_config(&patient).await.unwrap();
+    let referee = Referee::of_role().await;
     let for_micros = setting("FOR_MS").parse::<u64>().unwrap() * 1000;
-    let begin = time(&mut referee.clone()).await;
+    let begin = referee.time().await;
     let callers = (0..CALLERS).map(|_| {
-        let (bucket, mut referee) = (bucket.clone(), referee.clone());
+        let (bucket, referee) = (bucket.clone(), referee.clone());
         tokio::spawn(async move {
             for asked in 1.. {
                 if !pause.is_zero() && asked % 8 == 0 {
                     tokio::time::sleep(pause).await;
                 }
-                let from = time(&mut referee).await;
+                let from = referee.time().await;
                 let decision = bucket.allow("k").await;
-                let to = time(&mut referee).await;
+                let to = referee.time().await;
                 if let Ok(admitted) = decision
                     && admitted.is_admitted()
                 {
@@ -151,73 +148,74 @@ fn the_worst_interval_is_the_one_that_counting_finds() {
     assert!((1..39).contains(&broken), "{broken} of 39 were broken");
 }
 
-struct Fleet {
-    rules: Rules,
-    server: RedisServer,
-    referee: RedisServer,
+/// Starts a caller whose clock is ahead by so many seconds.
+async fn caller(fleet: &Fleet, rules: Rules, for_ms: &str, ahead: i64, env: &[(&str, &str)]) -> Child {
+    let Rules { rate, burst, hold } = rules;
+    let [rate, burst, hold] = [rate, burst, hold].map(|number| number.to_string());
+    let own = [("FOR_MS", for_ms), ("RATE", &*rate), ("BURST", &*burst), ("HOLD_MS", &*hold)];
+    let mut child = fleet.spawn("limits::role_caller", "caller", &[&own[..], env].concat()).child;
+    let told: i64 = child.next_line().await.parse().unwrap();
+    let wrong = told - wall_clock() - ahead;
+    assert!(wrong.abs() < 500, "its clock is ahead by {} s instead of {ahead} s", wrong + ahead);
+    child
 }
 
-impl Fleet {
-    async fn start(rules: Rules) -> Self {
-        Self { rules, server: RedisServer::start().await, referee: RedisServer::start().await }
-    }
-
-    fn caller(&self, for_ms: &str, env: &[(&str, &str)]) -> Child {
-        let (url, referee) = (self.server.url(), self.referee.url());
-        let Rules { rate, burst, hold } = self.rules;
-        let [rate, burst, hold] = [rate, burst, hold].map(|number| number.to_string());
-        let own = [
-            ("URL", url.as_str()),
-            ("REFEREE", &referee),
-            ("FOR_MS", for_ms),
-            ("RATE", &rate),
-            ("BURST", &burst),
-            ("HOLD_MS", &hold),
-        ];
-        Child::spawn("role_caller", &[&own[..], env].concat())
-    }
-}
-
+/// One process is killed, one is stopped, and the clocks of two are wrong.
 #[tokio::test]
 async fn processes_together_keep_to_the_limit() {
-    let fleet = Fleet::start(EXACT).await;
-    let mut children: Vec<_> = (0..4).map(|_| fleet.caller("3000", &[])).collect();
+    let (fleet, library) = (&Fleet::start().await, libfaketime());
+    let start = async |for_ms: &str, ahead: i64| {
+        let offset = format!("{ahead:+}s");
+        let lie = library.as_deref().filter(|_| ahead != 0).map(|library| {
+            [("LD_PRELOAD", library), ("FAKETIME", offset.as_str()), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")]
+        });
+        caller(fleet, EXACT, for_ms, ahead, &lie.into_iter().flatten().collect::<Vec<_>>()).await
+    };
+    let wrong = if library.is_some() { 1000 } else { 0 };
+    let (mut killed, mut stopped, mut steady, mut behind, mut ahead) = tokio::join!(
+        start("60000", 0),
+        start("3000", 0),
+        start("3000", 0),
+        start("3000", -wrong),
+        start("3000", wrong)
+    );
     let mut all = Vec::new();
-    for child in &mut children {
+    // All are at work.
+    for child in [&mut killed, &mut stopped, &mut steady, &mut behind, &mut ahead] {
+        all.push(admission(&child.next_line().await));
+    }
+    killed.kill9();
+    stopped.pause();
+    for child in [&mut steady, &mut behind, &mut ahead] {
         all.extend(admissions(child).await);
     }
-    // Not by refusing everybody: all that could be had in the three seconds was had, or nearly.
+    stopped.resume();
+    for child in [&mut stopped, &mut killed] {
+        all.extend(admissions(child).await);
+    }
+    // Not by refusing everybody: all that could be had in three seconds was had, or nearly.
     assert!(all.len() > (EXACT.burst + EXACT.rate * 2) as usize, "only {} admitted", all.len());
     judge(EXACT, &all);
 }
 
-#[tokio::test]
-async fn a_process_that_is_killed_or_stopped_changes_nothing() {
-    let fleet = Fleet::start(EXACT).await;
-    let mut killed = fleet.caller("60000", &[]);
-    let mut stopped = fleet.caller("3000", &[]);
-    let mut steady = fleet.caller("3000", &[]);
-    // All three are at work.
-    for child in [&mut killed, &mut stopped, &mut steady] {
-        child.next_line().await;
+/// Where Debian has the library that lies about the time; tests/setup.sh checks that it is there.
+fn libfaketime() -> Option<String> {
+    let arch = std::env::consts::ARCH;
+    let path = format!("/usr/lib/{arch}-linux-gnu/faketime/libfaketime.so.1");
+    if std::path::Path::new(&path).exists() {
+        return Some(path);
     }
-    killed.kill9();
-    stopped.pause();
-    let mut all = admissions(&mut steady).await;
-    stopped.resume();
-    all.extend(admissions(&mut stopped).await);
-    all.extend(admissions(&mut killed).await);
-    assert!(all.len() > (EXACT.burst + EXACT.rate) as usize, "only {} admitted", all.len());
-    judge(EXACT, &all);
+    println!("SKIPPED: {path} is missing, so no clock is wrong");
+    None
 }
 
 /// Tokens are charged ahead in four processes; one is killed and another takes its place, one is stopped again and again.
 #[tokio::test]
 async fn charging_ahead_keeps_to_its_bound_whoever_is_killed_or_stopped() {
-    let fleet = Fleet::start(AHEAD).await;
-    let mut killed = fleet.caller("60000", &[]);
-    let mut stopped = fleet.caller("60000", &[]);
-    let mut steady = [fleet.caller("60000", &[]), fleet.caller("60000", &[])];
+    let fleet = &Fleet::start().await;
+    let start = || caller(fleet, AHEAD, "60000", 0, &[]);
+    let (mut killed, mut stopped, mut steady) =
+        (start().await, start().await, [start().await, start().await]);
     let mut all = Vec::new();
     // All four are at work.
     for child in [&mut killed, &mut stopped] {
@@ -227,7 +225,7 @@ async fn charging_ahead_keeps_to_its_bound_whoever_is_killed_or_stopped() {
         if round == 2 {
             killed.kill9();
             all.extend(admissions(&mut killed).await);
-            killed = fleet.caller("60000", &[]);
+            killed = start().await;
         }
         stopped.pause();
         for _ in 0..400 {
@@ -247,55 +245,4 @@ async fn charging_ahead_keeps_to_its_bound_whoever_is_killed_or_stopped() {
     println!("{} admitted, {ahead} of them by tokens that were charged ahead", all.len());
     assert!(ahead > 1000 && all.len() > 5000, "only {} admitted, {ahead} ahead", all.len());
     judge(AHEAD, &all);
-}
-
-/// Where Debian has the library that lies about the time; tests/run.sh installs it there.
-fn libfaketime() -> Option<String> {
-    let arch = std::env::consts::ARCH;
-    let path = format!("/usr/lib/{arch}-linux-gnu/faketime/libfaketime.so.1");
-    if std::path::Path::new(&path).exists() {
-        return Some(path);
-    }
-    println!("SKIPPED: {path} is missing, so no clock can be made to lie");
-    None
-}
-
-#[tokio::test]
-async fn a_client_whose_clock_is_wrong_makes_no_difference() {
-    let Some(library) = libfaketime() else { return };
-    let fleet = Fleet::start(EXACT).await;
-    let lie = |offset| {
-        [("LD_PRELOAD", library.as_str()), ("FAKETIME", offset), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")]
-    };
-    let mut children =
-        [fleet.caller("3000", &lie("-10s")), fleet.caller("3000", &[]), fleet.caller("3000", &lie("+10s"))];
-    let mut all = Vec::new();
-    for child in &mut children {
-        let admissions = admissions(child).await;
-        assert!(!admissions.is_empty(), "one of the clocks was left out");
-        all.extend(admissions);
-    }
-    assert!(all.len() > (EXACT.burst + EXACT.rate * 2) as usize, "only {} admitted", all.len());
-    judge(EXACT, &all);
-}
-
-/// The test above is about something: under the library the clock really is wrong.
-#[test]
-#[ignore = "a role, started by the tests"]
-fn role_clock() {
-    if is_child() {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        tell(&now.as_secs().to_string());
-    }
-}
-
-#[tokio::test]
-async fn the_library_lies() {
-    let Some(library) = libfaketime() else { return };
-    let lie =
-        [("LD_PRELOAD", library.as_str()), ("FAKETIME", "-1000s"), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")];
-    let told: u64 = Child::spawn("role_clock", &lie).next_line().await.parse().unwrap();
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let behind = now - Duration::from_secs(told);
-    assert!(behind > Duration::from_secs(990), "{behind:?}");
 }
