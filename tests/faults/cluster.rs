@@ -177,10 +177,7 @@ async fn a_look_up_that_hangs_ends_with_the_time_to_connect() {
     let store = Store::builder().credentials(credentials).connect_timeout(Duration::from_millis(500));
     let store = store.cluster([&cluster.urls()[0]]).unwrap();
     let bucket = TokenBucket::new(&store, "x", Quota::per_second(1000)).unwrap();
-    let began = std::time::Instant::now();
     eventually("a call to be served", SOON, async || bucket.allow("k").await.is_ok()).await;
-    // The breaker sends a probe once per second.
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
 }
 
 /// A node that has left its cluster still answers, but names no masters.

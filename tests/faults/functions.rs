@@ -6,9 +6,8 @@ use futures::future::join_all;
 use tower_distributed::{BloomFilter, Mutex, Store, WaitGroup};
 
 use support::eventually;
-use support::filter_proxy::{FilterProxy, Refusal};
 use support::program::has_functions;
-use support::proxy::FaultProxy;
+use support::proxy::{FaultProxy, Refusal};
 use support::redis_server::RedisServer;
 use support::requires;
 
@@ -84,7 +83,7 @@ async fn what_has_no_functions_gets_scripts() {
     ] {
         for command in ["FCALL", "FUNCTION"] {
             server.cli(&["FLUSHALL"]);
-            let proxy = FilterProxy::start(&[server.port()]).await.refusing(&[command], refusal);
+            let proxy = FaultProxy::before(&[server.port()]).await.refusing(&[command], refusal);
             let stores = two(&proxy.url());
             all_work(&stores, &server).await;
             assert_eq!(stores.map(|store| store.stats().functions), [Some(false); 2], "{command}");

@@ -16,6 +16,7 @@ mod failover;
 mod fsync;
 mod functions;
 mod late_captures;
+mod leases;
 mod max_clients;
 mod network;
 mod not_serving;

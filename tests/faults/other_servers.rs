@@ -12,8 +12,8 @@ use tower_distributed::{
 };
 
 use support::eventually;
-use support::filter_proxy::{FilterProxy, Refusal};
 use support::program::since_7_0;
+use support::proxy::{FaultProxy, Refusal};
 use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -151,7 +151,7 @@ async fn a_server_that_does_not_tell_its_version_is_accepted() {
         [Refusal::Error("ERR unknown command 'info'"), Refusal::Error("unsupported command 'info'")]
     {
         server.cli(&["FLUSHALL"]);
-        let proxy = FilterProxy::start(&[server.port()]).await.refusing(&["INFO", "CLIENT", "PING"], refusal);
+        let proxy = FaultProxy::before(&[server.port()]).await.refusing(&["INFO", "CLIENT", "PING"], refusal);
         all_work(&two(&proxy.url()), &server).await;
     }
 }
@@ -162,7 +162,7 @@ async fn without_pub_sub_waiters_poll() {
     let server = RedisServer::start().await;
     for refusal in [Refusal::Error("unsupported command 'subscribe'"), Refusal::Close, Refusal::Silence] {
         server.cli(&["FLUSHALL"]);
-        let proxy = FilterProxy::start(&[server.port()]).await.refusing(&subscriptions, refusal);
+        let proxy = FaultProxy::before(&[server.port()]).await.refusing(&subscriptions, refusal);
         all_work(&two(&proxy.url()), &server).await;
     }
     let server = renamed(&["SUBSCRIBE", "PUBLISH", "SPUBLISH"]).await;
@@ -173,7 +173,7 @@ async fn without_pub_sub_waiters_poll() {
 #[tokio::test]
 async fn messages_that_never_arrive_are_made_up_for() {
     let server = RedisServer::start().await;
-    let proxy = FilterProxy::start(&[server.port()]).await.without_messages();
+    let proxy = FaultProxy::before(&[server.port()]).await.without_messages();
     all_work(&two(&proxy.url()), &server).await;
 }
 
@@ -193,7 +193,7 @@ async fn a_service_without_scripts_is_named() {
         "unsupported command 'evalsha'",
         "ERR unsupported command 'evalsha'",
     ] {
-        let proxy = FilterProxy::start(&[server.port()]).await;
+        let proxy = FaultProxy::before(&[server.port()]).await;
         let proxy = proxy.refusing(&["EVAL", "EVALSHA", "FCALL"], Refusal::Error(text));
         all_fail(&store(&proxy.url()), REMEDY).await;
         let mutex = Mutex::builder().tries(1000).build(&store(&proxy.url()), "x").unwrap();
@@ -209,7 +209,7 @@ async fn a_proxy_that_checks_scripts_is_named() {
         "ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array",
         "ERR script tried accessing undeclared key",
     ] {
-        let proxy = FilterProxy::start(&[server.port()]).await;
+        let proxy = FaultProxy::before(&[server.port()]).await;
         let proxy = proxy.refusing(&["EVAL", "EVALSHA", "FCALL"], Refusal::Error(text));
         all_fail(&store(&proxy.url()), "check of scripts off").await;
     }
@@ -227,7 +227,7 @@ async fn a_read_replica_is_named() {
 async fn replicas_behind_one_address_admit_nobody() {
     let (server, replica) = (RedisServer::start().await, replica_of().await);
     replica.follow(&server).await;
-    let proxy = FilterProxy::start(&[replica.0.port(), server.port()]).await;
+    let proxy = FaultProxy::before(&[replica.0.port(), server.port()]).await;
     let stores = two(&proxy.url());
     let bucket = |store| TokenBucket::new(store, "x", Quota::per_hour(5)).unwrap();
     let mutex = |store| Mutex::new(store, "x").unwrap();
@@ -249,7 +249,7 @@ async fn replicas_behind_one_address_admit_nobody() {
         }
     }
     assert!(admitted == 5 && held.is_some(), "{admitted}: it stays at the replica");
-    assert!(proxy.connections() >= 4, "each store has left the replica");
+    assert!(proxy.accepted().len() >= 4, "each store has left the replica");
 }
 
 struct Replica(RedisServer);
@@ -279,7 +279,7 @@ async fn another_database_needs_select() {
 async fn a_proxy_that_closes_connections_is_named() {
     let server = RedisServer::start().await;
     for command in ["CLIENT", "INFO"] {
-        let proxy = FilterProxy::start(&[server.port()]).await.refusing(&[command], Refusal::Close);
+        let proxy = FaultProxy::before(&[server.port()]).await.refusing(&[command], Refusal::Close);
         let store = Store::redis(&proxy.url()).unwrap();
         let error = TokenBucket::new(&store, "x", Quota::per_hour(2)).unwrap().allow("k").await.unwrap_err();
         let text = error.to_string();

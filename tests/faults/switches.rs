@@ -1,6 +1,6 @@
 //! Sentinel names another master, while the former one still serves as a master.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tower_distributed::{Mutex, Quota, Store, TokenBucket};
 
@@ -12,13 +12,11 @@ use support::sentinel::Sentinel;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// From the announcement until the new master is used.
-const AT_ONCE: Duration = Duration::from_secs(1);
-
-/// A Sentinel, which demotes a former master no sooner than 8 s after the announcement, as by default.
+/// A Sentinel, which demotes a former master no sooner than 40 s after the announcement: what happens while it is a master is due
+/// to the announcement.
 async fn slow_to_demote() -> Sentinel {
     let sentinel = Sentinel::start().await;
-    sentinel.sentinel().cli(&["SENTINEL", "DEBUG", "publish-period", "2000"]);
+    sentinel.sentinel().cli(&["SENTINEL", "DEBUG", "publish-period", "10000"]);
     sentinel
 }
 
@@ -80,33 +78,29 @@ fn all_connections_leave_a_master_that_sentinel_no_longer_names() {
             eventually("the callers to be served", SOON, async || old.query(&["EXISTS", &key]) == Ok(1))
                 .await;
             sentinel.failover().await;
-            let named = Instant::now();
             let new = sentinel.master();
             assert_ne!(new.port(), old.port());
-            eventually("the old master to be left", AT_ONCE, async || {
+            eventually("the old master to be left", SOON, async || {
                 let before = (asked(old), asked(new));
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 asked(old) == before.0 && asked(new) != before.1
             })
             .await;
-            eventually("the subscription to move", AT_ONCE, async || {
+            eventually("the subscription to move", SOON, async || {
                 subscriptions(old) == 0 && subscriptions(new) > 0
             })
             .await;
-            println!("left the old master {:?} after the announcement", named.elapsed());
             assert!(is_master(old), "it was demoted, so this shows nothing");
             // Renewals and releases of the background thread go to the new one.
             drop(guard);
-            eventually("the release", AT_ONCE, async || {
-                new.query(&["EXISTS", "td:{switch:k}:lock"]) == Ok(0)
-            })
-            .await;
+            eventually("the release", SOON, async || new.query(&["EXISTS", "td:{switch:k}:lock"]) == Ok(0))
+                .await;
         });
         callers.iter().for_each(|caller| caller.abort());
         one.block_on(async {
             sentinel.sentinel().cli(&["SENTINEL", "DEBUG", "publish-period", "100"]);
             sentinel.settled().await;
-            sentinel.sentinel().cli(&["SENTINEL", "DEBUG", "publish-period", "2000"]);
+            sentinel.sentinel().cli(&["SENTINEL", "DEBUG", "publish-period", "10000"]);
         });
     }
 }
@@ -117,7 +111,7 @@ fn all_connections_leave_a_master_that_sentinel_no_longer_names() {
 async fn calls_under_way_at_the_former_master_end_with_the_announcement() {
     requires!(since_7_0());
     let sentinel = slow_to_demote().await;
-    let builder = Store::builder().timeout(SOON);
+    let builder = Store::builder().timeout(Duration::from_secs(60));
     let store = builder.sentinel(sentinel.sentinel_urls(), sentinel.service_name()).unwrap();
     let mutex = Mutex::new(&store, "stuck").unwrap();
     assert!(mutex.try_lock("before").await.unwrap().unlock().await.unwrap());
@@ -128,7 +122,7 @@ async fn calls_under_way_at_the_former_master_end_with_the_announcement() {
         tokio::spawn(async move { mutex.try_lock("k").await.map(|guard| (guard.fence(), guard)) })
     };
     sentinel.failover().await;
-    let outcome = tokio::time::timeout(AT_ONCE, stuck).await.expect("it waits for the old master").unwrap();
+    let outcome = tokio::time::timeout(SOON, stuck).await.expect("it waits for the old master").unwrap();
     let new = sentinel.master();
     match outcome {
         // It was sent again, since the connection had been idle.
@@ -158,7 +152,7 @@ async fn a_switch_without_a_message_is_noticed() {
     let old = sentinel.master();
     sentinel.failover().await;
     let new = sentinel.master();
-    eventually("the new master to be used", Duration::from_secs(4), async || {
+    eventually("the new master to be used", SOON, async || {
         let before = asked(new);
         let _ = bucket.allow("k").await;
         asked(new) != before
@@ -191,7 +185,7 @@ async fn a_sentinel_that_is_behind_is_not_believed() {
         let _ = bucket.allow("k").await;
         asked(new) != before
     };
-    eventually("the new master to be used", AT_ONCE, is_left).await;
+    eventually("the new master to be used", SOON, is_left).await;
     let before = asked(old);
     sleeper.resume();
     let named = || sleeper.query::<(String, u16)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]).unwrap().1;
@@ -217,10 +211,7 @@ async fn the_master_is_kept_while_no_sentinel_answers() {
     sentinel.sentinel().pause();
     for _ in 0..2 {
         master.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-        let began = Instant::now();
-        eventually("a new connection", Duration::from_secs(2), async || bucket.allow("k").await.is_ok())
-            .await;
-        println!("connected again after {:?}", began.elapsed());
+        eventually("a new connection", SOON, async || bucket.allow("k").await.is_ok()).await;
     }
     sentinel.sentinel().resume();
 }

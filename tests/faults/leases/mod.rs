@@ -1,15 +1,11 @@
-//! What becomes of leases when Redis, the way to it, or their holders fail.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+//! What becomes of leases when Redis, the way to it, or their holders fail: what a simulation cannot show.
 
 mod bad_calls;
 mod bad_settings;
 mod beside_a_line;
 mod crowds;
 mod dropped;
-mod forgotten;
 mod grants;
-mod handed_late;
-mod handed_on;
 mod kinds;
 mod late;
 mod max_hold;
@@ -19,7 +15,6 @@ mod one_master;
 mod out_of_memory;
 mod outage;
 mod places;
-mod polls;
 mod quorum;
 mod quorum_states;
 mod restarts;

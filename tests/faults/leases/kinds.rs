@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use tower_distributed::{Mutex, RwLock, Store, WaitGroup};
 
-pub(crate) use crate::taken::{Family, Taken};
+pub(crate) use crate::leases::taken::{Family, Taken};
+use support::eventually;
 use support::patient;
+use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
 
 /// For what is bound to happen.
@@ -43,6 +45,11 @@ impl Family {
     /// The name in Redis of what says who holds a key.
     pub(crate) fn holders(&self, key: &str) -> String {
         self.part(key, if matches!(self, Self::Mutex(_)) { "lock" } else { "holders" })
+    }
+
+    /// Waits until so many of one other process wait for a key.
+    pub(crate) async fn wait_for(&self, server: &RedisServer, key: &str, waiters: u64) {
+        eventually("all to wait", SOON, async || self.waiting(server, key) == self.places(waiters)).await;
     }
 
     /// How many wait for a key.
@@ -85,6 +92,23 @@ pub(crate) fn left(server: &RedisServer, key: &str) -> Vec<String> {
 /// A store whose time-out is not met on a machine that is busy.
 pub(crate) fn open(url: &str) -> Store {
     patient!(url)
+}
+
+/// A store that does not wait for long.
+pub(crate) fn hasty(url: &str, millis: u64) -> Store {
+    Store::builder().timeout(Duration::from_millis(millis)).redis(url).unwrap()
+}
+
+/// One of each kind, in two processes.
+pub(crate) fn two_of_each(server: &RedisServer) -> [[Family; 3]; 2] {
+    [(); 2].map(|()| Family::each(&open(&server.url()), LONG))
+}
+
+/// A server, and a way to it that can fail.
+pub(crate) async fn with_proxy() -> (RedisServer, FaultProxy) {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    (server, proxy)
 }
 
 /// How many stores hear what is pushed to them.

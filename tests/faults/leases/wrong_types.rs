@@ -6,7 +6,7 @@ use futures::future::join_all;
 use tokio::time::timeout;
 use tower_distributed::{Error, Mutex, RwLock, WaitGroup};
 
-use crate::kinds::{Family, LONG, SOON, Taken, open};
+use crate::leases::kinds::{Family, LONG, SOON, Taken, open, two_of_each};
 use support::eventually;
 use support::redis_server::RedisServer;
 
@@ -14,13 +14,16 @@ fn names_the_cause(error: &Error) -> bool {
     error.is_wrong_type() && error.is_unavailable() && error.to_string().contains("WRONGTYPE")
 }
 
-/// Those that were asked for with it get their answer, and it is left as it is.
+/// Those that were asked for with it get their answer, it is left as it is, and who held it before is told, once it asks.
 #[tokio::test]
 async fn a_holder_of_another_type_concerns_no_other_key() {
     let server = RedisServer::start().await;
-    for family in Family::each(&open(&server.url()), LONG) {
+    let [near, far] = two_of_each(&server);
+    for (family, far) in near.iter().zip(far) {
+        let (lost, other) = (far.take("list").await.unwrap(), far.take("other").await.unwrap());
         family.take("warm").await.unwrap().release().await.unwrap();
         let name = family.holders("list");
+        server.cli(&["DEL", &name]);
         server.cli(&["RPUSH", &name, "a", "b"]);
         // The first leaves alone, the others in one call.
         let keys = ["a", "list", "b", "list", "c"];
@@ -35,9 +38,7 @@ async fn a_holder_of_another_type_concerns_no_other_key() {
             }
         }
         assert_eq!(held.iter().map(|(key, _)| *key).collect::<String>(), "abcde");
-        let extended = join_all(held.iter().map(|(_, taken)| taken.extend())).await;
-        assert!(extended.iter().all(Result::is_ok), "{extended:?}");
-        match &family {
+        match family {
             Family::Permits(permits) => assert!(names_the_cause(&permits.count("list").await.unwrap_err())),
             // Whatever it is, nobody has locked it.
             Family::Mutex(mutex) => {
@@ -46,6 +47,15 @@ async fn a_holder_of_another_type_concerns_no_other_key() {
             }
             Family::Writers(lock) => assert!(names_the_cause(&lock.read("list").await.unwrap_err())),
         }
+        let extended = join_all(held.iter().map(|(_, taken)| taken.extend())).await;
+        assert!(extended.iter().all(Result::is_ok), "{extended:?}");
+        let extended = join_all([other.extend(), lost.extend(), other.extend()]).await;
+        assert!(extended[0].is_ok() && extended[2].is_ok(), "{extended:?}");
+        let error = extended[1].as_ref().unwrap_err();
+        assert!(names_the_cause(error) || error.is_lost(), "{error}");
+        let was_held = lost.release().await;
+        assert!(was_held.as_ref().map_or_else(names_the_cause, |was_held| !was_held), "{was_held:?}");
+        assert!(other.release().await.unwrap());
         for released in join_all(held.into_iter().map(|(_, taken)| taken.release())).await {
             assert!(released.unwrap());
         }
@@ -53,29 +63,6 @@ async fn a_holder_of_another_type_concerns_no_other_key() {
         // It is not taken for an outage, and is over with its cause.
         server.cli(&["DEL", &name]);
         assert!(family.try_take("list").await.unwrap().release().await.unwrap());
-    }
-}
-
-/// It becomes of another type while it is held: that is told, once somebody asks.
-#[tokio::test]
-async fn a_holder_that_becomes_of_another_type_is_told() {
-    let server = RedisServer::start().await;
-    for family in Family::each(&open(&server.url()), LONG) {
-        let (taken, other) = (family.take("k").await.unwrap(), family.take("other").await.unwrap());
-        let name = family.holders("k");
-        server.cli(&["DEL", &name]);
-        server.cli(&["RPUSH", &name, "a"]);
-        let extended = join_all([other.extend(), taken.extend(), other.extend()]).await;
-        assert!(extended[0].is_ok() && extended[2].is_ok(), "{extended:?}");
-        let error = extended[1].as_ref().unwrap_err();
-        assert!(names_the_cause(error) || error.is_lost(), "{error}");
-        match taken.release().await {
-            Ok(was_held) => assert!(!was_held),
-            Err(error) => assert!(names_the_cause(&error), "{error}"),
-        }
-        assert!(other.release().await.unwrap());
-        assert_eq!(server.cli(&["LRANGE", &name, "0", "-1"]), "a");
-        server.cli(&["DEL", &name]);
     }
 }
 
@@ -116,11 +103,10 @@ async fn any_part_of_another_type_is_named() {
     assert!(told >= 12, "{told}");
 }
 
-/// A number beside a lease was overwritten by something else: that concerns its own key alone.
+/// A number beside a lease was overwritten by something else: that concerns its own key alone. Permits have none.
 #[tokio::test]
 async fn a_number_that_is_none_concerns_no_other_key() {
     let server = RedisServer::start().await;
-    // Permits have no such number.
     for family in Family::each(&open(&server.url()), LONG).into_iter().skip(1) {
         for text in ["abc", "12.5", "0x10", "-7", "99999999999999999999", ""] {
             let held = family.take("bad").await.unwrap();

@@ -1,30 +1,13 @@
-//! Places in the queue: each name has its own, and who has lost one finds out.
+//! Places in the queue: each name has its own; and how long a wait for one may be.
 
 use std::time::Duration;
 
 use tokio::time::timeout;
 use tower_distributed::{Mutex, Store, WaitGroup};
 
-use crate::kinds::{Family, IN_TIME, LONG, SOON, open};
+use crate::leases::kinds::{Family, IN_TIME, LONG, SOON, open};
 use support::eventually;
 use support::redis_server::RedisServer;
-
-/// The queue alone is gone, as where a server evicts keys: who waited in it asks anew.
-#[tokio::test]
-async fn whoever_has_lost_its_place_asks_anew() {
-    let server = RedisServer::start().await;
-    let near = Family::each(&open(&server.url()), LONG);
-    let far = Family::each(&open(&server.url()), LONG);
-    for (near, far) in near.iter().zip(far) {
-        let holder = near.take("k").await.unwrap();
-        let waiter = tokio::spawn(async move { far.take("k").await.unwrap() });
-        eventually("it to wait", SOON, async || near.waiting(&server, "k") == 1).await;
-        assert_eq!(server.cli(&["DEL", &near.part("k", "waiters")]), "1");
-        assert!(holder.release().await.unwrap());
-        let taken = timeout(IN_TIME, waiter).await.expect("a lost place is not noticed").unwrap();
-        assert!(taken.release().await.unwrap());
-    }
-}
 
 /// Names that differ by a hash tag alone share neither a queue nor anything else.
 #[tokio::test]
@@ -65,28 +48,20 @@ async fn weights_count_though_their_sum_was_evicted() {
 /// A crowd that has died while it waited is dropped from the queue in one go, not by a search for each.
 #[tokio::test]
 async fn a_crowd_of_dead_waiters_is_dropped_at_once() {
-    const DEAD: usize = 5000;
     let server = RedisServer::start().await;
-    let store = open(&server.url());
-    let mutex = Mutex::builder().ttl(LONG).max_waiters(1).build(&store, "m").unwrap();
+    let mutex = Mutex::builder().ttl(LONG).max_waiters(1).build(&open(&server.url()), "m").unwrap();
     let holder = mutex.lock("k").await.unwrap();
-    let tokens: Vec<_> = (0..DEAD).map(|id| format!("0123456789abcdef-{id:x}.1c9c380")).collect();
-    let mut push = vec!["ZADD", "td:{m:k}:waiters"];
-    push.extend(tokens.iter().flat_map(|token| ["0", token]));
-    let mut beats = vec!["ZADD", "td:{m:k}:beats"];
-    beats.extend(tokens.iter().flat_map(|token| ["1", token]));
-    server.query::<u64>(&push).unwrap();
-    server.query::<u64>(&beats).unwrap();
-    server.cli(&["CONFIG", "RESETSTAT"]);
-    let removals = || {
-        server.cli(&["INFO", "commandstats"]).lines().find_map(|line| {
-            line.strip_prefix("cmdstat_zrem:calls=")?.split(',').next()?.parse::<usize>().ok()
-        })
-    };
+    let tokens: Vec<_> = (0..5000).map(|id| format!("0123456789abcdef-{id:x}.1c9c380")).collect();
+    for (key, score) in [("td:{m:k}:waiters", "0"), ("td:{m:k}:beats", "1")] {
+        let mut add = vec!["ZADD", key];
+        add.extend(tokens.iter().flat_map(|token| [score, token]));
+        server.query::<u64>(&add).unwrap();
+    }
+    let before = server.calls_of("zrem");
     let waiter = tokio::spawn(async move { mutex.lock("k").await.unwrap() });
     let queued = || server.query::<u64>(&["ZCARD", "td:{m:k}:waiters"]).unwrap();
     eventually("it to wait alone", SOON, async || queued() == 1).await;
-    assert!(removals().is_none_or(|removals| removals < 10), "each was removed alone");
+    assert!(server.calls_of("zrem") < before + 10, "each was removed alone");
     assert!(holder.unlock().await.unwrap());
     assert!(timeout(SOON, waiter).await.unwrap().unwrap().unlock().await.unwrap());
 }
@@ -96,18 +71,17 @@ async fn a_crowd_of_dead_waiters_is_dropped_at_once() {
 async fn a_refusal_tells_for_how_long_others_held() {
     const WORK: Duration = Duration::from_millis(30);
     let server = RedisServer::start().await;
-    for store in [open(&server.url()), Store::in_memory()] {
-        for family in Family::each(&store, LONG) {
-            let held = family.take("k").await.unwrap();
-            let told = family.try_take("k").await.unwrap_err().retry_after();
-            let known = told.is_some_and(|told| told > LONG / 2);
-            assert_eq!(known, !matches!(family, Family::Permits(_)), "{told:?} is known of nothing");
-            tokio::time::sleep(WORK).await;
-            assert!(held.release().await.unwrap());
-            let held = family.take("k").await.unwrap();
-            let told = family.try_take("k").await.unwrap_err().retry_after().unwrap();
-            assert!(WORK <= told && told < LONG / 2, "{told:?} after others held for {WORK:?}");
-            assert!(held.release().await.unwrap());
-        }
+    let stores = [open(&server.url()), Store::in_memory()];
+    for family in stores.iter().flat_map(|store| Family::each(store, LONG)) {
+        let held = family.take("k").await.unwrap();
+        let told = family.try_take("k").await.unwrap_err().retry_after();
+        let known = told.is_some_and(|told| told > LONG / 2);
+        assert_eq!(known, !matches!(family, Family::Permits(_)), "{told:?} is known of nothing");
+        tokio::time::sleep(WORK).await;
+        assert!(held.release().await.unwrap());
+        let held = family.take("k").await.unwrap();
+        let told = family.try_take("k").await.unwrap_err().retry_after().unwrap();
+        assert!(WORK <= told && told < LONG / 2, "{told:?} after others held for {WORK:?}");
+        assert!(held.release().await.unwrap());
     }
 }

@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
+use futures::future::join_all;
+use tokio::time::{Instant, timeout};
 use tower_distributed::Lease;
 
-use crate::kinds::{Family, SOON, open};
+use crate::leases::kinds::{Family, SOON, open};
 use support::redis_server::RedisServer;
 
 const TTL: Duration = Duration::from_secs(2);
@@ -29,48 +31,40 @@ async fn a_crashed_holder_is_gone_after_its_time_to_live() {
     // Without a watchdog: nobody renews what they have.
     let far = Family::each_watched(&open(&server.url()), TTL, false);
     let near = Family::each(&open(&server.url()), TTL);
-    for (near, far) in near.iter().zip(&far) {
+    join_all(near.iter().zip(&far).map(async |(near, far)| {
         let crashed = far.take("k").await.unwrap();
         keeps(&server, far, &crashed, BACK + TTL);
+        // Whoever holds believes in no more than its time to live, since that is what others wait for.
+        crashed.extend().await.unwrap();
+        assert!(crashed.until() <= Instant::now() + TTL, "{}", far.name());
         std::mem::forget(crashed);
-        let next = tokio::time::timeout(SOON, near.take("k")).await.expect("it blocks for hours").unwrap();
-        assert!(next.is_held() && next.until() <= tokio::time::Instant::now() + TTL);
+        let next = timeout(SOON, near.take("k")).await.expect("it blocks for hours").unwrap();
+        assert!(next.is_held() && next.until() <= Instant::now() + TTL);
         assert!(next.release().await.unwrap());
-    }
-}
-
-/// Whoever holds believes in no more than its time to live, since that is what others wait for.
-#[tokio::test]
-async fn a_holder_believes_in_no_more_than_its_time_to_live() {
-    let server = RedisServer::start().await;
-    for family in Family::each_watched(&open(&server.url()), TTL, false) {
-        let taken = family.take("k").await.unwrap();
-        keeps(&server, &family, &taken, BACK + TTL);
-        taken.extend().await.unwrap();
-        assert!(taken.until() <= tokio::time::Instant::now() + TTL, "{}", family.name());
-        assert!(taken.release().await.unwrap());
-    }
+    }))
+    .await;
 }
 
 /// The clock was set forward: the server has ended what its holder believes in. That cannot be prevented. It lasts until the
 /// next renewal, or for the time to live where nothing is renewed, and the fence tells which of the two is the later one.
 #[tokio::test]
 async fn two_believe_for_no_longer_than_a_time_to_live() {
-    let server = RedisServer::start().await;
-    let near = Family::each(&open(&server.url()), TTL);
+    let server = &RedisServer::start().await;
     for watchdog in [true, false] {
+        let near = Family::each(&open(&server.url()), TTL);
         let far = Family::each_watched(&open(&server.url()), TTL, watchdog);
-        for (near, far) in near.iter().zip(&far) {
+        join_all(near.iter().zip(&far).map(async |(near, far)| {
             let taken = far.take("k").await.unwrap();
-            keeps(&server, far, &taken, Duration::ZERO);
+            keeps(server, far, &taken, Duration::ZERO);
             let next = near.take("k").await.unwrap();
-            let began = tokio::time::Instant::now();
-            tokio::time::timeout(SOON, taken.lost()).await.expect("it is never told");
+            let began = Instant::now();
+            timeout(SOON, taken.lost()).await.expect("it is never told");
             let overlap = began.elapsed();
             println!("{} watchdog {watchdog}: two believed for {overlap:?} of {TTL:?}", far.name());
             assert!(overlap <= TTL && (!watchdog || overlap <= TTL / 2), "{overlap:?}");
             assert!(next.is_held() && next.handle().fence() >= taken.handle().fence());
             assert!(!taken.release().await.unwrap() && next.release().await.unwrap());
-        }
+        }))
+        .await;
     }
 }

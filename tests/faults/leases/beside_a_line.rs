@@ -1,17 +1,17 @@
-//! Those of a process who do not stand in its line for a key, beside those who do.
+//! Those of a process who do not stand in its line for a key, beside those who do; and what the line is handed.
 
 use std::time::Duration;
 
 use futures::poll;
 use tokio::time::{Instant, timeout};
-use tower_distributed::Mutex;
+use tokio_test::{assert_pending, assert_ready, task};
+use tower_distributed::{Mutex, Store};
 
-use crate::kinds::{LONG, SOON, open};
+use crate::leases::kinds::{Family, LONG, SOON, open};
 use support::eventually;
 use support::redis_server::RedisServer;
 
-/// Much less than what a lease of nobody would last.
-const AT_ONCE: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn who_goes_away_leaves_its_own_place() {
@@ -23,10 +23,7 @@ async fn who_goes_away_leaves_its_own_place() {
     let queued = || server.query::<u64>(&["ZCARD", "td:{m:k}:waiters"]).unwrap();
     let waiter = tokio::spawn(async move { line.lock("k").await.unwrap() });
     eventually("the line to wait", SOON, async || queued() == 1).await;
-    let alone = tokio::spawn({
-        let strict = strict.clone();
-        async move { drop(strict.lock("k").await) }
-    });
+    let alone = tokio::spawn(async move { drop(strict.lock("k").await) });
     eventually("who is alone to wait", SOON, async || queued() == 2).await;
     alone.abort();
     eventually("who is alone to leave", SOON, async || queued() == 1).await;
@@ -34,39 +31,22 @@ async fn who_goes_away_leaves_its_own_place() {
     assert!(timeout(SOON, waiter).await.unwrap().unwrap().unlock().await.unwrap());
 }
 
-#[tokio::test]
-async fn a_try_that_is_dropped_keeps_nothing() {
-    let server = RedisServer::start().await;
-    let mutex = Mutex::builder().ttl(LONG).build(&open(&server.url()), "m").unwrap();
-    assert!(mutex.lock("k").await.unwrap().unlock().await.unwrap());
-    let mut tried = Box::pin(mutex.try_lock("k"));
-    assert!(poll!(tried.as_mut()).is_pending());
-    let mut call = Box::pin(mutex.lock("k"));
-    assert!(poll!(call.as_mut()).is_pending());
-    drop(tried);
-    let guard = timeout(AT_ONCE, call).await.expect("it is kept by nobody").unwrap();
-    assert!(guard.unlock().await.unwrap());
-}
-
 /// A key that holds something else by now is no outage, which would be waited out.
 #[tokio::test]
 async fn the_line_hears_what_is_wrong_with_its_key() {
     let server = RedisServer::start().await;
     let store = open(&server.url());
-    for strict in [true, false] {
+    for is_strict in [true, false] {
         let builder = Mutex::builder().ttl(LONG);
-        let builder = if strict { builder.strict_fifo() } else { builder };
+        let builder = if is_strict { builder.strict_fifo() } else { builder };
         let mutex = builder.build(&store, "m").unwrap();
         let guard = mutex.lock("k").await.unwrap();
-        let mut call = Box::pin({
-            let mutex = mutex.clone();
-            async move { mutex.lock("k").await }
-        });
+        let waiting = mutex.clone();
+        let mut call = Box::pin(async move { waiting.lock("k").await });
         assert!(poll!(call.as_mut()).is_pending());
         let waiter = tokio::spawn(call);
-        if strict {
-            let queued = || server.query::<u64>(&["ZCARD", "td:{m:k}:waiters"]).unwrap();
-            eventually("it to wait", SOON, async || queued() == 1).await;
+        if is_strict {
+            Family::Mutex(mutex.clone()).wait_for(&server, "k", 1).await;
         }
         // At once: a key that is missing meanwhile is free to be locked.
         assert_eq!(server.cli(&["HSET", "else", "a", "b"]), "1");
@@ -85,7 +65,6 @@ async fn the_line_hears_what_is_wrong_with_its_key() {
 /// What is handed on is believed in as its receiver wants it.
 #[tokio::test]
 async fn what_is_handed_on_allows_for_the_drift_that_was_asked_for() {
-    const TTL: Duration = Duration::from_secs(10);
     let server = RedisServer::start().await;
     let store = open(&server.url());
     let usual = Mutex::builder().ttl(TTL).build(&store, "m").unwrap();
@@ -97,4 +76,24 @@ async fn what_is_handed_on_allows_for_the_drift_that_was_asked_for() {
     let guard = timeout(SOON, call).await.unwrap().unwrap();
     assert!(guard.until() <= Instant::now() + TTL / 2, "{:?}", guard.until() - Instant::now());
     assert!(guard.unlock().await.unwrap());
+}
+
+/// What a process hands on to a waiter of its own may have run out by the time that the waiter hears of it.
+#[tokio::test(start_paused = true)]
+async fn what_ran_out_on_its_way_is_asked_for_anew() {
+    let mutex = Mutex::builder().ttl(TTL).watchdog(false).build(&Store::in_memory(), "locks").unwrap();
+    let holder = mutex.lock("k").await.unwrap();
+    let (mut second, mut third) = (task::spawn(mutex.lock("k")), task::spawn(mutex.lock("k")));
+    assert_pending!(second.poll());
+    assert_pending!(third.poll());
+    assert!(holder.unlock().await.unwrap());
+    let second = assert_ready!(second.poll()).unwrap();
+    // It is a full lease by now, which is handed on within the process.
+    second.extend().await.unwrap();
+    let until = second.until();
+    assert!(second.unlock().await.unwrap());
+    tokio::time::advance(2 * TTL).await;
+    let third = third.await.unwrap();
+    assert!(third.is_held() && third.until() > until, "it was given what was over");
+    assert!(third.unlock().await.unwrap());
 }

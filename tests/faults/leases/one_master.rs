@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use tower_distributed::{Store, WaitGroup};
 
-use crate::kinds::{Family, SOON};
+use crate::leases::kinds::{Family, SOON};
 use support::cluster::RedisCluster;
 use support::eventually;
 use support::requires;
@@ -32,25 +32,24 @@ async fn who_goes_away_is_withdrawn_though_another_master_stands_still() {
     let (stands, serves) = (node(still), node(&other));
     let mut held = Vec::new();
     for key in [still, &other] {
-        eventually("a connection", SOON, async || match family.try_take(key).await {
-            Ok(taken) => {
-                held.push(taken);
-                true
-            }
-            Err(_) => false,
+        eventually("a connection", SOON, async || {
+            held.extend(family.try_take(key).await.ok());
+            held.last().is_some_and(|taken| taken.key().as_bytes() == key.as_bytes())
         })
         .await;
     }
-    let waiter = |key: &str| {
-        let (family, key) = (family.clone(), key.to_owned());
-        tokio::spawn(async move { drop(family.take(&key).await) })
+    let crowd = |key: &str, count| {
+        let waiter = |_| {
+            let (family, key) = (family.clone(), key.to_owned());
+            tokio::spawn(async move { drop(family.take(&key).await) })
+        };
+        (0..count).map(waiter).collect::<Vec<_>>()
     };
-    let crowd: Vec<_> = (0..CROWD).map(|_| waiter(still)).collect();
-    let few: Vec<_> = (0..FEW).map(|_| waiter(&other)).collect();
+    let (many, few) = (crowd(still, CROWD), crowd(&other, FEW));
     let wait = async || family.waiting(stands, still) == CROWD && family.waiting(serves, &other) == FEW;
     eventually("all to wait", SOON, wait).await;
     stands.pause();
-    for waiters in [crowd, few] {
+    for waiters in [many, few] {
         waiters.iter().for_each(|waiter| waiter.abort());
         join_all(waiters).await;
     }

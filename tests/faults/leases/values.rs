@@ -6,9 +6,9 @@ use tokio::time::{Instant, timeout};
 use tower_distributed::mutex::MutexBuilder;
 use tower_distributed::{Mutex, Store};
 
-use crate::kinds::{LONG, SOON, open};
+use crate::leases::kinds::{Family, LONG, SOON, hasty, open, with_proxy};
+use crate::leases::nodes::Nodes;
 use support::eventually;
-use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
 
 fn named(value: &'static str) -> MutexBuilder {
@@ -18,10 +18,8 @@ fn named(value: &'static str) -> MutexBuilder {
 /// A release without an answer is sent again; the first copy of it comes when the value is locked anew.
 #[tokio::test]
 async fn a_late_release_leaves_the_next_lock_of_the_value_alone() {
-    let server = RedisServer::start().await;
-    let proxy = FaultProxy::start(server.port()).await;
-    let far = Store::builder().timeout(Duration::from_millis(300)).redis(&proxy.url()).unwrap();
-    let mutex = named("worker-1").build(&far, "m").unwrap();
+    let (server, proxy) = with_proxy().await;
+    let mutex = named("worker-1").build(&hasty(&proxy.url(), 300), "m").unwrap();
     let others = Mutex::new(&open(&server.url()), "m").unwrap();
     let guard = mutex.lock("k").await.unwrap();
     proxy.hold_back();
@@ -46,12 +44,9 @@ async fn a_value_of_two_processes_is_granted_once() {
     let [one, other] = [(); 2].map(|()| named("worker-1").build(&open(&server.url()), "m").unwrap());
     let first = one.lock("k").await.unwrap();
     assert!(other.try_lock("k").await.unwrap_err().is_refused(), "two hold it");
-    let waiter = {
-        let other = other.clone();
-        tokio::spawn(async move { other.lock("k").await.unwrap() })
-    };
-    let beats = || server.query::<u64>(&["ZCARD", "td:{m:k}:beats"]).unwrap();
-    eventually("it to wait", SOON, async || beats() == 1).await;
+    let waiting = other.clone();
+    let waiter = tokio::spawn(async move { waiting.lock("k").await.unwrap() });
+    Family::Mutex(other.clone()).wait_for(&server, "k", 1).await;
     first.extend().await.unwrap();
     let fence = first.fence();
     assert!(first.unlock().await.unwrap());
@@ -60,28 +55,23 @@ async fn a_value_of_two_processes_is_granted_once() {
     assert!(other.is_locked("k").await.unwrap() && second.unlock().await.unwrap());
 }
 
+/// Of two quorums one gets it. With a node gone, a majority can lock and unlock as before.
 #[tokio::test]
 async fn a_value_of_two_quorums_is_granted_once() {
-    let servers = [RedisServer::start().await, RedisServer::start().await, RedisServer::start().await];
-    let [a, b, c] = servers.each_ref().map(|server| open(&server.url()));
-    let one = named("worker-1").build_quorum([a.clone(), b.clone(), c.clone()], "m").unwrap();
-    let other = named("worker-1").build_quorum([b, c, a], "m").unwrap();
+    let nodes = Nodes::start(3).await;
+    let quorum = |turns| {
+        let mut stores: Vec<_> = nodes.servers.iter().map(|server| open(&server.url())).collect();
+        stores.rotate_left(turns);
+        named("worker-1").build_quorum(stores, "m").unwrap()
+    };
+    let (one, other) = (quorum(0), quorum(1));
     let first = one.lock("k").await.unwrap();
     assert!(other.try_lock("k").await.is_err(), "two hold it");
     assert!(first.is_held() && first.unlock().await.unwrap());
-}
-
-/// With one node gone, a majority can lock and unlock as before.
-#[tokio::test]
-async fn a_value_is_free_again_though_a_node_is_gone() {
-    let servers = [RedisServer::start().await, RedisServer::start().await, RedisServer::start().await];
-    let nodes = servers.each_ref().map(|server| open(&server.url()));
-    let mutex = named("worker-1").build_quorum(nodes, "m").unwrap();
-    assert!(mutex.lock("k").await.unwrap().unlock().await.unwrap());
-    servers[2].kill9();
+    nodes.servers[2].kill9();
     for _ in 0..3 {
         let began = Instant::now();
-        drop(timeout(SOON, mutex.lock("k")).await.expect("it waits for a node that is gone").unwrap());
+        drop(timeout(SOON, one.lock("k")).await.expect("it waits for a node that is gone").unwrap());
         assert!(began.elapsed() < LONG / 4);
     }
 }
@@ -90,8 +80,8 @@ async fn a_value_is_free_again_though_a_node_is_gone() {
 #[tokio::test]
 async fn a_value_is_not_waited_for_without_bound() {
     let server = RedisServer::start().await;
-    let store = Store::builder().timeout(Duration::from_millis(300)).redis(&server.url()).unwrap();
-    let mutex = named("worker-1").max_wait(Duration::from_millis(300)).build(&store, "m").unwrap();
+    let mutex = named("worker-1").max_wait(Duration::from_millis(300));
+    let mutex = mutex.build(&hasty(&server.url(), 300), "m").unwrap();
     let guard = mutex.lock("k").await.unwrap();
     server.pause();
     drop(guard);

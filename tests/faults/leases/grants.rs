@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tower_distributed::WaitGroup;
 
-use crate::kinds::{Family, LONG, SOON, open};
+use crate::leases::kinds::{Family, LONG, SOON, open};
 use support::eventually;
 use support::redis_server::RedisServer;
 
@@ -21,7 +21,7 @@ async fn a_grant_is_believed_in_for_no_longer_than_it_stands() {
         for (near, far) in near.iter().zip(far) {
             let holder = near.take("k").await.unwrap();
             let waiter = tokio::spawn(async move { far.take("k").await.unwrap() });
-            eventually("it to wait", SOON, async || near.waiting(&server, "k") == 1).await;
+            near.wait_for(&server, "k", 1).await;
             assert!(holder.release().await.unwrap());
             let granted = timeout(SOON, waiter).await.unwrap().unwrap();
             let mut next = None;
@@ -36,36 +36,6 @@ async fn a_grant_is_believed_in_for_no_longer_than_it_stands() {
     }
 }
 
-/// Whatever renews it, a lease ends no earlier than the server has said before.
-#[tokio::test]
-async fn no_renewal_makes_a_lease_shorter() {
-    let server = RedisServer::start().await;
-    let near = Family::each_watched(&open(&server.url()), LONG, false);
-    for family in near {
-        let taken = family.take("k").await.unwrap();
-        // As an operator does who needs more time.
-        let holders = family.holders("k");
-        let more = LONG * 10;
-        if matches!(family, Family::Mutex(_)) {
-            server.cli(&["PEXPIRE", &holders, &more.as_millis().to_string()]);
-        } else {
-            let token: Vec<String> = server.query(&["ZRANGE", &holders, "0", "0"]).unwrap();
-            server.cli(&["ZINCRBY", &holders, &(more - LONG).as_micros().to_string(), &token[0]]);
-        }
-        taken.extend().await.unwrap();
-        let ends: i64 = match family {
-            Family::Mutex(_) => server.query(&["PTTL", &holders]).unwrap(),
-            _ => {
-                let ends: Vec<String> = server.query(&["ZRANGE", &holders, "0", "0", "WITHSCORES"]).unwrap();
-                let now: Vec<i64> = server.query(&["TIME"]).unwrap();
-                (ends[1].parse::<i64>().unwrap() - now[0] * 1_000_000) / 1000
-            }
-        };
-        assert!(ends > (more - LONG).as_millis() as i64, "{} ends in {ends} ms", family.name());
-        assert!(taken.release().await.unwrap());
-    }
-}
-
 /// A permit that its holder lets go of is kept for its time to live, also where it was waited for.
 #[tokio::test]
 async fn a_permit_that_was_waited_for_is_given_away_whole() {
@@ -74,8 +44,7 @@ async fn a_permit_that_was_waited_for_is_given_away_whole() {
         [(); 2].map(|()| WaitGroup::builder(1).ttl(LONG).build(&open(&server.url()), "g").unwrap());
     let first = near.add("k").await.unwrap();
     let waiter = tokio::spawn(async move { far.add("k").await.unwrap().into_id() });
-    let beats = || server.query::<u64>(&["ZCARD", "td:{g:k}:permits:beats"]).unwrap();
-    eventually("it to wait", SOON, async || beats() == 1).await;
+    Family::Permits(near.clone()).wait_for(&server, "k", 1).await;
     assert!(first.done().await.unwrap());
     let id = timeout(SOON, waiter).await.unwrap().unwrap();
     let left = async || {

@@ -1,11 +1,11 @@
-//! Calls that ask for what cannot be, or hold what is not theirs any more.
+//! Calls that ask for what is unusual, or cannot be.
 
 use std::time::Duration;
 
 use tokio::time::timeout;
 use tower_distributed::{Mutex, RwLock, Store, WaitGroup};
 
-use crate::kinds::{Family, IN_TIME, LONG, SOON, left, open};
+use crate::leases::kinds::{Family, IN_TIME, LONG, SOON, left, open};
 use support::eventually;
 use support::keys::keys_without_ttl;
 use support::redis_server::RedisServer;
@@ -37,63 +37,40 @@ async fn exact_names_must_leave_room_beside_them() {
     }
 }
 
+/// Also for who waits and is told by a message. A value must say something.
 #[tokio::test]
-async fn values_must_say_something() {
-    let (_server, stores) = stores().await;
-    for store in stores {
-        let mutex = Mutex::builder().value_with(String::new).build(&store, "x").unwrap();
-        for error in [mutex.lock("k").await.unwrap_err(), mutex.try_lock("k").await.unwrap_err()] {
+async fn any_key_and_any_value_is_legal() {
+    let (server, stores) = stores().await;
+    let megabyte = "x".repeat(1 << 20);
+    let keys = ["", "\0", "{", "}", "{}", "}{", "{a}b", "a:b", "%7b", "%#", "*", "a b\r\n", &megabyte];
+    let values = [" ", ":", "a:b c", "/1/2", "+", "\0", "\r\n", "ä", "%s", &megabyte[..100_000]];
+    for store in &stores {
+        let nameless = Mutex::builder().value_with(String::new).build(store, "x").unwrap();
+        for error in [nameless.lock("k").await.unwrap_err(), nameless.try_lock("k").await.unwrap_err()] {
             assert!(error.is_invalid() && error.to_string().contains("empty"), "{error}");
         }
-        // And may be whatever else there is, also for who waits and is told by a message.
-        for value in [" ", ":", "a:b c", "/1/2", "+", "\0", "\r\n", "ä", "%s", &"x".repeat(100_000)] {
+        let plain = Family::each(store, LONG).into_iter();
+        let plain =
+            plain.flat_map(|family| keys.map(|key| (family.clone(), family.clone(), key, None::<&str>)));
+        let with_value = values.map(|value| {
             let held = value.to_owned();
-            let mutex = Mutex::builder().value_with(move || held.clone()).build(&store, "x").unwrap();
-            let others = Mutex::new(&store, "x").unwrap();
-            let holder = others.lock("k").await.unwrap();
-            let waiter = tokio::spawn(async move { mutex.lock("k").await });
+            let mutex = Mutex::builder().value_with(move || held.clone()).build(store, "x").unwrap();
+            let others = Mutex::new(store, "x").unwrap();
+            (Family::Mutex(others), Family::Mutex(mutex), "k", Some(value))
+        });
+        for (first, next, key, value) in plain.chain(with_value) {
+            let taken = first.take(key).await.unwrap();
+            assert!(first.try_take(key).await.unwrap_err().is_refused());
+            let waiting = key.to_owned();
+            let waiter = tokio::spawn(async move { next.take(&waiting).await.unwrap() });
             tokio::task::yield_now().await;
-            assert!(holder.unlock().await.unwrap());
-            let guard = timeout(SOON, waiter).await.expect("it is not woken").unwrap().unwrap();
-            assert_eq!(guard.token(), value);
-            assert!(others.try_lock("k").await.unwrap_err().is_refused());
-            guard.extend().await.unwrap();
-            assert!(guard.unlock().await.unwrap());
-        }
-    }
-}
-
-/// Somebody has put another in our place: we cannot extend it, and our release leaves it alone.
-#[tokio::test]
-async fn what_is_not_ours_is_not_released() {
-    let server = RedisServer::start().await;
-    for family in Family::each_watched(&open(&server.url()), LONG, false) {
-        for extended in [false, true] {
-            let taken = family.take("k").await.unwrap();
-            let name = family.holders("k");
-            let holders = || match &family {
-                Family::Mutex(_) => server.cli(&["GET", &name]),
-                _ => server.cli(&["ZRANGE", &name, "0", "-1"]),
-            };
-            assert_eq!(holders(), taken.token());
-            let another = taken.token().replacen(|c: char| c.is_ascii_hexdigit(), "x", 16);
-            match &family {
-                Family::Mutex(_) => server.cli(&["SET", &name, &another, "XX", "KEEPTTL"]),
-                _ => {
-                    let until = server.cli(&["ZSCORE", &name, taken.token()]);
-                    server.cli(&["ZADD", &name, &until, &another]);
-                    server.cli(&["ZREM", &name, taken.token()])
-                }
-            };
-            if extended {
-                let error = taken.extend().await.unwrap_err();
-                assert!(error.is_lost() && error.to_string().contains("not held"), "{error}");
-                assert!(!taken.is_held());
-            }
-            assert!(!taken.release().await.unwrap());
-            assert_eq!(holders(), another);
-            assert!(family.try_take("k").await.unwrap_err().is_refused());
-            server.cli(&["DEL", &name]);
+            taken.extend().await.unwrap();
+            assert!(taken.release().await.unwrap());
+            let taken = timeout(SOON, waiter).await.expect("it is not woken").unwrap();
+            assert!(value.is_none_or(|value| taken.token() == value));
+            assert!(first.try_take(key).await.unwrap_err().is_refused());
+            taken.extend().await.unwrap();
+            assert!(taken.release().await.unwrap());
         }
     }
     assert_eq!(keys_without_ttl(&server), [""; 0]);
@@ -110,8 +87,8 @@ async fn extremes_are_legal() {
         assert!(permits.try_add("k").await.unwrap_err().is_refused());
         let error = permits.with_max_wait(Duration::ZERO).add("k").await.unwrap_err();
         assert!(error.is_waited_too_long() && error.is_refused(), "{error}");
-        let error = WaitGroup::builder(1).max_waiters(0).build(&store, "extreme").unwrap();
-        let error = error.add("k").await.unwrap_err();
+        let full = WaitGroup::builder(1).max_waiters(0).build(&store, "extreme").unwrap();
+        let error = full.add("k").await.unwrap_err();
         assert!(error.is_queue_full() && error.is_refused(), "{error}");
         assert!(all.done().await.unwrap());
 
@@ -150,28 +127,4 @@ async fn a_long_retry_delay_costs_no_place() {
     server.cli(&["DEL", "k"]);
     let guard = timeout(IN_TIME, waiter).await.expect("it does not ask").unwrap().unwrap();
     assert!(guard.unlock().await.unwrap());
-}
-
-#[tokio::test]
-async fn any_key_is_legal() {
-    let (server, stores) = stores().await;
-    let megabyte = "x".repeat(1 << 20);
-    for store in stores {
-        for family in Family::each(&store, LONG) {
-            for key in ["", "\0", "{", "}", "{}", "}{", "{a}b", "a:b", "%7b", "%#", "*", "a b\r\n", &megabyte]
-            {
-                let taken = family.take(key).await.unwrap();
-                assert!(family.try_take(key).await.unwrap_err().is_refused());
-                let waiter = tokio::spawn({
-                    let (family, key) = (family.clone(), key.to_owned());
-                    async move { family.take(&key).await.unwrap().release().await.unwrap() }
-                });
-                tokio::task::yield_now().await;
-                taken.extend().await.unwrap();
-                assert!(taken.release().await.unwrap());
-                assert!(timeout(SOON, waiter).await.expect("it is not woken").unwrap());
-            }
-        }
-    }
-    assert_eq!(keys_without_ttl(&server), [""; 0]);
 }

@@ -1,15 +1,14 @@
-//! The servers of a quorum, each behind a proxy.
-
-use std::time::Duration;
+//! The servers of a quorum.
 
 use futures::future::join_all;
 use tower_distributed::{Mutex, Store};
 
-use crate::kinds::SOON;
+use crate::leases::kinds::{LONG, SOON, hasty};
 use support::eventually;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
 
+/// Each behind a proxy.
 pub(crate) struct Nodes {
     pub(crate) servers: Vec<RedisServer>,
     pub(crate) proxies: Vec<FaultProxy>,
@@ -24,12 +23,8 @@ impl Nodes {
 
     /// Stores that know nothing of earlier failures, connected and with their scripts known.
     pub(crate) async fn stores(&self) -> Vec<Store> {
-        let open = |proxy: &FaultProxy| {
-            Store::builder().timeout(Duration::from_secs(1)).redis(&proxy.url()).unwrap()
-        };
-        let stores: Vec<_> = self.proxies.iter().map(open).collect();
-        let warm =
-            Mutex::builder().ttl(Duration::from_secs(60)).build_quorum(stores.clone(), "warm").unwrap();
+        let stores: Vec<_> = self.proxies.iter().map(|proxy| hasty(&proxy.url(), 1000)).collect();
+        let warm = Mutex::builder().ttl(LONG).build_quorum(stores.clone(), "warm").unwrap();
         eventually("connections to all", SOON, async || {
             warm.lock("warm").await.unwrap().unlock().await.unwrap();
             self.proxies.iter().all(|proxy| proxy.requests_containing(b"{warm:warm}") > 1)
