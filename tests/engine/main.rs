@@ -1,19 +1,21 @@
-//! The store engine: runtimes that do not depend on each other, outages, overload, and what they cost.
+//! The store engine: runtimes that do not depend on each other, outages, overload, and what they cost. What is to be done once,
+//! when callers, Redis, or the way to it fail.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod scene;
 
 #[cfg(feature = "cluster")]
 mod cluster;
-mod embeddings;
 mod ends;
-mod in_memory;
-mod leases;
-mod no_runtime;
+#[cfg(feature = "tracing")]
+mod once_dedupe_faults;
+#[cfg(feature = "postcard")]
+mod once_faults;
 mod outages;
 mod overload;
 mod quiet;
 mod reconnects;
+mod runtimes;
 mod secrets;
 mod shutdown;
 mod slow;
@@ -21,7 +23,3 @@ mod slow;
 mod sockets;
 mod stalled;
 mod undo;
-
-// Parked: they use API that does not exist yet. Take the comments away once it does.
-mod builder_api; // StoreBuilder::{connect_timeout, queue_timeout, background}, Store::{ping, shutdown}
-mod overload_bounds; // StoreBuilder::{max_queued, max_queued_bytes}, Error::is_overloaded, RefusalKind::Overloaded

@@ -7,20 +7,14 @@ use tokio::runtime::Runtime;
 use tower_distributed::{MutexGuard, Store};
 
 use crate::scene::{
-    RECOVERY, connections, current_thread, is_free, is_served, long_locks, scripts_run, start_server, timed,
+    SOON, blocking, connections, current_thread, is_free, is_served, long_locks, open, scripts_run,
     wide_bucket,
 };
 use support::redis_server::RedisServer;
 use support::{eventually, eventually_blocking};
 
-const LIMIT: Duration = Duration::from_secs(60);
-
-fn open(server: &RedisServer) -> Store {
-    Store::redis(&server.url()).unwrap()
-}
-
 fn shut_down(store: &Store) {
-    current_thread().block_on(store.shutdown(RECOVERY)).unwrap();
+    current_thread().block_on(store.shutdown(SOON)).unwrap();
 }
 
 fn tasks(runtime: &Runtime) -> usize {
@@ -29,32 +23,32 @@ fn tasks(runtime: &Runtime) -> usize {
 
 /// Drops a guard where its release waits for a runtime that stands still.
 fn drop_on(runtime: &Runtime, guard: MutexGuard) {
+    let before = tasks(runtime);
     let _inside = runtime.enter();
     drop(guard);
+    assert!(tasks(runtime) > before, "nothing waits");
 }
 
 /// Lets a runtime that has stood still do all its work. One task stays, which waits for its end.
 fn goes_on(runtime: &Runtime) {
-    runtime.block_on(eventually("its tasks to end", RECOVERY, async || tasks(runtime) <= 1));
+    runtime.block_on(eventually("its tasks to end", SOON, async || tasks(runtime) <= 1));
 }
 
-fn is_left(server: &RedisServer) {
-    eventually_blocking("the connections to go", RECOVERY, || connections(server) == 0);
+fn is_left(server: &RedisServer, most: usize) {
+    eventually_blocking("the connections to go", SOON, || connections(server) <= most);
 }
 
 /// The background sends it too. Once that is answered, nothing is owed.
 #[test]
 fn a_release_that_waits_leaves_no_connection() {
-    timed(LIMIT, start_server, |server| {
-        let (store, runtime) = (open(&server), current_thread());
+    blocking(|server| {
+        let (store, runtime) = (open(&server.url()), current_thread());
         let guard = runtime.block_on(long_locks(&store).lock("k")).unwrap();
-        let before = tasks(&runtime);
         drop_on(&runtime, guard);
-        assert!(tasks(&runtime) > before, "nothing waits");
         shut_down(&store);
         assert!(is_free(&server, "k"));
         goes_on(&runtime);
-        is_left(&server);
+        is_left(&server, 0);
         assert!(is_served(&runtime.block_on(wide_bucket(&store).allow("k"))));
         assert!(connections(&server) > 0, "a later call connects again, and its connection stays");
     });
@@ -63,8 +57,8 @@ fn a_release_that_waits_leaves_no_connection() {
 /// Its reply is read after the shutdown.
 #[test]
 fn what_is_taken_back_leaves_no_connection() {
-    timed(LIMIT, start_server, |server| {
-        let (store, runtime) = (open(&server), current_thread());
+    blocking(|server| {
+        let (store, runtime) = (open(&server.url()), current_thread());
         let bucket = wide_bucket(&store);
         assert!(is_served(&runtime.block_on(bucket.allow("k"))));
         server.pause();
@@ -76,16 +70,16 @@ fn what_is_taken_back_leaves_no_connection() {
         shut_down(&store);
         goes_on(&runtime);
         // The warm-up and its text, the reservation, and what takes it back, and its text.
-        eventually_blocking("it to be taken back", RECOVERY, || scripts_run(&server) >= 5);
-        is_left(&server);
+        eventually_blocking("it to be taken back", SOON, || scripts_run(&server) >= 5);
+        is_left(&server, 0);
     });
 }
 
 #[test]
 fn a_connection_that_is_being_made_goes() {
-    timed(LIMIT, start_server, |server| {
+    blocking(|server| {
         for pings in [false, true] {
-            let (store, runtime) = (open(&server), current_thread());
+            let (store, runtime) = (open(&server.url()), current_thread());
             let bucket = wide_bucket(&store);
             let call = async || match pings {
                 true => store.ping().await.is_ok(),
@@ -93,52 +87,50 @@ fn a_connection_that_is_being_made_goes() {
             };
             server.pause();
             let shut_down = async {
-                store.shutdown(RECOVERY).await.unwrap();
+                store.shutdown(SOON).await.unwrap();
                 server.resume();
             };
             let (is_answered, ()) = runtime.block_on(async { tokio::join!(call(), shut_down) });
             assert!(is_answered, "the call is cut off");
             goes_on(&runtime);
-            is_left(&server);
+            is_left(&server, 0);
         }
     });
 }
 
+/// The shutdown ends by its limit.
 #[test]
 fn a_release_that_is_late_leaves_no_connection() {
-    timed(LIMIT, start_server, |server| {
-        let (store, runtime) = (open(&server), current_thread());
+    blocking(|server| {
+        let (store, runtime) = (Store::redis(&server.url()).unwrap(), current_thread());
         let guard = runtime.block_on(long_locks(&store).lock("k")).unwrap();
         server.pause();
         drop(guard);
         // Longer than a call and its connection may take.
         runtime.block_on(store.shutdown(Duration::from_secs(3))).unwrap_err();
         server.resume();
-        eventually_blocking("the lock to be free", RECOVERY, || is_free(&server, "k"));
+        eventually_blocking("the lock to be free", SOON, || is_free(&server, "k"));
         goes_on(&runtime);
-        is_left(&server);
+        is_left(&server, 0);
     });
 }
 
 #[cfg(feature = "sentinel")]
 #[test]
 fn a_release_that_waits_leaves_no_connection_to_a_sentinel() {
+    use support::program::since_7_0;
     use support::sentinel::Sentinel;
 
-    timed(
-        LIMIT,
-        || current_thread().block_on(Sentinel::start()),
-        |servers| {
-            let store = Store::builder().sentinel(servers.sentinel_urls(), servers.service_name()).unwrap();
-            let (before, runtime) = (connections(servers.sentinel()), current_thread());
-            let guard = runtime.block_on(long_locks(&store).lock("k")).unwrap();
-            assert!(connections(servers.sentinel()) > before, "none asks the Sentinel");
-            drop_on(&runtime, guard);
-            shut_down(&store);
-            goes_on(&runtime);
-            eventually_blocking("the Sentinel to be left", RECOVERY, || {
-                connections(servers.sentinel()) <= before
-            });
-        },
-    );
+    support::requires!(since_7_0());
+    let servers = current_thread().block_on(Sentinel::start());
+    support::within(4 * SOON, "the test", move || {
+        let store = Store::builder().sentinel(servers.sentinel_urls(), servers.service_name()).unwrap();
+        let (before, runtime) = (connections(servers.sentinel()), current_thread());
+        let guard = runtime.block_on(long_locks(&store).lock("k")).unwrap();
+        assert!(connections(servers.sentinel()) > before, "none asks the Sentinel");
+        drop_on(&runtime, guard);
+        shut_down(&store);
+        goes_on(&runtime);
+        is_left(servers.sentinel(), before);
+    });
 }

@@ -3,71 +3,52 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use tower_distributed::{Key, Store};
+use tower_distributed::Store;
 
-use crate::scene::{MACHINE, wide_bucket};
+use crate::scene::{is_served, open, wide_bucket};
+use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
-use support::slow_proxy::SlowProxy;
+
+/// The time-outs of a store are those by default, three times as long.
+const TIMEOUT: Duration = Duration::from_millis(1_500);
 
 const CALLERS: usize = 100;
 
 /// How often each caller calls: the first time while the store connects, then at about the same time as the others.
 const CALLS: usize = 3;
 
-/// Calls through a network that delivers each reply so many milliseconds late; how many were not served, and why.
-async fn failures(server: &RedisServer, millis: u64, key: fn(usize) -> Key) -> Option<String> {
-    let proxy = SlowProxy::start(server.port(), Duration::from_millis(millis)).await;
-    let bucket = wide_bucket(&Store::redis(&proxy.url()).unwrap());
-    let callers = (0..CALLERS).map(|caller| {
-        let bucket = bucket.clone();
-        tokio::spawn(async move {
-            let mut errors = Vec::new();
-            for _ in 0..CALLS {
-                errors.extend(bucket.allow(key(caller)).await.err());
-            }
-            errors
-        })
+/// Calls through a network that delivers each reply so late; what of them was not served, and why.
+async fn failures(server: &RedisServer, late: Duration, is_new: bool, keys: usize) -> Option<String> {
+    let proxy = FaultProxy::start(server.port()).await;
+    let builder = Store::builder().timeout(TIMEOUT).queue_timeout(2 * TIMEOUT).connect_timeout(4 * TIMEOUT);
+    let bucket = &wide_bucket(&builder.redis(&proxy.url()).unwrap());
+    if !is_new {
+        assert!(is_served(&bucket.allow("warm").await));
+    }
+    proxy.delay_replies(late);
+    let callers = (0..CALLERS).map(|caller| async move {
+        let mut errors = Vec::new();
+        for _ in 0..CALLS {
+            errors.extend(bucket.allow((caller % keys).to_string()).await.err());
+        }
+        errors
     });
-    let errors: Vec<_> = join_all(callers).await.into_iter().flat_map(Result::unwrap).collect();
+    let errors: Vec<_> = join_all(callers).await.into_iter().flatten().collect();
+    proxy.delay_replies(Duration::ZERO);
+    assert!(is_served(&bucket.allow("next").await));
     let first = errors.first()?;
-    Some(format!("{millis} ms: {} of {} calls failed, the first: {first}", errors.len(), CALLERS * CALLS))
+    Some(format!("{late:?}, {is_new}: {} calls failed, the first: {first}", errors.len()))
 }
 
-/// Below the default time-out of 500 ms all calls are served, also those that wait for another call or a connection.
-async fn all_are_served(key: fn(usize) -> Key) {
+/// Defect 5: callers that waited for another call, or for a connection, failed. Below the time-out all are served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_are_served_by_a_slow_server() {
     let server = RedisServer::start().await;
     // A server without the library takes one answer more.
-    wide_bucket(&Store::redis(&server.url()).unwrap()).allow("first").await.unwrap();
-    let _turn = MACHINE.read().await;
-    let delays = [150, 200, 240, 300].map(|millis| failures(&server, millis, key));
-    let told: Vec<_> = join_all(delays).await.into_iter().flatten().collect();
+    wide_bucket(&open(&server.url())).allow("first").await.unwrap();
+    // How late answers are, in tenths, whether the store has to connect, and how many keys there are.
+    let ways = [(3, true, 1), (6, true, 1), (6, true, CALLERS), (6, false, 10)];
+    let told = ways.map(|(tenths, is_new, keys)| failures(&server, TIMEOUT * tenths / 10, is_new, keys));
+    let told: Vec<_> = join_all(told).await.into_iter().flatten().collect();
     assert!(told.is_empty(), "\n{}", told.join("\n"));
-}
-
-/// Defect 5.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_of_one_key_are_served_by_a_slow_server() {
-    all_are_served(|_| "k".into()).await;
-}
-
-/// Defect 5.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_of_many_keys_are_served_by_a_slow_server() {
-    all_are_served(|caller| caller.to_string().into()).await;
-}
-
-/// A server that becomes slow while the store is connected.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_becomes_slow_goes_on_serving() {
-    let server = RedisServer::start().await;
-    let _turn = MACHINE.read().await;
-    let proxy = SlowProxy::start(server.port(), Duration::ZERO).await;
-    let bucket = wide_bucket(&Store::redis(&proxy.url()).unwrap());
-    bucket.allow("warm").await.unwrap();
-    for millis in [150, 300, 0] {
-        proxy.delay_replies(Duration::from_millis(millis));
-        let calls = join_all((0..CALLERS).map(|caller| bucket.allow((caller % 10).to_string()))).await;
-        let errors: Vec<_> = calls.into_iter().filter_map(Result::err).collect();
-        assert!(errors.is_empty(), "{millis} ms: {} of {CALLERS} failed: {}", errors.len(), errors[0]);
-    }
 }

@@ -2,11 +2,11 @@
 
 use std::fs::read_to_string;
 
-use tower_distributed::{Store, StoreBuilder};
+use tower_distributed::Store;
 
-use crate::scene::{MACHINE, RECOVERY, is_served, wide_bucket};
-use support::eventually;
+use crate::scene::{SOON, is_served, wide_bucket};
 use support::redis_server::RedisServer;
+use support::{eventually, patient};
 
 /// The timers of the established connections to a port of this machine: 0: none, 2: the next probe.
 fn timers(port: u16) -> Vec<String> {
@@ -19,21 +19,13 @@ fn timers(port: u16) -> Vec<String> {
     table.lines().filter_map(timer).collect()
 }
 
-async fn have(builder: StoreBuilder, timer: &str) {
-    let _turn = MACHINE.read().await;
-    let server = RedisServer::start().await;
-    let store = builder.redis(&format!("redis://127.0.0.1:{}", server.port())).unwrap();
-    assert!(is_served(&wide_bucket(&store).allow("k").await));
-    // What is not acknowledged has a timer of its own.
-    eventually("the timer of the connection", RECOVERY, async || timers(server.port()) == [timer]).await;
-}
-
 #[tokio::test]
-async fn an_idle_connection_is_probed() {
-    have(Store::builder(), "02").await;
-}
-
-#[tokio::test]
-async fn nothing_is_probed_without_keepalive() {
-    have(Store::builder().tcp_keepalive(None), "00").await;
+async fn an_idle_connection_is_probed_unless_there_is_no_keepalive() {
+    for (builder, timer) in [(patient!(), "02"), (patient!().tcp_keepalive(None), "00")] {
+        let server = RedisServer::start().await;
+        let store = builder.redis(&server.url()).unwrap();
+        assert!(is_served(&wide_bucket(&store).allow("k").await));
+        // What is not acknowledged has a timer of its own.
+        eventually("the timer of the connection", SOON, async || timers(server.port()) == [timer]).await;
+    }
 }

@@ -1,23 +1,17 @@
 //! Who waits, and who holds.
 
-use std::future::Future;
 use std::time::Duration;
 
 use futures::future::{FutureExt as _, LocalBoxFuture, join_all};
 use tokio::task::JoinHandle;
 use tower_distributed::dedupe::{Claimed, Dedupe};
 use tower_distributed::single_flight::Postcard;
-use tower_distributed::{Mutex, RwLock, SingleFlight, Store, WaitGroup};
+use tower_distributed::{Error, Mutex, RwLock, SingleFlight, Store, WaitGroup};
 
-#[cfg(feature = "cluster")]
-use super::Servers;
 use super::{Idle, SOON, process, wait};
-#[cfg(feature = "cluster")]
-use support::cluster::RedisCluster;
-use support::patient;
+use crate::scene::{LONG, open};
+use support::eventually;
 use support::pools::pool;
-#[cfg(feature = "cluster")]
-use support::program::since_7_0;
 use support::redis_server::RedisServer;
 
 /// One place in a queue: a heartbeat every 1.35 s, and the ping of the subscription every 15 s.
@@ -33,80 +27,62 @@ const MANY_HELD: (u64, f64) = (1, 2.0);
 /// Without a subscription, waiters ask 20 times a second.
 const POLLS: (u64, f64) = (50, 21.0);
 
-const LONG: Duration = Duration::from_secs(600);
+/// One process holds a key, which so many callers of another process wait for. They come one after the other, so that each could
+/// have a rhythm of its own.
+macro_rules! waits {
+    ($name:literal, $bound:expr, $callers:literal, $store:expr, $build:expr, $hold:ident, $take:ident, $end:ident) => {
+        async {
+            let server = RedisServer::start().await;
+            let [holds, waits] = [$store(&server), $store(&server)].map(|store| $build(&store).unwrap());
+            let held = holds.$hold("k").await.unwrap();
+            let mut waiters = Vec::new();
+            for _ in 0..$callers {
+                let waits = waits.clone();
+                let waiter = async move { waits.$take("k").await.unwrap().$end().await.unwrap() };
+                waiters.push(tokio::spawn(waiter));
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            wait(&server, $callers).await;
+            Idle::new($name, $bound, server, async move {
+                assert!(held.$end().await.unwrap());
+                all_served(waiters).await;
+            })
+        }
+        .boxed_local()
+    };
+}
+
+fn strict(store: &Store) -> Result<Mutex, Error> {
+    Mutex::builder().strict_fifo().build(store, "m")
+}
+
+fn polling(server: &RedisServer) -> Store {
+    pool(server.url()).into()
+}
 
 pub(super) fn states() -> Vec<LocalBoxFuture<'static, Idle>> {
     let states = vec![
-        mutex_waits().boxed_local(),
-        permit_waits().boxed_local(),
-        reader_waits().boxed_local(),
-        writer_waits().boxed_local(),
+        waits!("a waiter for a lock", ONE_WAITS, 1, process, |s| Mutex::new(s, "m"), lock, lock, unlock),
+        waits!("a waiter for a permit", ONE_WAITS, 1, process, |s| WaitGroup::new(s, "g", 1), add, add, done),
+        waits!("a waiting reader", ONE_WAITS, 1, process, |s| RwLock::new(s, "rw"), write, read, release),
+        waits!("a waiting writer", ONE_WAITS, 1, process, |s| RwLock::new(s, "rw"), read, write, release),
+        waits!("100 waiters", MANY_WAIT, 100, process, |s| WaitGroup::new(s, "g", 1), add, add, done),
+        waits!("100 waiters for a strict lock", MANY_WAIT, 100, process, strict, lock, lock, unlock),
+        waits!("100 waiters of a pool", POLLS, 100, polling, |s| WaitGroup::new(s, "g", 1), add, add, done),
         claim_waits().boxed_local(),
         flight_waits().boxed_local(),
-        permits_wait().boxed_local(),
         locks_wait().boxed_local(),
-        strict_locks_wait().boxed_local(),
-        a_lock_is_held().boxed_local(),
-        locks_are_held().boxed_local(),
+        locks_are_held("a held lock", HELD, 1).boxed_local(),
+        locks_are_held("1000 held locks", MANY_HELD, 1000).boxed_local(),
         permits_are_held().boxed_local(),
         was_subscribed().boxed_local(),
-        a_pool_polls().boxed_local(),
     ];
     #[cfg(feature = "cluster")]
-    let states = states.into_iter().chain(since_7_0().then(|| cluster_waits().boxed_local())).collect();
+    let states = {
+        let waits = support::program::since_7_0().then(|| cluster::waits().boxed_local());
+        states.into_iter().chain(waits).collect()
+    };
     states
-}
-
-/// Waits until so many of the tasks wait.
-async fn lone<T: Send + 'static>(
-    server: &RedisServer,
-    waits: impl Future<Output = T> + Send + 'static,
-) -> JoinHandle<T> {
-    let waiter = tokio::spawn(waits);
-    wait(server, 1).await;
-    waiter
-}
-
-async fn mutex_waits() -> Idle {
-    let server = RedisServer::start().await;
-    let mutexes = [process(&server), process(&server)].map(|store| Mutex::new(&store, "m").unwrap());
-    let [mutex, other] = mutexes;
-    let guard = mutex.lock("k").await.unwrap();
-    let waiter = lone(&server, async move { other.lock("k").await.unwrap().unlock().await.unwrap() }).await;
-    Idle::new("a waiter for a lock", ONE_WAITS, server, async move {
-        assert!(guard.unlock().await.unwrap() && waiter.await.unwrap());
-    })
-}
-
-async fn permit_waits() -> Idle {
-    let server = RedisServer::start().await;
-    let groups = [process(&server), process(&server)].map(|store| WaitGroup::new(&store, "g", 1).unwrap());
-    let [group, other] = groups;
-    let permit = group.add("k").await.unwrap();
-    let waiter = lone(&server, async move { other.add("k").await.unwrap().done().await.unwrap() }).await;
-    Idle::new("a waiter for a permit", ONE_WAITS, server, async move {
-        assert!(permit.done().await.unwrap() && waiter.await.unwrap());
-    })
-}
-
-async fn reader_waits() -> Idle {
-    let server = RedisServer::start().await;
-    let [lock, other] = [process(&server), process(&server)].map(|store| RwLock::new(&store, "rw").unwrap());
-    let writer = lock.write("k").await.unwrap();
-    let waiter = lone(&server, async move { other.read("k").await.unwrap().release().await.unwrap() }).await;
-    Idle::new("a waiting reader", ONE_WAITS, server, async move {
-        assert!(writer.release().await.unwrap() && waiter.await.unwrap());
-    })
-}
-
-async fn writer_waits() -> Idle {
-    let server = RedisServer::start().await;
-    let [lock, other] = [process(&server), process(&server)].map(|store| RwLock::new(&store, "rw").unwrap());
-    let reader = lock.read("k").await.unwrap();
-    let waiter = lone(&server, async move { other.write("k").await.unwrap().release().await.unwrap() }).await;
-    Idle::new("a waiting writer", ONE_WAITS, server, async move {
-        assert!(reader.release().await.unwrap() && waiter.await.unwrap());
-    })
 }
 
 async fn claim_waits() -> Idle {
@@ -114,7 +90,8 @@ async fn claim_waits() -> Idle {
     let [dedupe, other] = [process(&server), process(&server)]
         .map(|store| Dedupe::exact(&store, "d").remember_for(LONG).build().unwrap());
     let Claimed::New(claim) = dedupe.try_claim("item").await.unwrap() else { panic!("it is new") };
-    let waiter = lone(&server, async move { other.claim("item", LONG).await.unwrap() }).await;
+    let waiter = tokio::spawn(async move { other.claim("item", LONG).await.unwrap() });
+    wait(&server, 1).await;
     Idle::new("a waiter for a claim", ONE_WAITS, server, async move {
         assert!(claim.confirm().await.unwrap());
         assert!(matches!(waiter.await.unwrap(), Claimed::Duplicate));
@@ -124,53 +101,25 @@ async fn claim_waits() -> Idle {
 async fn flight_waits() -> Idle {
     let server = RedisServer::start().await;
     // A follower whose call is not answered in time runs itself.
-    let [flight, other] = [patient!(server.url()), patient!(server.url())]
+    let [flight, other] = [open(&server.url()), open(&server.url())]
         .map(|store| SingleFlight::<u64>::builder(Postcard).max_wait(LONG).build(&store, "f").unwrap());
     let (lands, landed) = tokio::sync::oneshot::channel::<u64>();
     let leader =
         tokio::spawn(async move { flight.run("k", || async { landed.await.unwrap() }).await.unwrap() });
-    support::eventually("the lead", SOON, async || {
+    eventually("the lead", SOON, async || {
         server.query::<usize>(&["EXISTS", "td:{f:k}:flight:lock"]).unwrap() == 1
     })
     .await;
-    let waiter = lone(&server, async move { other.run("k", || async { 0 }).await.unwrap() }).await;
+    let waiter = tokio::spawn(async move { other.run("k", || async { 0 }).await.unwrap() });
+    wait(&server, 1).await;
     Idle::new("a follower of a flight", ONE_FOLLOWS, server, async move {
         lands.send(7).unwrap();
         assert_eq!((leader.await.unwrap(), waiter.await.unwrap()), (7, 7));
     })
 }
 
-/// They come one after the other, so that each could have a rhythm of its own.
-async fn hundred<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
-    waits: impl Fn(u32) -> F,
-) -> Vec<JoinHandle<T>> {
-    let mut waiters = Vec::new();
-    for number in 0..100 {
-        waiters.push(tokio::spawn(waits(number)));
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    waiters
-}
-
 async fn all_served(waiters: Vec<JoinHandle<bool>>) {
     assert!(join_all(waiters).await.into_iter().all(Result::unwrap));
-}
-
-async fn permits_wait() -> Idle {
-    let server = RedisServer::start().await;
-    let groups = [process(&server), process(&server)].map(|store| WaitGroup::new(&store, "g", 1).unwrap());
-    let [group, other] = groups;
-    let permit = group.add("k").await.unwrap();
-    let waiters = hundred(|_| {
-        let other = other.clone();
-        async move { other.add("k").await.unwrap().done().await.unwrap() }
-    });
-    let waiters = waiters.await;
-    wait(&server, 100).await;
-    Idle::new("100 waiters for a permit", MANY_WAIT, server, async move {
-        assert!(permit.done().await.unwrap());
-        all_served(waiters).await;
-    })
 }
 
 async fn locks_wait() -> Idle {
@@ -178,11 +127,14 @@ async fn locks_wait() -> Idle {
     let mutexes = [process(&server), process(&server)].map(|store| Mutex::new(&store, "m").unwrap());
     let [mutex, other] = mutexes;
     let guards = join_all((0..100).map(|key| mutex.lock(key.to_string()))).await;
-    let waiters = hundred(|key| {
+    let mut waiters = Vec::new();
+    for key in 0..100 {
         let other = other.clone();
-        async move { other.lock(key.to_string()).await.unwrap().unlock().await.unwrap() }
-    });
-    let waiters = waiters.await;
+        waiters.push(tokio::spawn(async move {
+            other.lock(key.to_string()).await.unwrap().unlock().await.unwrap()
+        }));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     wait(&server, 100).await;
     Idle::new("waiters for 100 locks", MANY_KEYS, server, async move {
         for guard in guards {
@@ -192,38 +144,15 @@ async fn locks_wait() -> Idle {
     })
 }
 
-async fn strict_locks_wait() -> Idle {
-    let server = RedisServer::start().await;
-    let mutexes = [process(&server), process(&server)]
-        .map(|store| Mutex::builder().strict_fifo().build(&store, "m").unwrap());
-    let [mutex, other] = mutexes;
-    let guard = mutex.lock("k").await.unwrap();
-    let waiters = hundred(|_| {
-        let other = other.clone();
-        async move { other.lock("k").await.unwrap().unlock().await.unwrap() }
-    });
-    let waiters = waiters.await;
-    wait(&server, 100).await;
-    Idle::new("100 waiters for a strict lock", MANY_WAIT, server, async move {
-        assert!(guard.unlock().await.unwrap());
-        all_served(waiters).await;
-    })
-}
-
-async fn a_lock_is_held() -> Idle {
-    let server = RedisServer::start().await;
-    let guard = Mutex::new(&process(&server), "m").unwrap().lock("k").await.unwrap();
-    Idle::new("a held lock", HELD, server, async move {
-        assert!(guard.is_held() && guard.unlock().await.unwrap());
-    })
-}
-
-async fn locks_are_held() -> Idle {
+async fn locks_are_held(name: &'static str, bounds: (u64, f64), count: u64) -> Idle {
     let server = RedisServer::start().await;
     let mutex = Mutex::new(&process(&server), "m").unwrap();
-    let guards = join_all((0..1000).map(|key| mutex.lock(key.to_string()))).await;
-    Idle::new("1000 held locks", MANY_HELD, server, async move {
-        let unlocked = guards.into_iter().map(|guard| async { guard.unwrap().unlock().await.unwrap() });
+    let guards = join_all((0..count).map(|key| mutex.lock(key))).await;
+    Idle::new(name, bounds, server, async move {
+        let unlocked = guards.into_iter().map(|guard| async {
+            let guard = guard.unwrap();
+            guard.is_held() && guard.unlock().await.unwrap()
+        });
         assert!(join_all(unlocked).await.into_iter().all(|held| held));
     })
 }
@@ -248,7 +177,8 @@ async fn was_subscribed() -> Idle {
     let [mutex, other] = [process(&server), process(&server)].map(|store| Mutex::new(&store, "m").unwrap());
     let guard = mutex.lock("k").await.unwrap();
     let waiting = other.clone();
-    let waiter = lone(&server, async move { waiting.lock("k").await.unwrap().unlock().await.unwrap() }).await;
+    let waiter = tokio::spawn(async move { waiting.lock("k").await.unwrap().unlock().await.unwrap() });
+    wait(&server, 1).await;
     assert!(guard.unlock().await.unwrap() && waiter.await.unwrap());
     Idle::new("a subscription", (1, 0.2), server, async move {
         assert!(mutex.lock("k").await.unwrap().unlock().await.unwrap());
@@ -256,42 +186,28 @@ async fn was_subscribed() -> Idle {
     })
 }
 
-async fn a_pool_polls() -> Idle {
-    let server = RedisServer::start().await;
-    let groups =
-        [pool(server.url()), pool(server.url())].map(|pool| WaitGroup::new(&pool.into(), "g", 1).unwrap());
-    let [group, other] = groups;
-    let permit = group.add("k").await.unwrap();
-    let waiters = hundred(|_| {
-        let other = other.clone();
-        async move { other.add("k").await.unwrap().done().await.unwrap() }
-    });
-    let waiters = waiters.await;
-    wait(&server, 100).await;
-    Idle::new("100 waiters of a pool", POLLS, server, async move {
-        assert!(permit.done().await.unwrap());
-        all_served(waiters).await;
-    })
-}
-
 /// Each of two processes is subscribed at each of three masters, and looks for the masters every 10 s.
 #[cfg(feature = "cluster")]
-async fn cluster_waits() -> Idle {
-    let cluster = RedisCluster::start().await;
-    let open = || Store::builder().cluster(cluster.urls()).unwrap();
-    let groups = [open(), open()].map(|store| WaitGroup::new(&store, "g", 1).unwrap());
-    let [group, other] = groups;
-    let permit = group.add("k").await.unwrap();
-    let waiter = tokio::spawn(async move { other.add("k").await.unwrap().done().await.unwrap() });
-    wait(cluster.node_of("{g:k}"), 1).await;
-    Idle::new("a waiter on a Cluster", (5, 3.0), cluster, async move {
-        assert!(permit.done().await.unwrap() && waiter.await.unwrap());
-    })
-}
+mod cluster {
+    use super::super::Servers;
+    use super::*;
+    use support::cluster::RedisCluster;
 
-#[cfg(feature = "cluster")]
-impl Servers for RedisCluster {
-    fn each(&self) -> Vec<&RedisServer> {
-        self.nodes().iter().collect()
+    pub(super) async fn waits() -> Idle {
+        let cluster = RedisCluster::start().await;
+        let open = || Store::builder().cluster(cluster.urls()).unwrap();
+        let [group, other] = [open(), open()].map(|store| WaitGroup::new(&store, "g", 1).unwrap());
+        let permit = group.add("k").await.unwrap();
+        let waiter = tokio::spawn(async move { other.add("k").await.unwrap().done().await.unwrap() });
+        wait(cluster.node_of("{g:k}"), 1).await;
+        Idle::new("a waiter on a Cluster", (5, 3.0), cluster, async move {
+            assert!(permit.done().await.unwrap() && waiter.await.unwrap());
+        })
+    }
+
+    impl Servers for RedisCluster {
+        fn each(&self) -> Vec<&RedisServer> {
+            self.nodes().iter().collect()
+        }
     }
 }

@@ -20,6 +20,7 @@ use support::redis_server::RedisServer;
 /// How long each state is watched.
 const SPAN: Duration = Duration::from_secs(30);
 
+/// Some 30 servers start at once.
 const SOON: Duration = Duration::from_secs(30);
 
 /// A state that lasts until its end.
@@ -104,9 +105,7 @@ async fn each_state_that_lasts_has_few_calls() {
     tokio::time::sleep(SPAN).await;
     let checked: Vec<_> =
         states.iter().zip(&monitors).map(|(state, monitors)| state.check(monitors)).collect();
-    for text in &checked {
-        println!("{}", text.as_ref().unwrap_or_else(|text| text));
-    }
+    checked.iter().for_each(|text| println!("{}", text.as_ref().unwrap_or_else(|text| text)));
     let ends = states.into_iter().map(|Idle { end, servers, .. }| async move {
         end.await;
         drop(servers);

@@ -8,14 +8,10 @@ use std::time::Duration;
 use tower_distributed::single_flight::{Postcard, SingleFlightBuilder};
 use tower_distributed::{SingleFlight, Store};
 
-use crate::places::open;
+use crate::scene::{LONG, SOON, open};
 use support::eventually;
-use support::patient;
+use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
-use support::slow_proxy::SlowProxy;
-
-const SOON: Duration = Duration::from_secs(20);
-const LONG: Duration = Duration::from_secs(600);
 
 /// A process, and how often work was done.
 struct Process {
@@ -25,8 +21,7 @@ struct Process {
 
 impl Process {
     fn start(server: &RedisServer, local_bytes: u64) -> Self {
-        let builder = SingleFlight::builder(Postcard).ttl(LONG).local_cache(local_bytes);
-        Self::of(builder, &patient!(server.url()))
+        Self::of(SingleFlight::builder(Postcard).ttl(LONG).local_cache(local_bytes), &open(&server.url()))
     }
 
     fn of(builder: SingleFlightBuilder<String, Infallible>, store: &Store) -> Self {
@@ -69,24 +64,14 @@ fn lose_answers(server: &RedisServer) {
 }
 
 #[tokio::test]
-async fn a_hit_makes_no_call() {
-    let server = RedisServer::start().await;
-    let (here, there) = (Process::start(&server, 1 << 20), Process::start(&server, 1 << 20));
-    here.keeps(&server, "k").await;
-    there.keeps(&server, "k").await;
-    assert_eq!(there.runs.load(Ordering::SeqCst), 0, "it was read from the store");
-    lose_answers(&server);
-    assert!(here.has("k", 10).await && there.has("k", 10).await);
-}
-
-#[tokio::test]
-async fn what_is_forgotten_is_forgotten_everywhere() {
+async fn what_is_kept_is_forgotten_everywhere() {
     let server = RedisServer::start().await;
     let (here, there) = (Process::start(&server, 1 << 20), Process::start(&server, 1 << 20));
     for key in ["k", "l"] {
         here.keeps(&server, key).await;
         there.keeps(&server, key).await;
     }
+    assert_eq!(there.runs.load(Ordering::SeqCst), 0, "it was read from the store");
     let runs = || here.runs.load(Ordering::SeqCst) + there.runs.load(Ordering::SeqCst);
     let before = runs();
     here.flight.forget("k").await.unwrap();
@@ -96,6 +81,14 @@ async fn what_is_forgotten_is_forgotten_everywhere() {
     assert_eq!(runs(), before + 2);
     lose_answers(&server);
     assert!(here.has("l", 10).await && there.has("l", 10).await, "another is still there");
+
+    // Something may have been forgotten while nothing was heard.
+    assert_eq!(server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]), Ok(2));
+    for process in [&here, &there] {
+        lose_answers(&server);
+        eventually("it to be asked for again", SOON, async || !process.has("l", 10).await).await;
+        process.keeps(&server, "l").await;
+    }
 }
 
 /// What is not published is not kept either.
@@ -103,25 +96,11 @@ async fn what_is_forgotten_is_forgotten_everywhere() {
 async fn what_is_too_large_is_not_kept() {
     let server = RedisServer::start().await;
     let builder = SingleFlight::builder(Postcard).ttl(LONG).local_cache(1 << 20).largest_answer(100);
-    let flight = builder.build(&patient!(server.url()), "local").unwrap();
-    let here = Process { flight, runs: Arc::default() };
+    let here = Process::of(builder, &open(&server.url()));
     here.keeps(&server, "k").await;
     for _ in 0..3 {
         assert!(!here.has("large", 200).await);
     }
-}
-
-/// Something may have been forgotten while nothing was heard.
-#[tokio::test]
-async fn nothing_is_kept_over_a_loss_of_the_subscription() {
-    let server = RedisServer::start().await;
-    let here = Process::start(&server, 1 << 20);
-    here.keeps(&server, "k").await;
-    lose_answers(&server);
-    assert!(here.has("k", 10).await);
-    assert_eq!(server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]), Ok(1));
-    eventually("it to be asked for again", SOON, async || !here.has("k", 10).await).await;
-    here.keeps(&server, "k").await;
 }
 
 #[tokio::test]
@@ -151,66 +130,44 @@ async fn no_more_is_kept_than_is_allowed() {
     }
 }
 
-/// How long answers count where they arrive late, and how late that is: when they have expired.
-const SHORT: Duration = Duration::from_secs(2);
-const LATE: Duration = Duration::from_millis(2500);
-
-/// A process near the server, which keeps nothing, and one that hears all replies and messages late.
-struct Late {
-    server: RedisServer,
-    proxy: SlowProxy,
-    near: Process,
-    far: Process,
-}
-
-impl Late {
-    async fn set() -> Self {
+/// A process near the server keeps nothing. One far away hears all replies and messages when its answers have expired: it serves
+/// none once more.
+#[tokio::test]
+async fn an_answer_that_comes_late_is_not_served_after_its_time() {
+    const LIFE: Duration = Duration::from_secs(2);
+    for is_pushed in [false, true] {
         let server = RedisServer::start().await;
-        let proxy = SlowProxy::start(server.port(), Duration::ZERO).await;
-        let builder = || SingleFlight::builder(Postcard).ttl(SHORT);
+        let proxy = FaultProxy::start(server.port()).await;
+        let builder = || SingleFlight::builder(Postcard).ttl(LIFE);
         let near = Process::of(builder(), &open(&server.url()));
         let far = Process::of(builder().local_cache(1 << 20), &open(&proxy.url()));
         far.keeps(&server, "warm").await;
-        Self { server, proxy, near, far }
+        let late = LIFE * 5 / 4;
+        if is_pushed {
+            let (done, wait) = tokio::sync::oneshot::channel::<()>();
+            let work = || async {
+                wait.await.unwrap();
+                "x".repeat(10)
+            };
+            let leader = tokio::spawn(async move { near.flight.run("k", work).await });
+            let keys =
+                |part| server.query::<Vec<String>>(&["KEYS", &format!("*:flight:{part}")]).unwrap().len();
+            eventually("a leader", SOON, async || keys("lock") == 1).await;
+            proxy.delay_replies(late);
+            let publish = async {
+                eventually("a follower", SOON, async || keys("waiters") == 1).await;
+                done.send(()).unwrap();
+            };
+            let (heard, ()) = tokio::join!(far.has("k", 10), publish);
+            assert!(heard && leader.await.unwrap().is_ok());
+        } else {
+            assert!(!near.has("k", 10).await);
+            proxy.delay_replies(late);
+            assert!(far.has("k", 10).await, "it was not asked for in time");
+        }
+        proxy.delay_replies(Duration::ZERO);
+        let before = calls(&server);
+        far.has("k", 10).await;
+        assert!(calls(&server) > before, "it was served after its time");
     }
-
-    /// The answer that the far process has received is not served once more, because it has expired.
-    async fn is_over(&self, key: &str) {
-        self.proxy.delay_replies(Duration::ZERO);
-        let before = calls(&self.server);
-        self.far.has(key, 10).await;
-        assert!(calls(&self.server) > before, "it was served after its time");
-    }
-}
-
-#[tokio::test]
-async fn an_answer_that_is_read_late_is_not_served_after_its_time() {
-    let late = Late::set().await;
-    assert!(!late.near.has("k", 10).await);
-    late.proxy.delay_replies(LATE);
-    assert!(late.far.has("k", 10).await, "it was not asked for in time");
-    late.is_over("k").await;
-}
-
-#[tokio::test]
-async fn an_answer_that_is_pushed_late_is_not_served_after_its_time() {
-    let late = Late::set().await;
-    let (done, wait) = tokio::sync::oneshot::channel::<()>();
-    let near = late.near.flight.clone();
-    let work = || async {
-        wait.await.unwrap();
-        "x".repeat(10)
-    };
-    let leader = tokio::spawn(async move { near.run("k", work).await });
-    let lock = || late.server.query::<Vec<String>>(&["KEYS", "*:flight:lock"]).unwrap().len();
-    eventually("a leader", SOON, async || lock() == 1).await;
-    late.proxy.delay_replies(LATE);
-    let publish = async {
-        let queue = || late.server.query::<Vec<String>>(&["KEYS", "*:flight:waiters"]).unwrap().len();
-        eventually("a follower", SOON, async || queue() == 1).await;
-        done.send(()).unwrap();
-    };
-    let (heard, ()) = tokio::join!(late.far.has("k", 10), publish);
-    assert!(heard && leader.await.unwrap().is_ok());
-    late.is_over("k").await;
 }

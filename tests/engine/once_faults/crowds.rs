@@ -1,6 +1,5 @@
 //! Callers that come and go in a crowd, on several threads.
 
-use std::future::Future;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -9,9 +8,8 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 use tower_distributed::single_flight::{Postcard, RunError, SingleFlightBuilder};
 
-use crate::flights::{Flight, builder};
-use crate::places::{Place, SOON};
-use crate::work::Work;
+use super::{Flight, Place, Work, builder};
+use crate::scene::SOON;
 
 const CALLERS: usize = 24;
 const CALLS: usize = 150;
@@ -20,64 +18,29 @@ const LIFE: Duration = Duration::from_millis(1);
 
 type Builder = SingleFlightBuilder<u64, String>;
 
-fn plain(builder: Builder) -> Builder {
-    builder
-}
+const SETTINGS: [fn(Builder) -> Builder; 5] = [
+    |plain| plain,
+    |with_errors| with_errors.share_errors(Postcard).error_ttl(LIFE),
+    |for_nobody| for_nobody.share_unpublished(false).ttl_with(|run| run.is_multiple_of(2).then_some(LIFE)),
+    |stale| stale.stale_while_revalidate(LIFE * 3),
+    |going_on| going_on.go_on(true),
+];
 
-fn with_errors(builder: Builder) -> Builder {
-    builder.share_errors(Postcard).error_ttl(LIFE)
-}
-
-fn for_nobody(builder: Builder) -> Builder {
-    builder.share_unpublished(false).ttl_with(|run| run.is_multiple_of(2).then_some(LIFE))
-}
-
-fn stale(builder: Builder) -> Builder {
-    builder.stale_while_revalidate(LIFE * 3)
-}
-
-fn going_on(builder: Builder) -> Builder {
-    builder.go_on(true)
-}
-
-macro_rules! on_both_stores {
-    ($($settings:ident),* $(,)?) => {
-        mod in_memory {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $settings() {
-                    super::come_and_go(super::Place::in_memory(3), super::$settings).await;
-                }
-            )*
-        }
-
-        mod redis {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $settings() {
-                    super::come_and_go(super::Place::redis(3).await, super::$settings).await;
-                }
-            )*
-        }
-    };
-}
-
-on_both_stores!(plain, with_errors, for_nobody, stale, going_on);
-
-/// `None` where it was not done within so many times that others had their turn.
-async fn within<F: Future>(turns: usize, call: F) -> Option<F::Output> {
-    let patience = async {
-        for _ in 0..turns {
-            yield_now().await;
-        }
-    };
-    tokio::select! {
-        outcome = call => Some(outcome),
-        () = patience => None,
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_come_and_go_in_memory() {
+    for settings in SETTINGS {
+        come_and_go(&Place::in_memory(3), settings).await;
     }
 }
 
-/// A call that lasts for some polls, is dropped at any time or never, and may fail.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_come_and_go_on_redis() {
+    for settings in SETTINGS {
+        come_and_go(&Place::redis(3).await, settings).await;
+    }
+}
+
+/// A call that lasts for some polls, is dropped at any time (then `None`) or never, and may fail (then `false`).
 async fn visit(flight: &Flight, work: &Work) -> Option<bool> {
     let (key, lasts, fails, patience) = {
         let mut rng = rand::rng();
@@ -92,10 +55,19 @@ async fn visit(flight: &Flight, work: &Work) -> Option<bool> {
         let run = run().await?;
         if fails { Err(run.to_string()) } else { Ok(run) }
     };
-    let call = timeout(SOON, flight.try_run(key, work));
-    let outcome = match patience {
-        Some(turns) => within(turns, call).await?,
-        None => call.await,
+    let gives_up = async {
+        match patience {
+            Some(turns) => {
+                for _ in 0..turns {
+                    yield_now().await;
+                }
+            }
+            None => std::future::pending().await,
+        }
+    };
+    let outcome = tokio::select! {
+        outcome = timeout(SOON, flight.try_run(key, work)) => outcome,
+        () = gives_up => return None,
     };
     match outcome.expect("a caller is forgotten") {
         Ok(_) => Some(true),
@@ -105,7 +77,7 @@ async fn visit(flight: &Flight, work: &Work) -> Option<bool> {
 }
 
 /// Whoever stays gets an answer, and in the end nothing is left.
-async fn come_and_go(place: Place, settings: fn(Builder) -> Builder) {
+async fn come_and_go(place: &Place, settings: fn(Builder) -> Builder) {
     let build = |store| settings(builder().ttl(LIFE)).build(store, "flights").unwrap();
     let flights: Vec<Flight> = place.stores.iter().map(build).collect();
     let work = Work::open();
@@ -123,14 +95,9 @@ async fn come_and_go(place: Place, settings: fn(Builder) -> Builder) {
     for caller in join_all(callers.collect::<Vec<_>>()).await {
         ends.iter_mut().zip(caller.unwrap()).for_each(|(sum, count)| *sum += count);
     }
-    println!(
-        "{} runs; {} calls failed, {} got an answer, {} went away",
-        work.runs(),
-        ends[0],
-        ends[1],
-        ends[2]
-    );
-    assert!(ends[1] > 0 && ends[2] > 0, "{ends:?}");
+    let [failed, answered, gone] = ends;
+    println!("{} runs; {failed} calls failed, {answered} got an answer, {gone} went away", work.runs());
+    assert!(answered > 0 && gone > 0, "{ends:?}");
     work.is_over().await;
     for key in KEYS {
         place.free(key).await;

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use tower_distributed::single_flight::{Json, Postcard};
 use tower_distributed::{SingleFlight, Store};
 
-use crate::flights::{call, ended, lead};
-use crate::places::{LONG, Place, SOON, open};
-use crate::work::Work;
+use super::{Place, Work, asked, begin, builder, ended, lead};
+use crate::scene::{LONG, SOON};
 use support::eventually;
 use support::seen::{Event, Seen, named};
 
@@ -22,11 +21,8 @@ fn told(seen: &Seen) -> Vec<Event> {
 /// Which events of namespaces were counted, and how often.
 fn counted(seen: &Seen) -> Vec<(String, f64)> {
     let ours = |name: &str| name.starts_with("tower_distributed_events_total namespace=");
-    let series = seen.series_seen().into_iter();
-    series
-        .filter(|(name, (count, _))| ours(name) && *count > 0.0)
-        .map(|(name, (count, _))| (name, count))
-        .collect()
+    let counts = seen.series_seen().into_iter().map(|(name, (count, _))| (name, count));
+    counts.filter(|(name, count)| ours(name) && *count > 0.0).collect()
 }
 
 /// Waits until this event alone was told of this namespace, once, and forgets it.
@@ -63,16 +59,15 @@ async fn what_becomes_of_answers_is_told() {
     let server = Place::redis(1).await;
     for store in [Store::in_memory(), server.stores[0].clone()] {
         let work = Work::open();
-        let json = || SingleFlight::<u64, String>::builder(Json).ttl(LONG);
         let sign = || async { "+".to_owned() };
         let small = SingleFlight::<String>::builder(Json).largest_answer(2).build(&store, "small").unwrap();
         assert_eq!(small.run(SECRET, sign).await.unwrap(), "+");
         is_told(&seen, "small", "answer_too_large").await;
 
-        let [json, postcard] =
-            [json(), crate::flights::builder()].map(|flight| flight.build(&store, "f").unwrap());
-        assert_eq!(ended(tokio::spawn(call(&json, SECRET, &work))).await.unwrap(), 1);
-        assert_eq!(ended(tokio::spawn(call(&postcard, SECRET, &work))).await.unwrap(), 2);
+        let json = SingleFlight::<u64, String>::builder(Json).ttl(LONG);
+        let [json, postcard] = [json, builder()].map(|flight| flight.build(&store, "f").unwrap());
+        assert_eq!(asked(&json, SECRET, &work).await.unwrap(), 1);
+        assert_eq!(asked(&postcard, SECRET, &work).await.unwrap(), 2);
         is_told(&seen, "f", "answer_foreign").await;
 
         let text = SingleFlight::<String>::builder(Postcard).ttl(LONG).build(&store, "f").unwrap();
@@ -92,16 +87,16 @@ async fn what_becomes_of_answers_is_told() {
 /// Questions that nobody asks twice do not fill the server, and that is told once a second.
 #[tokio::test]
 async fn what_is_not_stored_is_told() {
+    const ASKED: usize = 500;
     listening!(seen);
     let place = Place::redis(1).await;
     let flight = SingleFlight::<String>::builder(Json).ttl(LONG).largest_answer(1000).max_stored(64 << 10);
     let flight = flight.build(&place.stores[0], "f").unwrap();
-    const ASKED: usize = 500;
     for question in 0..ASKED {
         flight.run(format!("{SECRET} {question}"), || async { "x".repeat(900) }).await.unwrap();
     }
-    let event = [("namespace", "f"), ("event", "answer_over_budget")];
-    let event = named("tower_distributed_events_total", &event);
+    let event =
+        named("tower_distributed_events_total", &[("namespace", "f"), ("event", "answer_over_budget")]);
     let stored = (64 << 10) / (900 + 256);
     eventually("those beyond the budget to be counted", SOON, async || {
         counted(&seen).iter().any(|(name, count)| *name == event && *count >= (ASKED - stored) as f64)
@@ -112,31 +107,34 @@ async fn what_is_not_stored_is_told() {
     assert_eq!(events[0]["event"], "answer_over_budget");
     assert!(events.iter().flat_map(|event| event.values()).all(|value| !value.contains(SECRET)));
     // The answers, and nothing else. The last of their locks may be on its way back.
-    let server = place.server.as_ref().unwrap();
     eventually("nothing else to be left", SOON, async || {
-        server.cli(&["DBSIZE"]).parse::<usize>().unwrap() <= stored
+        place.server().cli(&["DBSIZE"]).parse::<usize>().unwrap() <= stored
     })
     .await;
 }
 
+/// All in the process get the answer, though it cannot be published.
 #[tokio::test]
 async fn what_becomes_of_leases_is_told() {
     listening!(seen);
     let place = Place::redis(1).await;
-    let server = place.server.as_ref().unwrap();
-    let flight = crate::flights::builder().build(&open(&server.url()), "f").unwrap();
-    let work = Work::shut();
+    let (flight, work) = (place.flights().remove(0), Work::shut());
     let leader = lead(&flight, SECRET, &work).await;
-    server.cli(&["SET", &format!("td:{{f:{SECRET}}}:flight:lock"), "somebody", "PX", "600000"]);
+    place.server().cli(&["SET", &format!("td:{{flights:{SECRET}}}:flight:lock"), "somebody", "PX", "600000"]);
     work.let_go(1);
     assert_eq!(ended(leader).await.unwrap(), 1);
-    is_told(&seen, "f", "flight_lost").await;
+    is_told(&seen, "flights", "flight_lost").await;
 
-    let leader = lead(&flight, &format!("{SECRET} again"), &work).await;
-    server.kill9();
+    let key = &format!("{SECRET} again");
+    let leader = lead(&flight, key, &work).await;
+    let follower = begin(&flight, key, &work);
+    tokio::task::yield_now().await;
+    place.server().kill9();
     work.let_go(1);
-    assert_eq!(ended(leader).await.unwrap(), 2);
-    is_told(&seen, "f", "answer_not_published").await;
+    for caller in [leader, follower] {
+        assert_eq!(ended(caller).await.unwrap(), 2);
+    }
+    is_told(&seen, "flights", "answer_not_published").await;
 }
 
 /// Where all goes well there is nothing to tell.
@@ -144,14 +142,14 @@ async fn what_becomes_of_leases_is_told() {
 async fn nothing_else_is_told() {
     listening!(seen);
     let place = Place::redis(2).await;
-    let (flights, work) = (crate::flights::flights(&place), Work::failing());
+    let (flights, work) = (place.flights(), Work::failing());
     let leader = lead(&flights[0], SECRET, &work).await;
-    let follower = tokio::spawn(call(&flights[1], SECRET, &work));
+    let follower = begin(&flights[1], SECRET, &work);
     place.lined_up(SECRET, 1).await;
     work.let_go(3);
     ended(leader).await.unwrap_err();
     assert_eq!(ended(follower).await.unwrap(), 2);
-    assert_eq!(ended(tokio::spawn(call(&flights[0], SECRET, &work))).await.unwrap(), 3);
-    assert_eq!(ended(tokio::spawn(call(&flights[1], SECRET, &work))).await.unwrap(), 3);
+    assert_eq!(asked(&flights[0], SECRET, &work).await.unwrap(), 3);
+    assert_eq!(asked(&flights[1], SECRET, &work).await.unwrap(), 3);
     assert_eq!((told(&seen), counted(&seen)), (Vec::new(), Vec::new()));
 }
