@@ -13,7 +13,7 @@ if ! command -v chromedriver >/dev/null && ! tests/install.sh chromium chromium-
 fi
 
 cargo build --all-features --example gateway
-cargo test --all-features --test gateway in_browser -- --ignored --skip screenshots
+cargo test --all-features --test house in_browser -- --ignored --skip screenshots
 if [ $# -gt 0 ]; then
-  SCREENSHOTS="$(realpath "$1")" cargo test --all-features --test gateway screenshots -- --ignored
+  SCREENSHOTS="$(realpath "$1")" cargo test --all-features --test house screenshots -- --ignored
 fi

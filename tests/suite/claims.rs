@@ -1,13 +1,15 @@
-//! Claims on the items of a filter: what is confirmed is a duplicate, what is given back can be claimed again.
+//! Claims, on the items of a filter and without false positives: what is confirmed is a duplicate, what is given back can be
+//! claimed again.
 
 use std::time::Duration;
 
-use tower_distributed::dedupe::{Claim, Claimed, Dedupe, DedupeBuilder};
+use tower_distributed::dedupe::{Claim, Claimed, Dedupe, ExactBuilder};
 use tower_distributed::{BloomFilter, Store};
 
-use crate::keys::hostile;
 use crate::stores::{Place, SOON};
 use support::eventually;
+
+const DAY: Duration = Duration::from_secs(86_400);
 
 fn filter(store: &Store, name: &str) -> BloomFilter {
     BloomFilter::new(store, name, 1000, 1e-9).unwrap()
@@ -15,6 +17,29 @@ fn filter(store: &Store, name: &str) -> BloomFilter {
 
 pub(crate) fn claims(store: &Store, name: &str) -> Dedupe {
     Dedupe::builder().remember_forever().build(&filter(store, name)).unwrap()
+}
+
+/// All items have one bucket.
+fn exact(store: &Store, name: &str) -> ExactBuilder {
+    Dedupe::exact(store, name).capacity(100).remember_for(DAY)
+}
+
+/// One of each kind.
+pub(crate) fn both(store: &Store, name: &str) -> [Dedupe; 2] {
+    [claims(store, &format!("{name}.filter")), exact(store, &format!("{name}.exact")).build().unwrap()]
+}
+
+/// The same, whose claims are soon over, but not on their way on a machine that is busy.
+fn both_short(store: &Store, name: &str) -> [Dedupe; 2] {
+    let (filter, ttl) = (filter(store, &format!("{name}.filter")), Duration::from_millis(400));
+    let filtered = Dedupe::builder().remember_forever().ttl(ttl).watchdog(false).build(&filter);
+    let exact = exact(store, &format!("{name}.exact")).ttl(ttl).watchdog(false).build();
+    [filtered.unwrap(), exact.unwrap()]
+}
+
+/// The state of the claims on all items of a test.
+fn state(dedupe: &Dedupe) -> String {
+    format!("{}:0", dedupe.name())
 }
 
 /// Whether an item is new, whose claim comes along.
@@ -44,138 +69,146 @@ pub(crate) async fn becomes_free(dedupe: &Dedupe, item: &str) {
     .await;
 }
 
-/// Soon over, but not on its way on a machine that is busy.
-fn short() -> DedupeBuilder {
-    Dedupe::builder().remember_forever().ttl(Duration::from_millis(400)).watchdog(false)
-}
-
 pub(crate) async fn what_is_confirmed_is_a_duplicate(place: &Place, name: &str) {
-    let dedupe = claims(place, name);
-    for item in ["a", "b"] {
-        let claim = take(&dedupe, item).await;
-        assert!(claim.is_held() && !dedupe.filter().unwrap().contains(item).await.unwrap());
-        assert!(claim.confirm().await.unwrap());
-        assert!(is_duplicate(&dedupe, item).await);
-        assert!(new(dedupe.claim(item, SOON).await.unwrap()).is_none(), "nothing to wait for");
-        assert!(!dedupe.filter().unwrap().insert(item).await.unwrap());
+    for (dedupe, other) in both(place, name).into_iter().zip(both(place, name)) {
+        for item in ["a", "b"] {
+            let claim = take(&dedupe, item).await;
+            if let Some(filter) = dedupe.filter() {
+                assert!(!filter.contains(item).await.unwrap());
+            }
+            assert!(claim.is_held() && claim.confirm().await.unwrap());
+            for dedupe in [&dedupe, &other] {
+                assert!(is_duplicate(dedupe, item).await);
+                assert!(new(dedupe.claim(item, SOON).await.unwrap()).is_none(), "nothing to wait for");
+            }
+        }
+        match dedupe.filter() {
+            Some(filter) => {
+                assert!(!filter.insert("a").await.unwrap() && filter.insert("inserted").await.unwrap());
+                assert!(is_duplicate(&dedupe, "inserted").await);
+            }
+            None => assert!(dedupe.fill().is_none()),
+        }
     }
-    assert!(dedupe.filter().unwrap().insert("inserted").await.unwrap());
-    assert!(is_duplicate(&dedupe, "inserted").await);
 }
 
 pub(crate) async fn what_is_in_flight_is_refused(place: &Place, name: &str) {
-    let filter = filter(place, name);
-    let (one, other) = (Dedupe::builder().remember_forever().build(&filter).unwrap(), claims(place, name));
-    let claim = take(&one, "a").await;
-    for dedupe in [&one, &other] {
-        let error = dedupe.try_claim("a").await.unwrap_err();
-        assert!(error.is_refused() && !error.is_waited_too_long() && !error.is_duplicate(), "{error}");
-        let after = error.retry_after().unwrap();
-        assert!(after > Duration::from_secs(15) && after <= Duration::from_secs(30), "{after:?}");
-        assert!(dedupe.claim_anyway("a").await.unwrap_err().is_refused());
-        let error = dedupe.claim("a", Duration::from_millis(40)).await.unwrap_err();
-        assert!(error.is_refused() && error.is_waited_too_long(), "{error}");
-        let elsewhere = take(dedupe, "b").await;
-        assert!(elsewhere.release().await.unwrap());
+    for (one, other) in both(place, name).into_iter().zip(both(place, name)) {
+        let claim = take(&one, "a").await;
+        for dedupe in [&one, &other] {
+            let error = dedupe.try_claim("a").await.unwrap_err();
+            assert!(error.is_refused() && !error.is_waited_too_long() && !error.is_duplicate(), "{error}");
+            let after = error.retry_after().unwrap();
+            assert!(after > Duration::from_secs(15) && after <= Duration::from_secs(30), "{after:?}");
+            assert!(dedupe.claim_anyway("a").await.unwrap_err().is_refused());
+            let error = dedupe.claim("a", Duration::from_millis(40)).await.unwrap_err();
+            assert!(error.is_refused() && error.is_waited_too_long(), "{error}");
+            let elsewhere = take(dedupe, "b").await;
+            assert!(elsewhere.release().await.unwrap());
+        }
+        assert!(claim.confirm().await.unwrap());
+        assert!(is_duplicate(&one, "a").await && is_duplicate(&other, "a").await);
     }
-    assert!(claim.confirm().await.unwrap());
-    assert!(is_duplicate(&one, "a").await && is_duplicate(&other, "a").await);
 }
 
 pub(crate) async fn what_is_given_back_can_be_claimed_again(place: &Place, name: &str) {
-    let dedupe = claims(place, name);
-    assert!(take(&dedupe, "a").await.release().await.unwrap());
-    let claim = take(&dedupe, "a").await;
-    let handle = claim.handle();
-    drop(claim);
-    handle.lost().await;
-    becomes_free(&dedupe, "a").await;
-    assert!(take(&dedupe, "a").await.confirm().await.unwrap());
+    for dedupe in both(place, name) {
+        assert!(take(&dedupe, "a").await.release().await.unwrap());
+        let claim = take(&dedupe, "a").await;
+        let handle = claim.handle();
+        drop(claim);
+        handle.lost().await;
+        becomes_free(&dedupe, "a").await;
+        assert!(take(&dedupe, "a").await.confirm().await.unwrap());
+    }
 }
 
 pub(crate) async fn who_waits_hears_what_came_of_it(place: &Place, name: &str) {
-    let (dedupe, state) = (claims(place, name), format!("{name}:0"));
-    let waiting = |item: &'static str| {
-        let dedupe = dedupe.clone();
-        async move { new(dedupe.claim(item, SOON).await.unwrap()) }
-    };
-    let claim = take(&dedupe, "confirmed").await;
-    let mut waiters = Vec::new();
-    for number in 1..=3 {
-        waiters.push(place.line_up(&state, number, waiting("confirmed")).await);
-    }
-    assert!(claim.confirm().await.unwrap());
-    for waiter in waiters {
-        assert!(waiter.await.unwrap().is_none());
-    }
-    place.lined_up(&state, 0).await;
-
-    // Each that gives it back lets the next have it; the last confirms, and those behind it need nothing.
-    let claim = take(&dedupe, "given back").await;
-    let mut waiters = Vec::new();
-    for number in 1..=4 {
-        let waiting = waiting("given back");
-        let visit = async move {
-            let claim = waiting.await?;
-            match number {
-                1 => drop(claim),
-                2 => assert!(claim.release().await.unwrap()),
-                _ => assert!(claim.confirm().await.unwrap()),
-            }
-            Some(number)
+    for dedupe in both(place, name) {
+        let waiting = |item: &'static str| {
+            let dedupe = dedupe.clone();
+            async move { new(dedupe.claim(item, SOON).await.unwrap()) }
         };
-        waiters.push(place.line_up(&state, number, visit).await);
+        let claim = take(&dedupe, "confirmed").await;
+        let mut waiters = Vec::new();
+        for number in 1..=3 {
+            waiters.push(place.line_up(&state(&dedupe), number, waiting("confirmed")).await);
+        }
+        assert!(claim.confirm().await.unwrap());
+        for waiter in waiters {
+            assert!(waiter.await.unwrap().is_none());
+        }
+        place.lined_up(&state(&dedupe), 0).await;
+
+        // Each that gives it back lets the next have it; the last confirms, and those behind it need nothing.
+        let claim = take(&dedupe, "given back").await;
+        let mut waiters = Vec::new();
+        for number in 1..=4 {
+            let waiting = waiting("given back");
+            let visit = async move {
+                let claim = waiting.await?;
+                match number {
+                    1 => drop(claim),
+                    2 => assert!(claim.release().await.unwrap()),
+                    _ => assert!(claim.confirm().await.unwrap()),
+                }
+                Some(number)
+            };
+            waiters.push(place.line_up(&state(&dedupe), number, visit).await);
+        }
+        drop(claim);
+        for (waiter, came_of_it) in waiters.into_iter().zip([Some(1), Some(2), Some(3), None]) {
+            assert_eq!(waiter.await.unwrap(), came_of_it);
+        }
+        assert!(is_duplicate(&dedupe, "given back").await);
     }
-    drop(claim);
-    for (waiter, came_of_it) in waiters.into_iter().zip([Some(1), Some(2), Some(3), None]) {
-        assert_eq!(waiter.await.unwrap(), came_of_it);
-    }
-    assert!(is_duplicate(&dedupe, "given back").await);
 }
 
 pub(crate) async fn a_duplicate_can_be_claimed_anyway(place: &Place, name: &str) {
-    let dedupe = claims(place, name);
-    assert!(take(&dedupe, "a").await.confirm().await.unwrap());
-    let claim = dedupe.claim_anyway("a").await.unwrap();
-    assert!(dedupe.claim_anyway("a").await.unwrap_err().is_refused());
-    assert!(is_duplicate(&dedupe, "a").await, "others need not wait");
-    assert!(claim.confirm().await.unwrap());
-    assert!(dedupe.claim_anyway("a").await.unwrap().release().await.unwrap());
-    assert!(dedupe.claim_anyway("new").await.unwrap().confirm().await.unwrap());
-    assert!(is_duplicate(&dedupe, "a").await && is_duplicate(&dedupe, "new").await);
+    for dedupe in both(place, name) {
+        assert!(take(&dedupe, "a").await.confirm().await.unwrap());
+        let claim = dedupe.claim_anyway("a").await.unwrap();
+        assert!(dedupe.claim_anyway("a").await.unwrap_err().is_refused());
+        assert!(is_duplicate(&dedupe, "a").await, "others need not wait");
+        assert!(claim.confirm().await.unwrap());
+        assert!(dedupe.claim_anyway("a").await.unwrap().release().await.unwrap());
+        assert!(dedupe.claim_anyway("new").await.unwrap().confirm().await.unwrap());
+        assert!(is_duplicate(&dedupe, "a").await && is_duplicate(&dedupe, "new").await);
+    }
 }
 
 pub(crate) async fn a_claim_that_ran_out_is_lost(place: &Place, name: &str) {
-    let dedupe = short().build(&filter(place, name)).unwrap();
-    for item in ["nobody else", "another"] {
-        let claim = take(&dedupe, item).await;
-        claim.lost().await;
-        assert!(!claim.is_held());
-        let patient = claims(place, name);
-        becomes_free(&patient, item).await;
-        let other = if item == "another" { Some(take(&patient, item).await) } else { None };
-        assert!(!claim.confirm().await.unwrap(), "it was lost");
-        assert!(is_duplicate(&dedupe, item).await, "it was handled, whoever holds the claim by now");
-        if let Some(other) = other {
-            assert!(other.confirm().await.unwrap(), "it was not lost to the one who confirmed too late");
+    for (dedupe, patient) in both_short(place, name).into_iter().zip(both(place, name)) {
+        for item in ["nobody else", "another"] {
+            let claim = take(&dedupe, item).await;
+            claim.lost().await;
+            assert!(!claim.is_held());
+            becomes_free(&patient, item).await;
+            let other = if item == "another" { Some(take(&patient, item).await) } else { None };
+            assert!(!claim.confirm().await.unwrap(), "it was lost");
+            assert!(is_duplicate(&dedupe, item).await, "it was handled, whoever holds the claim by now");
+            if let Some(other) = other {
+                assert!(other.confirm().await.unwrap(), "it was not lost to the one who confirmed too late");
+            }
+            assert!(is_duplicate(&patient, item).await);
         }
-        assert!(is_duplicate(&patient, item).await);
     }
 }
 
 /// Who still waits when an item is confirmed too late has nothing to do.
 pub(crate) async fn who_waits_hears_of_a_late_confirmation(place: &Place, name: &str) {
-    let (late, dedupe) = (short().build(&filter(place, name)).unwrap(), claims(place, name));
-    let claim = take(&late, "a").await;
-    claim.lost().await;
-    becomes_free(&dedupe, "a").await;
-    let other = take(&dedupe, "a").await;
-    let waiting = dedupe.clone();
-    let waiter = async move { new(waiting.claim("a", SOON).await.unwrap()).is_none() };
-    let waiter = place.line_up(&format!("{name}:0"), 1, waiter).await;
-    assert!(!claim.confirm().await.unwrap());
-    assert!(other.release().await.unwrap());
-    assert!(waiter.await.unwrap(), "what was confirmed is handled again");
+    for (late, dedupe) in both_short(place, name).into_iter().zip(both(place, name)) {
+        let claim = take(&late, "a").await;
+        claim.lost().await;
+        becomes_free(&dedupe, "a").await;
+        let other = take(&dedupe, "a").await;
+        let waiting = dedupe.clone();
+        let waiter = async move { new(waiting.claim("a", SOON).await.unwrap()).is_none() };
+        let waiter = place.line_up(&state(&dedupe), 1, waiter).await;
+        assert!(!claim.confirm().await.unwrap());
+        assert!(other.release().await.unwrap());
+        assert!(waiter.await.unwrap(), "what was confirmed is handled again");
+    }
 }
 
 pub(crate) async fn the_fences_of_claims_grow(place: &Place, name: &str) {
@@ -187,22 +220,6 @@ pub(crate) async fn the_fences_of_claims_grow(place: &Place, name: &str) {
         assert!(fence > last, "{number}: {fence} after {last}");
         last = fence;
         assert!(claim.release().await.unwrap());
-    }
-}
-
-pub(crate) async fn any_item_is_legal_and_apart_from_others(place: &Place, name: &str) {
-    all_items_are_apart(&claims(place, name)).await;
-}
-
-pub(crate) async fn all_items_are_apart(dedupe: &Dedupe) {
-    let mut held = Vec::new();
-    for item in hostile() {
-        held.push(take(dedupe, &item).await);
-    }
-    for (item, claim) in hostile().into_iter().zip(held) {
-        assert!(dedupe.try_claim(&item).await.unwrap_err().is_refused());
-        assert!(claim.confirm().await.unwrap());
-        assert!(is_duplicate(dedupe, &item).await);
     }
 }
 
@@ -245,9 +262,10 @@ pub(crate) async fn nothing_but_the_filter_stays(place: &Place, name: &str) {
     }
 }
 
-pub(crate) async fn settings_out_of_range_are_told(place: &Place, name: &str) {
-    let filter = filter(place, name);
-    let day = Duration::from_secs(86_400);
+#[test]
+fn settings_out_of_range_are_told() {
+    let (store, name, day) = (&Store::in_memory(), "claims", DAY);
+    let filter = filter(store, name);
     for ttl in [Duration::ZERO, Duration::from_micros(9_999), day + Duration::from_nanos(1), Duration::MAX] {
         let error = Dedupe::builder().remember_forever().ttl(ttl).build(&filter).unwrap_err();
         assert!(error.is_invalid() && error.to_string().contains(&format!("{ttl:?}")), "{error}");
@@ -258,7 +276,7 @@ pub(crate) async fn settings_out_of_range_are_told(place: &Place, name: &str) {
         error.is_invalid() && ["remember_for", "remember_forever", name].iter().all(|it| text.contains(it)),
         "{text}"
     );
-    let forgets = BloomFilter::builder().bits(1000).hashes(3).remember_for(day).build(place, name).unwrap();
+    let forgets = BloomFilter::builder().bits(1000).hashes(3).remember_for(day).build(store, name).unwrap();
     let error = Dedupe::builder().remember_forever().build(&forgets).unwrap_err();
     assert!(error.is_invalid() && error.to_string().contains("86400s"), "{error}");
     assert!(Dedupe::new(&forgets).is_ok());

@@ -1,17 +1,18 @@
-//! Claims without false positives: as those on a filter, and what is their own.
+//! Claims without false positives: what those on a filter do not have.
 
 use std::time::Duration;
 
-use tower_distributed::dedupe::{Claimed, Dedupe, ExactBuilder};
+use tower_distributed::Store;
+use tower_distributed::dedupe::{Dedupe, ExactBuilder};
 
-use crate::claims::{all_items_are_apart, becomes_free, is_duplicate, is_forgotten, new, take};
+use crate::claims::{is_duplicate, is_forgotten, take};
 use crate::stores::{Place, SOON};
 use support::eventually;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-fn builder(place: &Place, name: &str) -> ExactBuilder {
-    Dedupe::exact(place, name).capacity(10_000).remember_for(DAY)
+fn builder(store: &Store, name: &str) -> ExactBuilder {
+    Dedupe::exact(store, name).capacity(10_000).remember_for(DAY)
 }
 
 fn claims(place: &Place, name: &str) -> Dedupe {
@@ -29,26 +30,6 @@ fn bucket(place: &Place, name: &str, item: &str) -> Option<String> {
     (0..70).find_map(of_any).or_else(|| panic!("{item} is nowhere"))
 }
 
-pub(crate) async fn what_is_confirmed_is_a_duplicate(place: &Place, name: &str) {
-    let (dedupe, other) = (claims(place, name), claims(place, name));
-    assert!(dedupe.filter().is_none() && dedupe.fill().is_none());
-    for item in ["a", "b"] {
-        let claim = take(&dedupe, item).await;
-        for dedupe in [&dedupe, &other] {
-            let error = dedupe.try_claim(item).await.unwrap_err();
-            assert!(error.is_refused() && !error.is_duplicate(), "{error}");
-            assert!(dedupe.claim_anyway(item).await.unwrap_err().is_refused());
-        }
-        assert!(claim.is_held() && claim.confirm().await.unwrap());
-        assert!(is_duplicate(&dedupe, item).await && is_duplicate(&other, item).await);
-        assert!(new(other.claim(item, SOON).await.unwrap()).is_none(), "nothing to wait for");
-    }
-    assert!(take(&dedupe, "c").await.release().await.unwrap());
-    assert!(dedupe.claim_anyway("a").await.unwrap().confirm().await.unwrap());
-    drop(take(&other, "c").await);
-    becomes_free(&dedupe, "c").await;
-}
-
 pub(crate) async fn no_new_item_is_taken_for_a_duplicate(place: &Place, name: &str) {
     // Far above what it is for.
     let dedupe = builder(place, name).capacity(1).build().unwrap();
@@ -58,41 +39,12 @@ pub(crate) async fn no_new_item_is_taken_for_a_duplicate(place: &Place, name: &s
     for item in 0..500_u32 {
         assert!(is_duplicate(&dedupe, item.to_le_bytes()).await);
     }
-}
-
-pub(crate) async fn who_waits_hears_what_came_of_it(place: &Place, name: &str) {
-    let dedupe = claims(place, name);
-    for (item, is_confirmed) in [("confirmed", true), ("given back", false)] {
-        let claim = take(&dedupe, item).await;
-        let waiter = {
-            let dedupe = dedupe.clone();
-            tokio::spawn(async move { dedupe.claim(item, SOON).await })
-        };
-        eventually("it to wait", SOON, async || {
-            let error = dedupe.claim(item, Duration::ZERO).await.unwrap_err();
-            assert!(error.is_refused(), "{error}");
-            true
-        })
-        .await;
-        assert!(if is_confirmed { claim.confirm().await } else { claim.release().await }.unwrap());
-        match waiter.await.unwrap().unwrap() {
-            Claimed::Duplicate => assert!(is_confirmed),
-            Claimed::New(claim) => assert!(!is_confirmed && claim.confirm().await.unwrap()),
-        }
-        assert!(is_duplicate(&dedupe, item).await);
+    for (capacity, span) in [(1, Duration::from_secs(1)), (100_000_000_000, 3650 * DAY)] {
+        let name = format!("{name}-{capacity}");
+        let dedupe = Dedupe::exact(place, &name).capacity(capacity).remember_for(span).build().unwrap();
+        assert!(take(&dedupe, "a").await.confirm().await.unwrap());
+        assert!(is_duplicate(&dedupe, "a").await || span == Duration::from_secs(1));
     }
-}
-
-pub(crate) async fn a_claim_that_ran_out_is_lost(place: &Place, name: &str) {
-    let short = builder(place, name).ttl(Duration::from_millis(400)).watchdog(false).build().unwrap();
-    let claim = take(&short, "a").await;
-    claim.lost().await;
-    let patient = claims(place, name);
-    becomes_free(&patient, "a").await;
-    let other = take(&patient, "a").await;
-    assert!(!claim.confirm().await.unwrap(), "it was lost");
-    assert!(is_duplicate(&short, "a").await, "it was handled, whoever holds the claim by now");
-    assert!(other.confirm().await.unwrap());
 }
 
 pub(crate) async fn what_is_old_is_new_again(place: &Place, name: &str) {
@@ -103,10 +55,6 @@ pub(crate) async fn what_is_old_is_new_again(place: &Place, name: &str) {
         let left = || server.query::<Vec<String>>(&["KEYS", &pattern]).unwrap();
         eventually("its slices to expire by themselves", SOON, async || left().is_empty()).await;
     }
-}
-
-pub(crate) async fn any_item_is_legal_and_apart_from_others(place: &Place, name: &str) {
-    all_items_are_apart(&claims(place, name)).await;
 }
 
 pub(crate) async fn every_key_has_a_time_to_live(place: &Place, name: &str) {
@@ -149,30 +97,26 @@ pub(crate) async fn other_settings_under_one_name_are_told(place: &Place, name: 
     assert!(is_duplicate(&claims(place, name), "a").await);
 }
 
-pub(crate) async fn settings_out_of_range_are_told(place: &Place, name: &str) {
+#[test]
+fn settings_out_of_range_are_told() {
+    let (store, name) = (&Store::in_memory(), "handled");
     let of = |builder: ExactBuilder| {
         let error = builder.build().unwrap_err();
         assert!(error.is_invalid(), "{error}");
         error.to_string()
     };
-    let text = of(Dedupe::exact(place, name));
+    let text = of(Dedupe::exact(store, name));
     assert!(text.contains("remember_for must be set") && text.contains(name), "{text}");
     for span in [Duration::ZERO, Duration::from_micros(1_000_500), 3651 * DAY, Duration::MAX] {
-        let text = of(builder(place, name).remember_for(span));
+        let text = of(builder(store, name).remember_for(span));
         assert!(text.contains("1 s to 10 years") && text.contains(&format!("{span:?}")), "{text}");
     }
     for capacity in [0, 100_000_000_001, u64::MAX] {
-        let text = of(builder(place, name).capacity(capacity));
+        let text = of(builder(store, name).capacity(capacity));
         assert!(text.contains("1 to 100000000000") && text.contains(&capacity.to_string()), "{text}");
     }
     for ttl in [Duration::ZERO, 2 * DAY] {
-        assert!(of(builder(place, name).ttl(ttl)).contains(&format!("{ttl:?}")));
+        assert!(of(builder(store, name).ttl(ttl)).contains(&format!("{ttl:?}")));
     }
-    assert!(of(builder(place, "a name")).contains("\"a name\""));
-    for (capacity, span) in [(1, Duration::from_secs(1)), (100_000_000_000, 3650 * DAY)] {
-        let name = format!("{name}-{capacity}");
-        let dedupe = Dedupe::exact(place, &name).capacity(capacity).remember_for(span).build().unwrap();
-        assert!(take(&dedupe, "a").await.confirm().await.unwrap());
-        assert!(is_duplicate(&dedupe, "a").await || span == Duration::from_secs(1));
-    }
+    assert!(of(builder(store, "a name")).contains("\"a name\""));
 }

@@ -30,30 +30,6 @@ async fn filters_take_little_more_memory_than_needed() {
     assert!(kept.is_empty(), "{kept:?}");
 }
 
-/// What is kept is as the documentation of the module says.
-#[tokio::test]
-async fn filters_are_kept_as_documented() {
-    let store = stores::redis().await;
-    let filter = BloomFilter::builder().bits(1_000_003).hashes(4).build(&store, "filters-kept").unwrap();
-    filter.insert("user-7").await.unwrap();
-    let get = |key: &str| server().query::<String>(&["GET", key]).unwrap();
-    assert_eq!(get("td:{filters-kept:0}:config"), "bloom1 1 1000003 4 0 0");
-    for position in ["788376", "229938", "723424", "154789"] {
-        let bit: u8 = server().query(&["GETBIT", "td:{filters-kept:0}:bits0", position]).unwrap();
-        assert_eq!(bit, 1, "{position}");
-    }
-    assert_eq!(server().query::<u64>(&["BITCOUNT", "td:{filters-kept:0}:bits0"]), Ok(4));
-    assert_eq!(server().query::<u64>(&["STRLEN", "td:{filters-kept:0}:bits0"]), Ok(125_001));
-
-    let hour = Duration::from_secs(3600);
-    let filter = BloomFilter::builder().bits(100).hashes(2).remember_for(hour);
-    filter.build(&store, "filters-kept-hour").unwrap().insert("user-7").await.unwrap();
-    let config = get("td:{filters-kept-hour:0}:config");
-    let generation: u64 = config.strip_prefix("bloom1 1 100 2 3600000 ").unwrap().parse().unwrap();
-    let bits = format!("td:{{filters-kept-hour:0}}:bits{}", generation % 2);
-    assert_eq!(server().query::<u64>(&["STRLEN", &bits]), Ok(13));
-}
-
 /// All goes by itself where a filter forgets, the configuration last.
 #[tokio::test]
 async fn filters_that_forget_leave_no_key_without_ttl() {

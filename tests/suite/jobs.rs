@@ -16,6 +16,7 @@ use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_secs(5);
+const AT_LEAST: Duration = Duration::from_millis(400);
 
 /// Two hosts.
 fn hosts(place: &Place, name: &str, builder: impl Fn() -> MutexBuilder) -> [Mutex; 2] {
@@ -24,29 +25,30 @@ fn hosts(place: &Place, name: &str, builder: impl Fn() -> MutexBuilder) -> [Mute
 
 /// A host whose clock is late by less than `at_least_for` starts a job that another one has done already.
 pub(crate) async fn a_short_job_keeps_its_lock(place: &Place, name: &str) {
-    let at_least = Duration::from_millis(400);
-    let [early, late] = hosts(place, name, || Mutex::builder().ttl(TTL).at_least_for(at_least));
+    lock_is_kept(hosts(place, name, || Mutex::builder().ttl(TTL).at_least_for(AT_LEAST))).await;
+}
+
+async fn lock_is_kept([early, late]: [Mutex; 2]) {
     let began = std::time::Instant::now();
     let handle = early.try_lock("report").await.unwrap().run(async |lease| lease).await.unwrap();
     assert!(!handle.is_held(), "for the job it has ended");
     timeout(SOON, handle.lost()).await.expect("the tasks of the job are told");
     let again = late.try_lock("report").await.map(drop);
-    assert!(began.elapsed() >= at_least || again.unwrap_err().is_refused());
+    assert!(began.elapsed() >= AT_LEAST || again.unwrap_err().is_refused());
     eventually("the next tick to run", SOON, async || late.try_lock("report").await.is_ok()).await;
-    assert!(began.elapsed() >= at_least, "{:?}", began.elapsed());
+    assert!(began.elapsed() >= AT_LEAST, "{:?}", began.elapsed());
 }
 
 /// A guard that is dropped, as by a panic, keeps its lock as well; one that was held for long enough is released at once.
 pub(crate) async fn a_dropped_guard_keeps_its_lock(place: &Place, name: &str) {
-    let at_least = Duration::from_millis(400);
-    let [here, there] = hosts(place, name, || Mutex::builder().ttl(TTL).at_least_for(at_least));
+    let [here, there] = hosts(place, name, || Mutex::builder().ttl(TTL).at_least_for(AT_LEAST));
     let began = std::time::Instant::now();
     drop(here.lock("report").await.unwrap());
     let again = there.try_lock("report").await;
-    assert!(began.elapsed() >= at_least || again.is_err_and(|error| error.is_refused()));
+    assert!(began.elapsed() >= AT_LEAST || again.is_err_and(|error| error.is_refused()));
     let guard = there.lock("report").await.unwrap();
-    assert!(began.elapsed() >= at_least, "{:?}", began.elapsed());
-    tokio::time::sleep_until(guard.until().min(tokio::time::Instant::now() + at_least)).await;
+    assert!(began.elapsed() >= AT_LEAST, "{:?}", began.elapsed());
+    tokio::time::sleep_until(guard.until().min(tokio::time::Instant::now() + AT_LEAST)).await;
     assert!(guard.unlock().await.unwrap());
     assert!(!here.is_locked("report").await.unwrap(), "it was held for long enough");
 }
@@ -94,8 +96,10 @@ pub(crate) async fn work_ends_with_its_lock(place: &Place, name: &str) {
     assert!(outcome.is_ok(), "{outcome:?}");
 }
 
-pub(crate) async fn bad_spans_are_refused(place: &Place, name: &str) {
-    let error = Mutex::builder().ttl(TTL).at_least_for(2 * TTL).build(place, name).unwrap_err();
+#[test]
+fn bad_spans_are_refused() {
+    let error =
+        Mutex::builder().ttl(TTL).at_least_for(2 * TTL).build(&Store::in_memory(), "jobs").unwrap_err();
     assert!(
         error.is_invalid() && error.to_string().contains("10s") && error.to_string().contains("5s"),
         "{error}"
@@ -126,16 +130,8 @@ async fn on_a_quorum_a_tick_runs_once() {
 #[tokio::test]
 async fn a_quorum_keeps_the_lock_of_a_short_job() {
     let nodes = [(); 3].map(|()| Store::in_memory());
-    let at_least = Duration::from_millis(400);
-    let builder = || Mutex::builder().ttl(TTL).at_least_for(at_least).tries(1);
-    let [early, late] = [(); 2].map(|()| builder().build_quorum(nodes.clone(), "jobs").unwrap());
-    let began = std::time::Instant::now();
-    let handle = early.try_lock("report").await.unwrap().run(async |lease| lease).await.unwrap();
-    assert!(!handle.is_held());
-    let again = late.try_lock("report").await;
-    assert!(began.elapsed() >= at_least || again.unwrap_err().is_refused());
-    eventually("the next tick to run", SOON, async || late.try_lock("report").await.is_ok()).await;
-    assert!(began.elapsed() >= at_least, "{:?}", began.elapsed());
+    let builder = || Mutex::builder().ttl(TTL).at_least_for(AT_LEAST).tries(1);
+    lock_is_kept([(); 2].map(|()| builder().build_quorum(nodes.clone(), "jobs").unwrap())).await;
 }
 
 /// A process that ends after a short job leaves the lock behind, and does not wait for it.

@@ -7,7 +7,6 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tower_distributed::{Key, Mutex, RwLock, WaitGroup};
 
-use crate::keys::hostile;
 use crate::kinds::{Family, each};
 use crate::stores::{Place, SOON};
 use support::eventually;
@@ -208,24 +207,6 @@ pub(crate) async fn what_was_taken_away_is_lost(place: &Place, name: &str) {
         assert!(next.release().await.unwrap(), "and what others got since was left alone");
     };
     join_all(each!(place, name, ttl(Duration::from_secs(6))).into_iter().map(hold)).await;
-}
-
-pub(crate) async fn any_key_is_legal_and_apart_from_others(place: &Place, name: &str) {
-    for family in each!(place, name) {
-        let mut held = Vec::new();
-        for key in hostile() {
-            held.push(family.try_take(&key).await.unwrap());
-        }
-        for key in hostile() {
-            let shown = key[..key.len().min(9)].escape_ascii();
-            let error = family.try_take(&key).await.unwrap_err();
-            assert!(error.is_refused(), "{shown}: {error}");
-        }
-        for (taken, key) in held.into_iter().zip(hostile()) {
-            assert_eq!(taken.key().as_bytes(), key);
-            assert!(taken.release().await.unwrap());
-        }
-    }
 }
 
 pub(crate) async fn families_of_one_name_share(place: &Place, name: &str) {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use futures::future::join_all;
 use tokio::sync::mpsc;
 use tower_distributed::wait_group::{Turn, WaitGroupBuilder};
 use tower_distributed::{Store, WaitGroup};
@@ -69,14 +70,6 @@ fn no_turn(_: usize) -> Turn {
     Turn::new()
 }
 
-/// Each half gets four fifths of its share.
-async fn both_are_served(setting: fn() -> WaitGroupBuilder, turn: fn(usize) -> Turn, weight: u32) {
-    for counts in on_and_off(setting, turn, weight).await {
-        let worse = counts[0].min(counts[1]);
-        assert!(10 * worse >= 4 * SERVED, "{counts:?}");
-    }
-}
-
 /// Turned on and off: each half is the newer one once.
 async fn on_and_off(
     setting: fn() -> WaitGroupBuilder,
@@ -88,26 +81,31 @@ async fn on_and_off(
     [on, off]
 }
 
-#[tokio::test]
-async fn classes() {
-    both_are_served(|| plain().priorities(2).aging(Duration::from_secs(1)), no_turn, 1).await;
-    both_are_served(|| plain().priorities(3), |_| Turn::new().class(2), 1).await;
-}
+/// The setting of one half; the turns and the weights of its callers.
+type Half = (fn() -> WaitGroupBuilder, fn(usize) -> Turn, u32);
 
+/// Each half gets four fifths of its share.
 #[tokio::test]
-async fn fair_shares() {
-    both_are_served(|| plain().fair(), no_turn, 1).await;
-    both_are_served(|| plain().fair(), |nth| Turn::of(["a", "b", "c", "d"][nth % 4]), 1).await;
-}
-
-#[tokio::test]
-async fn aging() {
-    both_are_served(|| plain().priorities(2).aging(Duration::from_millis(1)), no_turn, 1).await;
-}
-
-#[tokio::test]
-async fn reserve() {
-    both_are_served(|| plain().priorities(2).reserve(0, 2), no_turn, 1).await;
+async fn both_are_served() {
+    let rows: [(&str, Half); 7] = [
+        ("the lowest of 2 classes", (|| plain().priorities(2).aging(Duration::from_secs(1)), no_turn, 1)),
+        ("the last of 3 classes", (|| plain().priorities(3), |_| Turn::new().class(2), 1)),
+        ("fair shares without flows", (|| plain().fair(), no_turn, 1)),
+        ("fair shares", (|| plain().fair(), |nth| Turn::of(["a", "b", "c", "d"][nth % 4]), 1)),
+        ("aging", (|| plain().priorities(2).aging(Duration::from_millis(1)), no_turn, 1)),
+        ("reserve", (|| plain().priorities(2).reserve(0, 2), no_turn, 1)),
+        ("weights", (plain, no_turn, 2)),
+    ];
+    for row in join_all(
+        rows.map(async |(what, (setting, turn, weight))| (what, on_and_off(setting, turn, weight).await)),
+    )
+    .await
+    {
+        for counts in row.1 {
+            let worse = counts[0].min(counts[1]);
+            assert!(10 * worse >= 4 * SERVED, "{}: {counts:?}", row.0);
+        }
+    }
 }
 
 #[tokio::test]
@@ -119,11 +117,6 @@ async fn newest_first() {
         let worse = counts[0].min(counts[1]);
         assert!(4 * worse >= SERVED, "{counts:?}");
     }
-}
-
-#[tokio::test]
-async fn weights() {
-    both_are_served(plain, no_turn, 2).await;
 }
 
 /// Callers of the lowest class are served beside others of the highest, by the aging of either half.

@@ -30,29 +30,10 @@ pub(crate) async fn one_at_a_time_and_each_with_a_greater_fence(place: &Place, n
     for outcome in join_all((0..12).map(worker)).await {
         outcome.unwrap();
     }
+    let (other, guard) = (Mutex::new(place, name).unwrap(), mutex.lock("k").await.unwrap());
+    assert!(mutex.is_locked("k").await.unwrap() && other.is_locked("k").await.unwrap());
+    assert!(!other.is_locked("l").await.unwrap() && guard.unlock().await.unwrap());
     assert!(!mutex.is_locked("k").await.unwrap());
-}
-
-pub(crate) async fn a_fence_outlives_what_ran_out(place: &Place, name: &str) {
-    let mutex = Mutex::builder().ttl(Duration::from_millis(50)).watchdog(false).build(place, name).unwrap();
-    let mut last = 0;
-    for _ in 0..3 {
-        let guard = mutex.lock("k").await.unwrap();
-        assert!(guard.fence() > last, "{} after {last}", guard.fence());
-        last = guard.fence();
-        guard.lost().await;
-        std::mem::forget(guard);
-    }
-}
-
-pub(crate) async fn is_locked_sees_every_holder(place: &Place, name: &str) {
-    let (one, other) = (Mutex::new(place, name).unwrap(), Mutex::new(place, name).unwrap());
-    assert!(!other.is_locked("k").await.unwrap());
-    let guard = one.lock("k").await.unwrap();
-    assert!(one.is_locked("k").await.unwrap() && other.is_locked("k").await.unwrap());
-    assert!(!other.is_locked("l").await.unwrap());
-    assert!(guard.unlock().await.unwrap());
-    assert!(!one.is_locked("k").await.unwrap());
 }
 
 pub(crate) async fn work_is_done_under_the_lock(place: &Place, name: &str) {

@@ -1,18 +1,17 @@
-//! Operators: what they list and show, and what they change.
+//! Operators: what they list and show, reset and forget.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use deadpool_redis::redis;
 use tower_distributed::dedupe::{Claimed, Dedupe};
-use tower_distributed::lease::Holder;
 use tower_distributed::operator::{Entry, Kind, Operator, State};
 use tower_distributed::single_flight::Json;
 use tower_distributed::{
-    BloomFilter, Key, Lease, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup,
+    BloomFilter, Key, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup,
 };
 
-use crate::stores::{Place, SOON, with_servers};
+use crate::stores::{Place, SOON};
 use support::eventually;
 use support::patient;
 use support::program::since_7_0;
@@ -42,7 +41,7 @@ fn dump(place: &Place, namespace: &str) -> BTreeMap<String, (Vec<u8>, i64)> {
     all
 }
 
-async fn leases(operator: &Operator, entry: &Entry) -> tower_distributed::lease::Snapshot {
+pub(crate) async fn leases(operator: &Operator, entry: &Entry) -> tower_distributed::lease::Snapshot {
     let state = operator.inspect(entry).await.unwrap().unwrap();
     state.leases().unwrap_or_else(|| panic!("{entry} has no holders: {state:?}")).clone()
 }
@@ -228,108 +227,6 @@ pub(crate) async fn a_bucket_is_reset_and_answers_are_forgotten(place: &Place, n
     assert!(filter.contains("k").await.unwrap());
 }
 
-pub(crate) async fn a_revoked_permit_goes_to_the_next_waiter(place: &Place, name: &str) {
-    let (operator, exports) = (place.operator(), WaitGroup::new(place, name, 1).unwrap());
-    let stuck = exports.add("k").await.unwrap();
-    let next = {
-        let exports = exports.clone();
-        tokio::spawn(async move { exports.add("k").await.unwrap() })
-    };
-    let entry = Entry::new(Kind::WaitGroup, name, "k").unwrap();
-    eventually("a waiter", SOON, async || leases(&operator, &entry).await.waiting == 1).await;
-    let seen = leases(&operator, &entry).await;
-    assert!(operator.revoke(&entry, &seen.holders[0]).await.unwrap());
-    let next = tokio::time::timeout(SOON, next).await.unwrap().unwrap();
-    assert!(!operator.revoke(&entry, &seen.holders[0]).await.unwrap(), "another holds it now");
-    assert!(next.is_held() && stuck.extend().await.unwrap_err().is_lost() && !stuck.is_held());
-    assert!(next.done().await.unwrap() && !stuck.done().await.unwrap());
-    let bucket = Entry::new(Kind::TokenBucket, name, "k").unwrap();
-    assert!(operator.revoke(&bucket, &seen.holders[0]).await.unwrap_err().is_invalid());
-}
-
-pub(crate) async fn a_revoked_lock_is_lost_at_the_next_renewal(place: &Place, name: &str) {
-    let ttl = Duration::from_millis(600);
-    let mutex = Mutex::builder().ttl(ttl).build(place, name).unwrap();
-    let stuck = mutex.lock("k").await.unwrap();
-    let seen = mutex.inspect("k").await.unwrap();
-    assert!(mutex.revoke("k", &seen.holders[0]).await.unwrap());
-    let next = tokio::time::timeout(SOON, mutex.lock("k")).await.unwrap().unwrap();
-    tokio::time::timeout(SOON, stuck.lost()).await.unwrap();
-    assert!(next.fence() > stuck.fence() && next.is_held());
-    assert!(Lease::from(stuck).release_checked().await.unwrap_err().is_lost());
-    assert!(!mutex.revoke("k", &seen.holders[0]).await.unwrap());
-
-    let shared = RwLock::new(place, name).unwrap();
-    let writer = shared.write("k").await.unwrap();
-    let seen = shared.inspect("k").await.unwrap();
-    assert!(shared.revoke("k", &seen.holders[0]).await.unwrap());
-    let reader = shared.try_read("k").await.unwrap();
-    assert!(writer.extend().await.unwrap_err().is_lost() && reader.is_held());
-}
-
-/// The ttl is 30 s, so the next renewal is 10 s away.
-pub(crate) async fn a_revoked_lease_is_lost_at_once(place: &Place, name: &str) {
-    const AT_ONCE: Duration = Duration::from_secs(6);
-    // Without messages it is lost at the next renewal.
-    if place.prefix == "polling" {
-        return;
-    }
-    let (mutex, permits) = (Mutex::new(place, name).unwrap(), WaitGroup::new(place, name, 3).unwrap());
-    let unrenewed = Mutex::builder().watchdog(false).build(place, name).unwrap();
-    // The first one is taken before this process is subscribed.
-    for round in 0..3 {
-        let (stuck, permit) = (mutex.try_lock("k").await.unwrap(), permits.add("k").await.unwrap());
-        let (other, kept) = (unrenewed.try_lock("l").await.unwrap(), permits.add("k").await.unwrap());
-        let handle = permit.handle();
-        let lost = async move { tokio::join!(stuck.lost(), handle.lost(), other.lost()) };
-        let lost = tokio::spawn(async move { tokio::time::timeout(AT_ONCE, lost).await });
-        for (kind, key, token) in
-            [(Kind::Mutex, "k", None), (Kind::Mutex, "l", None), (Kind::WaitGroup, "k", Some(permit.token()))]
-        {
-            let entry = Entry::new(kind, name, key).unwrap();
-            let seen = leases(&place.operator(), &entry).await;
-            let is_it = |holder: &&Holder| token.is_none_or(|token| holder.token() == token);
-            let holder = seen.holders.iter().find(is_it).unwrap();
-            assert!(place.operator().revoke(&entry, holder).await.unwrap());
-        }
-        let lost = lost.await.unwrap();
-        assert!(lost.is_ok(), "not lost within {AT_ONCE:?} in round {round}");
-        assert!(kept.is_held() && kept.done().await.unwrap(), "of another holder");
-    }
-}
-
-/// A message that says so ends no lease that is held.
-#[tokio::test]
-async fn a_forged_message_ends_no_lease() {
-    for (place, servers) in with_servers().await {
-        let name = "forged";
-        let mutex = Mutex::builder().build(&place, name).unwrap();
-        let (held, revoked) = (mutex.lock("held").await.unwrap(), mutex.lock("revoked").await.unwrap());
-        let (process, rest) = held.token().split_once('-').unwrap();
-        let id = rest.split('.').next().unwrap();
-        let channel = format!("{}:wake:{process}", place.prefix);
-        let forge = async || {
-            let message = format!("0 0 {id}");
-            servers
-                .iter()
-                .map(|server| server.query::<u32>(&["PUBLISH", &channel, &message]).unwrap())
-                .sum::<u32>()
-        };
-        let lost = tokio::spawn(revoked.lost());
-        eventually("the process is subscribed", SOON, async || forge().await > 0).await;
-        for _ in 0..20 {
-            forge().await;
-        }
-        // The messages of one server arrive in their order.
-        let seen = mutex.inspect("revoked").await.unwrap();
-        assert!(mutex.revoke("revoked", &seen.holders[0]).await.unwrap());
-        tokio::time::timeout(SOON, lost).await.unwrap().unwrap();
-        assert!(held.is_held());
-        held.extend().await.unwrap();
-        assert!(held.unlock().await.unwrap());
-    }
-}
-
 /// Listed keys can be given back as they are shown.
 pub(crate) async fn any_key_is_shown_and_found_again(place: &Place, name: &str) {
     let long = [b'x'; 300];
@@ -353,52 +250,6 @@ pub(crate) async fn any_key_is_shown_and_found_again(place: &Place, name: &str) 
     }
     assert!(list(&operator, name).await.is_empty());
     assert_eq!(bucket.peek(&long).await.unwrap().remaining(), 5);
-}
-
-/// Two stores are two processes.
-#[tokio::test]
-async fn a_revoked_lock_wakes_a_waiter_of_another_process() {
-    for (place, _) in with_servers().await {
-        let name = "revoked_elsewhere";
-        let (mutex, other) = (Mutex::new(&place, name).unwrap(), Mutex::new(&place.again(), name).unwrap());
-        let stuck = mutex.lock("k").await.unwrap();
-        let next = tokio::spawn(async move { other.lock("k").await.unwrap() });
-        place.lined_up(&format!("{name}:k"), 1).await;
-        let (operator, entry) = (place.operator(), Entry::new(Kind::Mutex, name, "k").unwrap());
-        let seen = leases(&operator, &entry).await;
-        assert!(operator.revoke(&entry, &seen.holders[0]).await.unwrap());
-        // The ttl is 30 s: only the revocation ends the wait.
-        let next = tokio::time::timeout(SOON, next).await.unwrap().unwrap();
-        assert!(next.fence() > stuck.fence());
-        assert!(stuck.extend().await.unwrap_err().is_lost());
-    }
-}
-
-/// The ids of waiters are those of their process: a grant for a waiter of one process is for no waiter of another.
-#[tokio::test]
-async fn a_permit_that_another_process_releases_goes_to_its_waiter() {
-    for (place, _) in with_servers().await {
-        let (name, other_place) = ("released_elsewhere", place.again());
-        let [here, there] = [&*place, &other_place].map(|store| WaitGroup::new(store, name, 1).unwrap());
-        let id = here.add("k").await.unwrap().into_id();
-        let other = there.add("other").await.unwrap();
-        let next = {
-            let here = here.clone();
-            tokio::spawn(async move { here.add("k").await.unwrap() })
-        };
-        let mut beside = {
-            let there = there.clone();
-            tokio::spawn(async move { there.add("other").await.unwrap() })
-        };
-        for key in ["k", "other"] {
-            place.lined_up(&format!("{name}:{key}"), 1).await;
-        }
-        assert!(there.done(&id).await.unwrap());
-        let next = tokio::time::timeout(SOON, next).await.unwrap().unwrap();
-        assert!(next.is_held() && other.is_held() && !beside.is_finished(), "two hold one permit");
-        assert!(other.done().await.unwrap());
-        assert!((&mut beside).await.unwrap().is_held());
-    }
 }
 
 /// What other programs keep under names like ours is not listed, or shown as an error, and stays.
@@ -478,27 +329,6 @@ async fn keys_of_others_are_told_apart() {
     assert_eq!((seen.holders[0].token(), seen.holders[0].fence), ("of another library", None));
     assert!(operator.revoke(&lock, &seen.holders[0]).await.unwrap());
     assert!(!all().contains("td:{x:k}:lock"));
-}
-
-/// The lock of a mutex with values expires, and another library locks: it has no fence of the holder before it.
-#[tokio::test]
-async fn the_lock_of_another_library_has_no_fence_of_an_expired_one() {
-    let server = RedisServer::start().await;
-    let store = patient!(server.url());
-    let builder = Mutex::builder().value_with(|| "host-7:ä".to_owned());
-    let mutex = builder.ttl(Duration::from_millis(500)).watchdog(false).build(&store, "jobs").unwrap();
-    let lock = mutex.lock("k").await.unwrap();
-    let holder = |seen: tower_distributed::lease::Snapshot| {
-        (seen.holders[0].token().to_owned(), seen.holders[0].fence)
-    };
-    assert_eq!(holder(mutex.inspect("k").await.unwrap()), ("host-7:ä".to_owned(), Some(lock.fence())));
-    eventually("the end of the lock", SOON, async || !mutex.is_locked("k").await.unwrap()).await;
-    assert_eq!(server.cli(&["SET", "td:{jobs:k}:lock", "theirs", "NX", "PX", "60000"]), "OK");
-    let seen = mutex.inspect("k").await.unwrap();
-    assert_eq!(holder(seen.clone()), ("theirs".to_owned(), None));
-    assert!(!lock.unlock().await.unwrap());
-    assert!(mutex.revoke("k", &seen.holders[0]).await.unwrap());
-    assert_eq!(server.cli(&["EXISTS", "td:{jobs:k}:lock"]), "0");
 }
 
 /// More keys than one call of `SCAN` looks at, on each master.

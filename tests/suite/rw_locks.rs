@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use tokio::sync::mpsc;
-use tower_distributed::RwLock;
+use tower_distributed::rw_lock::{RwLockReadGuard, RwLockWriteGuard};
+use tower_distributed::{Error, RwLock};
 
+use crate::line::Line;
 use crate::stores::{Place, SOON};
 use support::eventually;
 
@@ -83,71 +84,24 @@ pub(crate) async fn groups_of_readers_exclude_each_other(place: &Place, name: &s
     drop(reader);
 }
 
-/// Those who wait for a key, in the order of their arrival, and in which they are served.
-struct Line<'a> {
-    place: &'a Place,
-    lock: &'a RwLock,
-    state: String,
-    waiters: Vec<tokio::task::JoinHandle<()>>,
-    sender: mpsc::UnboundedSender<&'static str>,
-    served: mpsc::UnboundedReceiver<&'static str>,
+fn read(lock: &RwLock) -> impl Future<Output = Result<RwLockReadGuard, Error>> + Send + use<> {
+    let lock = lock.clone();
+    async move { lock.read("k").await }
 }
 
-impl<'a> Line<'a> {
-    fn new(place: &'a Place, lock: &'a RwLock) -> Self {
-        let (sender, served) = mpsc::unbounded_channel();
-        Self { place, lock, state: format!("{}:k", lock.name()), waiters: Vec::new(), sender, served }
-    }
-
-    async fn join<F>(&mut self, visit: F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let waiter = self.place.line_up(&self.state, self.waiters.len() + 1, visit).await;
-        self.waiters.push(waiter);
-    }
-
-    async fn reader(&mut self, name: &'static str) {
-        let (lock, sender) = (self.lock.clone(), self.sender.clone());
-        self.join(async move {
-            let guard = lock.read("k").await.unwrap();
-            sender.send(name).unwrap();
-            assert!(guard.release().await.unwrap());
-        })
-        .await;
-    }
-
-    async fn writer(&mut self, name: &'static str) {
-        let (lock, sender) = (self.lock.clone(), self.sender.clone());
-        self.join(async move {
-            let guard = lock.write("k").await.unwrap();
-            sender.send(name).unwrap();
-            assert!(guard.release().await.unwrap());
-        })
-        .await;
-    }
-
-    /// Once all have been served.
-    async fn order(mut self) -> Vec<&'static str> {
-        for waiter in self.waiters {
-            waiter.await.unwrap();
-        }
-        let mut order = Vec::new();
-        while let Ok(name) = self.served.try_recv() {
-            order.push(name);
-        }
-        order
-    }
+fn write(lock: &RwLock) -> impl Future<Output = Result<RwLockWriteGuard, Error>> + Send + use<> {
+    let lock = lock.clone();
+    async move { lock.write("k").await }
 }
 
 pub(crate) async fn writers_go_first(place: &Place, name: &str) {
     let lock = RwLock::new(place, name).unwrap();
     let reader = lock.read("k").await.unwrap();
-    let mut line = Line::new(place, &lock);
-    line.writer("first writer").await;
+    let mut line = Line::new(place, name);
+    line.comes("first writer", write(&lock)).await;
     assert!(lock.try_read("k").await.unwrap_err().is_refused(), "a writer waits");
-    line.reader("reader").await;
-    line.writer("second writer").await;
+    line.comes("reader", read(&lock)).await;
+    line.comes("second writer", write(&lock)).await;
     assert!(reader.release().await.unwrap());
     assert_eq!(line.order().await, ["first writer", "second writer", "reader"]);
 }
@@ -155,8 +109,8 @@ pub(crate) async fn writers_go_first(place: &Place, name: &str) {
 pub(crate) async fn readers_go_first_where_they_are_preferred(place: &Place, name: &str) {
     let lock = RwLock::builder().prefer_readers().build(place, name).unwrap();
     let reader = lock.read("k").await.unwrap();
-    let mut line = Line::new(place, &lock);
-    line.writer("a writer after readers").await;
+    let mut line = Line::new(place, name);
+    line.comes("a writer after readers", write(&lock)).await;
     let second = lock.try_read("k").await.unwrap();
     assert!(reader.release().await.unwrap());
     assert!(lock.try_read("k").await.unwrap().release().await.unwrap());
@@ -164,9 +118,9 @@ pub(crate) async fn readers_go_first_where_they_are_preferred(place: &Place, nam
     assert_eq!(line.order().await, ["a writer after readers"]);
 
     let writer = lock.write("k").await.unwrap();
-    let mut line = Line::new(place, &lock);
-    line.writer("writer").await;
-    line.reader("reader").await;
+    let mut line = Line::new(place, name);
+    line.comes("writer", write(&lock)).await;
+    line.comes("reader", read(&lock)).await;
     assert!(writer.release().await.unwrap());
     assert_eq!(line.order().await, ["reader", "writer"]);
 }
@@ -174,10 +128,10 @@ pub(crate) async fn readers_go_first_where_they_are_preferred(place: &Place, nam
 pub(crate) async fn no_more_writers_in_a_row_than_allowed(place: &Place, name: &str) {
     let lock = RwLock::builder().most_writers(2).build(place, name).unwrap();
     let writer = lock.write("k").await.unwrap();
-    let mut line = Line::new(place, &lock);
-    line.reader("reader").await;
-    for name in ["1st", "2nd", "3rd", "4th"] {
-        line.writer(name).await;
+    let mut line = Line::new(place, name);
+    line.comes("reader", read(&lock)).await;
+    for writer in ["1st", "2nd", "3rd", "4th"] {
+        line.comes(writer, write(&lock)).await;
     }
     assert!(writer.release().await.unwrap());
     assert_eq!(line.order().await, ["1st", "2nd", "reader", "3rd", "4th"]);
@@ -188,30 +142,18 @@ pub(crate) async fn all_readers_that_wait_go_together(place: &Place, name: &str)
     let lock = RwLock::builder().most_writers(1).build(place, name).unwrap();
     let writer = lock.write("k").await.unwrap();
     let state = format!("{name}:k");
-    let read = || {
-        let lock = lock.clone();
-        async move { lock.read("k").await.unwrap() }
-    };
-    let one = place.line_up(&state, 1, read()).await;
-    let other = place.line_up(&state, 2, read()).await;
-    let mut line = Line::new(place, &lock);
-    // The numbers of this line go on behind the readers.
-    let (writing, sender) = (lock.clone(), line.sender.clone());
-    let write = async move {
-        let guard = writing.write("k").await.unwrap();
-        sender.send("writer").unwrap();
-        assert!(guard.release().await.unwrap());
-    };
-    line.waiters.push(place.line_up(&state, 3, write).await);
-    let last = lock.clone();
-    let last = place.line_up(&state, 4, async move { last.write("k").await.unwrap() }).await;
+    let one = place.line_up(&state, 1, read(&lock)).await;
+    let other = place.line_up(&state, 2, read(&lock)).await;
+    let mut line = Line::behind(place, name, 2);
+    line.comes("writer", write(&lock)).await;
+    let last = place.line_up(&state, 4, write(&lock)).await;
     assert!(writer.release().await.unwrap());
     // One writer, then both readers at once, then the other writer.
-    let readers = (one.await.unwrap(), other.await.unwrap());
+    let readers = (one.await.unwrap().unwrap(), other.await.unwrap().unwrap());
     assert_eq!(line.order().await, ["writer"]);
     assert!(readers.0.is_held() && readers.1.is_held() && !last.is_finished());
     drop(readers);
-    assert!(last.await.unwrap().release().await.unwrap());
+    assert!(last.await.unwrap().unwrap().release().await.unwrap());
 }
 
 pub(crate) async fn an_intent_dies_with_its_writer(place: &Place, name: &str) {

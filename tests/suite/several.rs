@@ -75,20 +75,6 @@ pub(crate) async fn a_crowd_on_several_limits_gets_the_least(store: &Store, name
     .await;
 }
 
-pub(crate) async fn a_crowd_of_mixed_costs_is_charged_what_it_asked_for(store: &Store, name: &str) {
-    let ([users, tenants, all], limits) = limits(store, name, [500, 1000, 2000]);
-    let caller = |n: u32| {
-        let limits = limits.clone();
-        async move { limits.allow_n(["ann", "acme", "-"], n).await.unwrap().is_admitted() }
-    };
-    let admitted = join_all((0..120).map(|at| caller(1 + at % 3))).await;
-    assert!(admitted.iter().all(|admitted| *admitted));
-    assert_eq!(
-        [left(&users, "ann").await, left(&tenants, "acme").await, left(&all, "-").await],
-        [260, 760, 1760]
-    );
-}
-
 pub(crate) async fn who_goes_away_is_charged_nowhere(store: &Store, name: &str) {
     let (buckets, limits) = limits(store, name, [100, 100, 100]);
     for n in 0..10 {

@@ -3,63 +3,36 @@
 use std::time::Duration;
 
 use support::eventually;
-use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tower_distributed::wait_group::{FleetLimit, Turn};
-use tower_distributed::{Store, WaitGroup};
+use tower_distributed::wait_group::{FleetLimit, Turn, WaitGroupBuilder};
+use tower_distributed::{Error, Permit, Store, WaitGroup};
 
-use crate::stores::{Place, SOON};
+use crate::line::Line;
+use crate::stores::{Place, SOON, in_memory};
 
-/// Waiters for the permits of one key. Each says its name when it is served, and is done at once.
-struct Line<'a> {
-    place: &'a Place,
-    group: &'a WaitGroup,
-    waiters: Vec<JoinHandle<()>>,
-    served: mpsc::UnboundedSender<&'static str>,
-}
-
-impl<'a> Line<'a> {
-    fn new(place: &'a Place, group: &'a WaitGroup) -> (Self, mpsc::UnboundedReceiver<&'static str>) {
-        let (served, receiver) = mpsc::unbounded_channel();
-        (Self { place, group, waiters: Vec::new(), served }, receiver)
-    }
-
-    async fn comes(&mut self, name: &'static str, turn: Turn, weight: u32) {
-        let (group, served) = (self.group.with_turn(turn).unwrap(), self.served.clone());
-        let visit = async move {
-            let permit = group.add_n("k", weight).await.unwrap();
-            served.send(name).unwrap();
-            assert!(permit.done().await.unwrap());
-        };
-        let state = format!("{}:k", self.group.name());
-        self.waiters.push(self.place.line_up(&state, self.waiters.len() + 1, visit).await);
-    }
-
-    async fn ends(self) {
-        for waiter in self.waiters {
-            tokio::time::timeout(SOON, waiter).await.expect("it is not served").unwrap();
-        }
-    }
-}
-
-fn all(mut served: mpsc::UnboundedReceiver<&'static str>) -> Vec<&'static str> {
-    std::iter::from_fn(|| served.try_recv().ok()).collect()
+/// A waiter for the permits of one key.
+fn add(
+    group: &WaitGroup,
+    turn: Turn,
+    weight: u32,
+) -> impl Future<Output = Result<Permit, Error>> + Send + use<> {
+    let group = group.with_turn(turn).unwrap();
+    async move { group.add_n("k", weight).await }
 }
 
 pub(crate) async fn each_flow_has_its_turn(place: &Place, name: &str) {
     let group = WaitGroup::builder(1).fair().build(place, name).unwrap();
     let holder = group.add("k").await.unwrap();
-    let (mut line, served) = Line::new(place, &group);
+    let mut line = Line::new(place, name);
     for greedy in ["a1", "a2", "a3", "a4", "a5", "a6"] {
-        line.comes(greedy, Turn::of("a"), 1).await;
+        line.comes(greedy, add(&group, Turn::of("a"), 1)).await;
     }
-    line.comes("b1", Turn::of("b"), 1).await;
-    line.comes("c1", Turn::of("c"), 1).await;
-    line.comes("b2", Turn::of("b"), 1).await;
+    line.comes("b1", add(&group, Turn::of("b"), 1)).await;
+    line.comes("c1", add(&group, Turn::of("c"), 1)).await;
+    line.comes("b2", add(&group, Turn::of("b"), 1)).await;
     assert!(group.try_add("k").await.unwrap_err().is_refused());
     assert!(holder.done().await.unwrap());
-    line.ends().await;
-    let served = all(served);
+    let served = line.order().await;
     let at = |name| served.iter().position(|other| *other == name).unwrap();
     let sorted = |flow: char| {
         let of: Vec<_> = served.iter().filter(|name| name.starts_with(flow)).collect();
@@ -81,33 +54,31 @@ pub(crate) async fn who_gives_up_costs_its_flow_nothing(place: &Place, name: &st
         assert!(gone.await.unwrap_err().is_cancelled());
         place.lined_up(&state, 0).await;
     }
-    let (mut line, served) = Line::new(place, &group);
+    let mut line = Line::new(place, name);
     for (waiter, flow) in [("b1", "b"), ("b2", "b"), ("b3", "b"), ("a1", "a")] {
-        line.comes(waiter, Turn::of(flow), 1).await;
+        line.comes(waiter, add(&group, Turn::of(flow), 1)).await;
     }
     assert!(holder.done().await.unwrap());
-    line.ends().await;
-    let served = all(served);
+    let served = line.order().await;
     assert!(served[..2].contains(&"a1"), "{served:?}");
 }
 
 pub(crate) async fn shares_and_weights_count(place: &Place, name: &str) {
     let group = WaitGroup::builder(2).fair().build(place, name).unwrap();
     let holder = group.add_n("k", 2).await.unwrap();
-    let (mut line, served) = Line::new(place, &group);
+    let mut line = Line::new(place, name);
     for _ in 0..9 {
-        line.comes("premium", Turn::of("premium").share(3), 2).await;
+        line.comes("premium", add(&group, Turn::of("premium").share(3), 2)).await;
     }
     for _ in 0..6 {
-        line.comes("plain", Turn::of("plain"), 2).await;
+        line.comes("plain", add(&group, Turn::of("plain"), 2)).await;
     }
     for _ in 0..3 {
         // Weighs half as much as the others.
-        line.comes("light", Turn::of("light"), 1).await;
+        line.comes("light", add(&group, Turn::of("light"), 1)).await;
     }
     assert!(holder.done().await.unwrap());
-    line.ends().await;
-    let served = all(served);
+    let served = line.order().await;
     let first = |count: usize, name| served[..count].iter().filter(|other| **other == name).count();
     // Of 12: 6 of premium, 2 of plain, 3 or 4 of light.
     let counts = ["premium", "plain", "light"].map(|name| first(11, name));
@@ -134,17 +105,56 @@ pub(crate) async fn what_is_free_is_used_beside_a_heavy_one(place: &Place, name:
     assert!(tokio::time::timeout(SOON, heavy).await.unwrap().unwrap().done().await.unwrap());
 }
 
-pub(crate) async fn a_class_goes_before_those_below(place: &Place, name: &str) {
-    let group = WaitGroup::builder(1).priorities(3).aging(SOON * 10).build(place, name).unwrap();
-    let holder = group.add("k").await.unwrap();
-    let (mut line, served) = Line::new(place, &group);
-    for (waiter, class) in [("c1", 2), ("b1", 1), ("c2", 2), ("a1", 0), ("b2", 1), ("a2", 0)] {
-        line.comes(waiter, Turn::new().class(class), 1).await;
+/// Stands for the end of the interval of newest first.
+const LATER: &str = "later";
+
+/// The settings, the waiters with their classes in the order of their arrival, and the order in which they are served.
+type Turns = (WaitGroupBuilder, &'static [(&'static str, Option<u8>)], &'static [&'static str]);
+
+pub(crate) async fn each_is_served_in_its_turn(place: &Place, name: &str) {
+    let (builder, aging) = (|| WaitGroup::builder(1), 10 * SOON);
+    let rows: [Turns; 3] = [
+        (
+            builder().priorities(3).aging(aging),
+            &[
+                ("c1", Some(2)),
+                ("b1", Some(1)),
+                ("c2", Some(2)),
+                ("a1", Some(0)),
+                ("b2", Some(1)),
+                ("a2", Some(0)),
+            ],
+            &["a1", "a2", "b1", "b2", "c1", "c2"],
+        ),
+        (
+            builder().newest_first_after(INTERVAL),
+            &[("a", None), ("b", None), (LATER, None), ("c", None)],
+            &["c", "b", "a"],
+        ),
+        (
+            builder().newest_first_after(INTERVAL).priorities(2).aging(aging),
+            &[("low1", Some(1)), ("high1", Some(0)), ("high2", Some(0)), ("low2", Some(1)), (LATER, None)],
+            &["high2", "high1", "low2", "low1"],
+        ),
+    ];
+    for (number, (builder, waiters, order)) in rows.into_iter().enumerate() {
+        let name = &format!("{name}.{number}");
+        let group = builder.build(place, name).unwrap();
+        let turn = |class: Option<u8>| class.map_or(Turn::new(), |class| Turn::new().class(class));
+        let (holder, mut line) = (group.add("k").await.unwrap(), Line::new(place, name));
+        for (waiter, class) in waiters {
+            match *waiter {
+                LATER => interval().await,
+                waiter => line.comes(waiter, add(&group, turn(*class), 1)).await,
+            }
+        }
+        let highest = group.with_turn(turn(waiters[0].1.map(|_| 0))).unwrap();
+        assert!(highest.try_add("k").await.unwrap_err().is_refused());
+        let hasty = highest.with_max_wait(Duration::from_millis(10));
+        assert!(hasty.add("k").await.unwrap_err().is_waited_too_long());
+        assert!(holder.done().await.unwrap());
+        assert_eq!(line.order().await, order);
     }
-    assert!(group.with_turn(Turn::new().class(0)).unwrap().try_add("k").await.unwrap_err().is_refused());
-    assert!(holder.done().await.unwrap());
-    line.ends().await;
-    assert_eq!(all(served), ["a1", "a2", "b1", "b2", "c1", "c2"]);
 }
 
 /// Under a flood of the highest class, a waiter of the lowest is served all the same.
@@ -198,57 +208,24 @@ async fn interval() {
     tokio::time::sleep(INTERVAL + Duration::from_millis(50)).await;
 }
 
-pub(crate) async fn the_newest_goes_first_after_a_while(place: &Place, name: &str) {
-    let group = WaitGroup::builder(1).newest_first_after(INTERVAL).build(place, name).unwrap();
-    let holder = group.add("k").await.unwrap();
-    let (mut line, served) = Line::new(place, &group);
-    for waiter in ["a", "b"] {
-        line.comes(waiter, Turn::new(), 1).await;
-    }
-    interval().await;
-    line.comes("c", Turn::new(), 1).await;
-    assert!(group.try_add("k").await.unwrap_err().is_refused());
-    let hasty = group.with_max_wait(Duration::from_millis(10));
-    assert!(hasty.add("k").await.unwrap_err().is_waited_too_long());
-    assert!(holder.done().await.unwrap());
-    line.ends().await;
-    assert_eq!(all(served), ["c", "b", "a"]);
-}
-
 /// Before the interval is over, the order is that of arrival, also after an earlier queue.
 pub(crate) async fn newest_first_begins_anew_with_each_queue(place: &Place, name: &str) {
     let group = WaitGroup::builder(1).newest_first_after(SOON * 10).build(place, name).unwrap();
     let impatient = WaitGroup::builder(1).newest_first_after(INTERVAL).build(place, name).unwrap();
     let holder = group.add("k").await.unwrap();
-    let (mut line, served) = Line::new(place, &impatient);
-    line.comes("a", Turn::new(), 1).await;
+    let mut line = Line::new(place, name);
+    line.comes("a", add(&impatient, Turn::new(), 1)).await;
     interval().await;
     assert!(holder.done().await.unwrap());
-    line.ends().await;
-    assert_eq!(all(served), ["a"]);
+    assert_eq!(line.order().await, ["a"]);
 
     let holder = group.add("k").await.unwrap();
-    let (mut line, served) = Line::new(place, &group);
+    let mut line = Line::new(place, name);
     for waiter in ["a", "b", "c"] {
-        line.comes(waiter, Turn::new(), 1).await;
+        line.comes(waiter, add(&group, Turn::new(), 1)).await;
     }
     assert!(holder.done().await.unwrap());
-    line.ends().await;
-    assert_eq!(all(served), ["a", "b", "c"]);
-}
-
-pub(crate) async fn the_newest_of_the_highest_class_goes_first(place: &Place, name: &str) {
-    let builder = WaitGroup::builder(1).priorities(2).aging(SOON * 10);
-    let group = builder.newest_first_after(INTERVAL).build(place, name).unwrap();
-    let holder = group.add("k").await.unwrap();
-    let (mut line, served) = Line::new(place, &group);
-    for (waiter, class) in [("low1", 1), ("high1", 0), ("high2", 0), ("low2", 1)] {
-        line.comes(waiter, Turn::new().class(class), 1).await;
-    }
-    interval().await;
-    assert!(holder.done().await.unwrap());
-    line.ends().await;
-    assert_eq!(all(served), ["high2", "high1", "low2", "low1"]);
+    assert_eq!(line.order().await, ["a", "b", "c"]);
 }
 
 /// A newer one that fits passes a heavy one that does not, which is served when there is room.
@@ -273,18 +250,15 @@ pub(crate) async fn the_setting_of_the_last_built_counts(place: &Place, name: &s
     let plain = WaitGroup::builder(1).build(place, name).unwrap();
     let newest = WaitGroup::builder(1).newest_first_after(INTERVAL).build(place, name).unwrap();
     let holder = plain.add("k").await.unwrap();
-    let (mut line, served) = Line::new(place, &plain);
+    let mut line = Line::new(place, name);
     for (waiter, group) in [("p1", &plain), ("n1", &newest), ("n2", &newest), ("n3", &newest)] {
-        line.group = group;
-        line.comes(waiter, Turn::new(), 1).await;
+        line.comes(waiter, add(group, Turn::new(), 1)).await;
     }
     interval().await;
-    line.group = &plain;
-    line.comes("p2", Turn::new(), 1).await;
+    line.comes("p2", add(&plain, Turn::new(), 1)).await;
     assert!(holder.done().await.unwrap());
-    line.ends().await;
     // The newest is served first, of either kind.
-    assert_eq!(all(served), ["p2", "n3", "n2", "n1", "p1"]);
+    assert_eq!(line.order().await, ["p2", "n3", "n2", "n1", "p1"]);
 }
 
 /// One tenant fills the queue. Others get a place, and its last callers are refused; made-up names get none.
@@ -389,53 +363,34 @@ pub(crate) async fn a_limit_below_the_reserve_leaves_a_share(place: &Place, name
 }
 
 /// The places of those who came earlier do not count.
-pub(crate) async fn the_newest_is_not_refused_for_its_place(place: &Place, name: &str) {
+#[tokio::test(start_paused = true)]
+async fn the_newest_is_not_refused_for_its_place() {
+    let (place, name) = (&in_memory().await, "early");
     let builder = WaitGroup::builder(1).newest_first_after(INTERVAL).max_wait(SOON).refuse_early(true);
     let group = builder.build(place, name).unwrap();
     let held = group.add("k").await.unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await; // how long permits are held
     assert!(held.done().await.unwrap());
     let holder = group.add("k").await.unwrap();
-    let (mut line, served) = Line::new(place, &group);
+    let mut line = Line::new(place, name);
     for waiter in ["a", "b", "c", "d"] {
-        line.comes(waiter, Turn::new(), 1).await;
+        line.comes(waiter, add(&group, Turn::new(), 1)).await;
     }
     interval().await;
     let refused = group.with_max_wait(Duration::from_millis(700)).add("k").await.unwrap_err();
     assert!(refused.is_waited_too_long(), "{refused}");
     assert!(holder.done().await.unwrap());
-    line.ends().await;
-    assert_eq!(all(served), ["d", "c", "b", "a"]);
+    assert_eq!(line.order().await, ["d", "c", "b", "a"]);
 }
 
-/// Redis may forget the flows, and not the waiters.
-pub(crate) async fn flows_that_were_evicted_come_back(place: &Place, name: &str) {
-    let group = WaitGroup::builder(1).fair().priorities(2).build(place, name).unwrap();
-    let holder = group.add("k").await.unwrap();
-    let (mut line, served) = Line::new(place, &group);
-    for (waiter, flow) in [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("b2", "b")] {
-        line.comes(waiter, Turn::of(flow), 1).await;
-    }
-    let flows = place.part(&format!("{name}:k"), "permits:flows");
-    if let Some(server) = place.server_of(&flows) {
-        assert_eq!(server.cli(&["DEL", &flows]), "1");
-    }
-    assert!(holder.done().await.unwrap());
-    line.ends().await;
-    let mut served = all(served);
-    served.sort_by_key(|name| name.chars().next());
-    assert_eq!(served, ["a1", "a2", "a3", "b1", "b2"]);
-    if let Some(server) = place.server_of(&flows) {
-        assert_ne!(server.cli(&["PTTL", &flows]).trim(), "-1", "it is kept for ever");
-    }
-}
-
-pub(crate) async fn bad_turns_are_errors(place: &Place, name: &str) {
-    let group = WaitGroup::builder(4).fair().priorities(2).build(place, name).unwrap();
+#[test]
+fn bad_turns_are_errors() {
+    let store = Store::in_memory();
+    let group = WaitGroup::builder(4).fair().priorities(2).build(&store, "turns").unwrap();
     for turn in [Turn::of("a").share(0), Turn::of("a").share(1001), Turn::new().class(2)] {
         assert!(group.with_turn(turn).unwrap_err().is_invalid());
     }
-    let build = |builder: tower_distributed::wait_group::WaitGroupBuilder| builder.build(place, "bad");
+    let build = |builder: WaitGroupBuilder| builder.build(&store, "bad");
     let bad = [
         WaitGroup::builder(4).priorities(0),
         WaitGroup::builder(4).priorities(9),

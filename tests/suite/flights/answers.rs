@@ -57,34 +57,20 @@ async fn crowd(flights: &[SingleFlight<u64>], origin: &Origin) -> Vec<u64> {
     all_ended(callers).await
 }
 
-/// One run for each process, one after the other.
-pub(crate) async fn what_cannot_be_published_is_shared_in_process(place: &Place, name: &str) {
-    let flights = |codec| {
+/// One run for each process, one after the other; or all run at once.
+pub(crate) async fn what_cannot_be_published_is_shared_in_process_or_not(place: &Place, name: &str) {
+    for (codec, share) in [("wide", true), ("mute", true), ("wide", false), ("mute", false)] {
         let build = || match codec {
-            "wide" => settings(Wide),
-            _ => settings(Mute),
+            "wide" => settings(Wide).share_unpublished(share),
+            _ => settings(Mute).share_unpublished(share),
         };
-        several(place, &format!("{name}.{codec}"), 2, build)
-    };
-    for codec in ["wide", "mute"] {
-        let origin = Origin::shut();
-        let answers = crowd(&flights(codec), &origin).await;
-        assert_eq!(answers, [1, 1, 2, 1, 2, 1, 2], "{codec}");
-        assert_eq!(origin.runs(), 2);
-    }
-}
-
-/// All run, at once.
-pub(crate) async fn what_cannot_be_published_may_be_for_nobody_else(place: &Place, name: &str) {
-    for codec in ["wide", "mute"] {
-        let build = || match codec {
-            "wide" => settings(Wide).share_unpublished(false),
-            _ => settings(Mute).share_unpublished(false),
-        };
-        let (flights, origin) = (several(place, &format!("{name}.{codec}"), 2, build), Origin::crowded());
+        let flights = several(place, &format!("{name}.{codec}.{share}"), 2, build);
+        let origin = if share { Origin::shut() } else { Origin::crowded() };
         let answers = crowd(&flights, &origin).await;
-        assert!(all_differ(&answers), "{codec}: {answers:?}");
-        assert_eq!(origin.runs(), 7);
+        match share {
+            true => assert_eq!((&answers[..], origin.runs()), (&[1, 1, 2, 1, 2, 1, 2][..], 2), "{codec}"),
+            false => assert!(all_differ(&answers) && origin.runs() == 7, "{codec}: {answers:?}"),
+        }
     }
     // What can be published is for all.
     let build = || builder().share_unpublished(false);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tower_distributed::SingleFlight;
 use tower_distributed::single_flight::SingleFlightBuilder;
+use tower_distributed::{SingleFlight, Store};
 
 use super::{Origin, begin_run, builder, ended, forgets_meanwhile, refreshing, several};
 use crate::stores::{Place, SOON};
@@ -40,9 +40,10 @@ pub(crate) async fn an_answer_is_made_anew_before_its_end(place: &Place, name: &
 }
 
 /// Who asks after an answer was forgotten waits for the run that is under way.
-pub(crate) async fn what_is_forgotten_is_not_served_by_an_early_run(place: &Place, name: &str) {
-    let (flight, origin) = (early().build(place, name).unwrap(), Origin::shut());
-    let flight: SingleFlight<u64> = flight;
+#[tokio::test(start_paused = true)]
+async fn what_is_forgotten_is_not_served_by_an_early_run() {
+    let flight: SingleFlight<u64> = early().build(&Store::in_memory(), "early").unwrap();
+    let origin = Origin::shut();
     let first = begin_run(&flight, &origin).await;
     tokio::time::sleep(RUN).await; // what the run takes
     origin.let_go(1);

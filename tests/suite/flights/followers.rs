@@ -1,12 +1,13 @@
 //! Those who do not come first, and how long they wait.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tower_distributed::Error;
 use tower_distributed::single_flight::RunError;
 
 use super::{Origin, begin, begin_run, builder, call, ended, several};
-use crate::stores::{Place, SOON};
+use crate::stores::{Place, SOON, in_memory};
 use support::eventually;
 
 const SHORT: Duration = Duration::from_millis(700);
@@ -66,7 +67,9 @@ pub(crate) async fn who_takes_over_follows_no_more(place: &Place, name: &str) {
 }
 
 /// Who waits with it goes on with work of its own.
-pub(crate) async fn the_work_of_who_was_refused_does_not_run(place: &Place, name: &str) {
+#[tokio::test(start_paused = true)]
+async fn the_work_of_who_was_refused_does_not_run() {
+    let (place, name) = (&in_memory().await, "refused");
     let [leads, follows] =
         [builder(), builder().max_wait(SHORT)].map(|builder| builder.build(place, name).unwrap());
     let (origin, refused, other) = (Origin::shut(), Origin::open(), Origin::open());
@@ -87,16 +90,15 @@ pub(crate) async fn the_work_of_who_was_refused_does_not_run(place: &Place, name
 }
 
 /// A run that goes on without its caller waits for its turn without the caller's longest wait.
-pub(crate) async fn the_longest_wait_ends_with_its_caller(place: &Place, name: &str) {
-    let longest = 4 * SHORT;
+#[tokio::test(start_paused = true)]
+async fn the_longest_wait_ends_with_its_caller() {
+    let (place, name, longest) = (&in_memory().await, "longest", 4 * SHORT);
     let [leads, goes_on] = [builder(), builder().max_wait(longest).go_on(true)]
         .map(|builder| builder.build(place, name).unwrap());
     let (origin, own) = (Origin::shut(), Origin::open());
     let leader = begin_run(&leads, &origin).await;
     let (began, work) = (Instant::now(), own.work());
     let caller = begin(async move { goes_on.run("k", work).await }).await;
-    place.lined_up(&format!("{name}:k"), 1).await;
-    assert!(began.elapsed() < longest, "too slow to tell");
     caller.abort();
     eventually("the longest wait to be over", SOON, async || began.elapsed() > longest + SHORT).await;
     leader.abort();

@@ -15,25 +15,13 @@ use super::{
     Origin, all_differ, all_ended, begin, begin_run, builder, call, call_failing, ended, several, visible,
 };
 use crate::fleet::elsewhere;
-use crate::keys::hostile;
 use crate::operators::is_answered;
-use crate::stores::{Place, SOON};
+use crate::stores::{Place, SOON, in_memory};
 use support::eventually;
-
-pub(crate) async fn callers_of_a_process_share_one_run(place: &Place, name: &str) {
-    let (flight, origin) = (SingleFlight::<u64>::new(place, name).unwrap(), Origin::shut());
-    assert_eq!(flight.name(), name);
-    let mut callers = vec![begin_run(&flight, &origin).await];
-    for _ in 0..15 {
-        callers.push(call(&flight, &origin).await);
-    }
-    origin.let_go(1);
-    assert_eq!(all_ended(callers).await, [1; 16]);
-    assert_eq!(origin.runs(), 1);
-}
 
 pub(crate) async fn callers_everywhere_share_one_run(place: &Place, name: &str) {
     let (flights, origin) = (several(place, name, 4, builder), Origin::shut());
+    assert_eq!(flights[0].name(), name);
     let mut callers = vec![begin_run(&flights[0], &origin).await];
     for _ in 0..5 {
         for flight in &flights {
@@ -66,46 +54,6 @@ pub(crate) async fn an_answer_lives_for_its_life(place: &Place, name: &str) {
         }
     })
     .await;
-}
-
-/// A key under load: whenever its answer has run out, one runs.
-pub(crate) async fn each_answer_of_a_hot_key_lives_for_its_life(place: &Place, name: &str) {
-    const LIFE: Duration = Duration::from_millis(40);
-    let flights = several(place, name, 4, || builder::<String>().ttl(LIFE));
-    let (sender, mut ends) = tokio::sync::mpsc::unbounded_channel();
-    let mut callers = Vec::new();
-    let until = Instant::now() + LIFE * 40;
-    for flight in flights.iter().cycle().take(12) {
-        let (flight, sender) = (flight.clone(), sender.clone());
-        callers.push(tokio::spawn(async move {
-            while Instant::now() < until {
-                let sender = sender.clone();
-                let work = move || async move {
-                    let begins = Instant::now();
-                    tokio::time::sleep(Duration::from_millis(3)).await;
-                    sender.send((begins, Instant::now())).unwrap();
-                    Ok(7)
-                };
-                assert_eq!(flight.try_run("k", work).await.unwrap(), 7);
-                tokio::task::yield_now().await;
-            }
-            Ok::<_, Error>(())
-        }));
-    }
-    all_ended(callers).await;
-    let (mut last, mut runs) = (None, 0);
-    while let Ok((begins, ends)) = ends.try_recv() {
-        // Clocks are told in whole ms here and there.
-        if let Some(last) = last.replace(ends) {
-            let after: Duration = begins - last;
-            assert!(
-                after + Duration::from_millis(2) > LIFE,
-                "run {runs} came {after:?} after the one before"
-            );
-        }
-        runs += 1;
-    }
-    assert!(runs > 1, "{runs}");
 }
 
 pub(crate) async fn answers_without_life_are_for_one(place: &Place, name: &str) {
@@ -164,50 +112,6 @@ pub(crate) async fn errors_are_for_one_and_the_others_run_at_once(place: &Place,
     assert_eq!((ended(leader).await.unwrap(), ended(follower).await.unwrap()), (8, 8));
 }
 
-/// Two of each process wait for one run, which fails.
-async fn all_fail_alike(place: &Place, name: &str, flights: &[SingleFlight<u64, String>], origin: &Origin) {
-    let mut callers = Vec::new();
-    for number in [0, 0, 1, 1, 2, 2] {
-        callers.push(call_failing(&flights[number], origin).await);
-    }
-    place.lined_up(&format!("{name}:k"), 2).await;
-    origin.let_go(1);
-    for caller in callers {
-        let error = ended(caller).await.unwrap_err();
-        assert!(matches!(&error, RunError::Failed(error) if error == "1"), "{error}");
-    }
-    assert_eq!(origin.runs(), 1);
-}
-
-/// An error that is shared is for those alone who wait.
-pub(crate) async fn errors_are_shared_with_those_who_wait(place: &Place, name: &str) {
-    let shared = || builder::<String>().share_errors(Postcard);
-    let (flights, origin) = (visible(place, name, 3, shared), Origin::shut());
-    all_fail_alike(place, name, &flights, &origin).await;
-    origin.let_go(1);
-    assert_eq!(flights[2].try_run("k", origin.failing(1)).await.unwrap(), 2);
-}
-
-/// What is too large for a message is asked for again, by those who have waited for it.
-pub(crate) async fn large_errors_are_shared_with_those_who_wait(place: &Place, name: &str) {
-    const LARGE: usize = 100_000;
-    let shared = || builder::<String>().share_errors(Postcard);
-    let (flights, origin) = (visible(place, name, 3, shared), Origin::shut());
-    let mut callers = Vec::new();
-    for flight in flights.iter().cycle().take(6) {
-        let (flight, work) = (flight.clone(), origin.failing(1));
-        let work = move || async move { work().await.map_err(|error| error.repeat(LARGE)) };
-        callers.push(begin(async move { flight.try_run("k", work).await }).await);
-    }
-    place.lined_up(&format!("{name}:k"), 2).await;
-    origin.let_go(1);
-    for caller in callers {
-        let error = ended(caller).await.unwrap_err();
-        assert!(matches!(&error, RunError::Failed(error) if error.len() == LARGE));
-    }
-    assert_eq!(origin.runs(), 1);
-}
-
 /// So many of a key run at once in a process, where nothing is shared.
 pub(crate) async fn those_who_run_at_once_are_bounded(place: &Place, name: &str) {
     let origin = Origin::crowded();
@@ -228,16 +132,86 @@ pub(crate) async fn those_who_run_at_once_are_bounded(place: &Place, name: &str)
     assert!(all_differ(&all_ended(callers).await));
 }
 
+/// Two of each process wait for one run, which fails with its number so many times.
+async fn all_fail_alike(place: &Place, flights: &[SingleFlight<u64, String>], origin: &Origin, times: usize) {
+    let mut callers = Vec::new();
+    for flight in flights.iter().cycle().take(6) {
+        let (flight, work) = (flight.clone(), origin.failing(1));
+        let work = move || async move { work().await.map_err(|error| error.repeat(times)) };
+        callers.push(begin(async move { flight.try_run("k", work).await }).await);
+    }
+    place.lined_up(&format!("{}:k", flights[0].name()), 2).await;
+    origin.let_go(1);
+    for caller in callers {
+        let error = ended(caller).await.unwrap_err();
+        assert!(matches!(&error, RunError::Failed(error) if *error == "1".repeat(times)));
+    }
+    assert_eq!(origin.runs(), 1);
+}
+
+/// An error that is shared is for those alone who wait. What is too large for a message is asked for again, by them.
+pub(crate) async fn errors_are_shared_with_those_who_wait(place: &Place, name: &str) {
+    let shared = || builder::<String>().share_errors(Postcard);
+    for times in [1, 100_000] {
+        let (flights, origin) = (visible(place, &format!("{name}.{times}"), 3, shared), Origin::shut());
+        all_fail_alike(place, &flights, &origin, times).await;
+        origin.let_go(1);
+        assert_eq!(flights[2].try_run("k", origin.failing(1)).await.unwrap(), 2);
+    }
+}
+
 pub(crate) async fn errors_that_are_shared_fail_all_alike(place: &Place, name: &str) {
     let shared = || builder::<String>().share_errors(Postcard).error_ttl(Duration::from_secs(3));
     let (flights, origin) = (several(place, name, 3, shared), Origin::shut());
-    all_fail_alike(place, name, &flights, &origin).await;
+    all_fail_alike(place, &flights, &origin, 1).await;
     // An error has a life of its own.
     origin.let_go(1);
     eventually("another run", SOON, async || {
         flights[1].try_run("k", origin.failing(1)).await.is_ok_and(|run| run == 2)
     })
     .await;
+}
+
+/// A key under load: whenever its answer has run out, one runs.
+#[tokio::test(start_paused = true)]
+async fn each_answer_of_a_hot_key_lives_for_its_life() {
+    const LIFE: Duration = Duration::from_millis(40);
+    let flights = several(&in_memory().await, "hot", 4, || builder::<String>().ttl(LIFE));
+    let (sender, mut ends) = tokio::sync::mpsc::unbounded_channel();
+    let mut callers = Vec::new();
+    let until = tokio::time::Instant::now() + LIFE * 40;
+    for flight in flights.iter().cycle().take(12) {
+        let (flight, sender) = (flight.clone(), sender.clone());
+        callers.push(tokio::spawn(async move {
+            while tokio::time::Instant::now() < until {
+                let sender = sender.clone();
+                let work = move || async move {
+                    let begins = tokio::time::Instant::now();
+                    tokio::time::sleep(Duration::from_millis(3)).await;
+                    sender.send((begins, tokio::time::Instant::now())).unwrap();
+                    Ok(7)
+                };
+                assert_eq!(flight.try_run("k", work).await.unwrap(), 7);
+                // The clock goes on when all tasks wait.
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Ok::<_, Error>(())
+        }));
+    }
+    all_ended(callers).await;
+    let (mut last, mut runs) = (None, 0);
+    while let Ok((begins, ends)) = ends.try_recv() {
+        // Clocks are told in whole ms here and there.
+        if let Some(last) = last.replace(ends) {
+            let after: Duration = begins - last;
+            assert!(
+                after + Duration::from_millis(2) > LIFE,
+                "run {runs} came {after:?} after the one before"
+            );
+        }
+        runs += 1;
+    }
+    assert!(runs > 20, "{runs}");
 }
 
 /// A call that found the answer before it was forgotten does not share it with callers that come after.
@@ -275,24 +249,6 @@ pub(crate) async fn what_is_forgotten_runs_anew(place: &Place, name: &str) {
     assert_eq!(origin.runs(), 2);
 }
 
-/// Who was given an answer has seen the end of its run: however many publish at once, what is forgotten then does not come
-/// back.
-pub(crate) async fn a_crowd_forgets_what_it_was_given(place: &Place, name: &str) {
-    let flight: SingleFlight<u64> = builder().build(place, name).unwrap();
-    let callers = (0..64_u64).map(|key| {
-        let flight = flight.clone();
-        tokio::spawn(async move {
-            for run in 0..20 {
-                let answer = flight.run(key, move || async move { run }).await?;
-                assert!(answer == run, "run {run} of key {key} got {answer}");
-                flight.forget(key).await?;
-            }
-            Ok::<_, Error>(())
-        })
-    });
-    all_ended(callers.collect()).await;
-}
-
 /// Who was given an answer may end the process in order: others get the answer, and do not run.
 pub(crate) async fn what_a_crowd_was_given_is_published_before_the_end(place: &Place, name: &str) {
     let store = elsewhere(place);
@@ -306,16 +262,6 @@ pub(crate) async fn what_a_crowd_was_given_is_published_before_the_end(place: &P
     for key in 0..64_u64 {
         let answer = timeout(SOON, other.run(key, || async { 99 })).await.expect("the lead is given back");
         assert_eq!(answer.unwrap(), key);
-    }
-}
-
-pub(crate) async fn any_key_is_legal_and_apart_from_others(place: &Place, name: &str) {
-    let (flights, origin) = (several(place, name, 2, builder), Origin::open());
-    for (number, key) in hostile().iter().enumerate() {
-        for flight in &flights {
-            let shown = key[..key.len().min(9)].escape_ascii();
-            assert_eq!(flight.run(key, origin.work()).await.unwrap(), number as u64 + 1, "{shown}");
-        }
     }
 }
 

@@ -82,17 +82,6 @@ async fn refreshes_that_fail(flights: Vec<SingleFlight<u64, String>>) {
     eventually("a good one", SOON, async || flights[0].try_run("k", fail(3)).await.unwrap() > 1).await;
 }
 
-/// A refresh is nobody's: it goes on though all have gone.
-pub(crate) async fn a_refresh_goes_on_without_callers(place: &Place, name: &str) {
-    let (flights, origin) = (several(place, name, 2, stale), Origin::shut());
-    origin.let_go(1);
-    assert_eq!(flights[0].run("k", origin.work()).await.unwrap(), 1);
-    refreshing(&flights[0], &origin).await;
-    origin.let_go(1);
-    eventually("its answer", SOON, async || flights[1].run("k", origin.work()).await.unwrap() == 2).await;
-    origin.let_go(1);
-}
-
 /// Those who come after an answer was forgotten wait for the run that is under way.
 pub(crate) async fn what_is_stale_can_be_forgotten(place: &Place, name: &str) {
     let (flight, origin) = (stale().build(place, name).unwrap(), Origin::shut());

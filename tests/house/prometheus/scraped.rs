@@ -1,0 +1,112 @@
+//! The example as a process: what it serves at `/metrics`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use reqwest::{Client, StatusCode};
+
+use super::names::Names;
+use support::eventually;
+use support::example::ServingExample;
+use support::redis_server::RedisServer;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Names of series, each with its labels, and its value.
+type Series = BTreeMap<String, f64>;
+
+async fn scrape(example: &ServingExample) -> Series {
+    let response = Client::new().get(format!("{}/metrics", example.base)).send().await.unwrap();
+    assert_eq!(response.headers()["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    let text = response.text().await.unwrap();
+    let series = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    series
+        .map(|line| {
+            line.rsplit_once(' ').map(|(name, value)| (name.to_owned(), value.parse().unwrap())).unwrap()
+        })
+        .collect()
+}
+
+/// The sum of all series that have these parts.
+fn sum(series: &Series, parts: &[&str]) -> f64 {
+    let of = |name: &str| parts.iter().all(|part| name.contains(part));
+    series.iter().filter(|(name, _)| of(name)).map(|(_, value)| value).sum()
+}
+
+async fn get(example: &ServingExample, path: &str) -> StatusCode {
+    Client::new().get(format!("{}/{path}", example.base)).send().await.unwrap().status()
+}
+
+async fn post(example: &ServingExample, path: &str) -> StatusCode {
+    let request = Client::new().post(format!("{}/{path}", example.base)).header("webhook-id", "evt_1");
+    request.send().await.unwrap().status()
+}
+
+#[tokio::test]
+async fn the_metrics_of_the_dashboard_are_served_with_the_documented_labels() {
+    let server = RedisServer::start().await;
+    let example = ServingExample::start("prometheus", Some(&server.url()));
+    for _ in 0..12 {
+        get(&example, "limited").await;
+    }
+    let one = tokio::join!(get(&example, "report/7"), get(&example, "report/7"), get(&example, "export"));
+    assert_eq!(one, (StatusCode::OK, StatusCode::OK, StatusCode::OK));
+    let billed = tokio::join!(post(&example, "billing"), post(&example, "billing"));
+    assert!(billed.0 != billed.1, "{billed:?}");
+    assert_eq!(post(&example, "webhook").await, StatusCode::OK);
+    assert_eq!(post(&example, "webhook").await, StatusCode::CONFLICT);
+
+    let series = scrape(&example).await;
+    let names = Names::documented();
+    for name in series.keys() {
+        let (metric, labels) = name.strip_suffix('}').and_then(|name| name.split_once('{')).unwrap();
+        assert!(names.has(metric), "{name} is not documented");
+        for label in labels.split("\",").map(|label| label.split_once('=').unwrap().0) {
+            assert!(names.has_label(metric, label), "{name}: {label} is not documented");
+        }
+    }
+    let decided = |limiter: &str, outcome: &str| {
+        let parts = [&format!("limiter=\"{limiter}\""), &*format!("outcome=\"{outcome}\"")]
+            .map(|part| part.to_owned());
+        sum(&series, &["decisions_total", &parts[0], &parts[1]])
+    };
+    assert!(decided("token_bucket", "admitted") >= 10.0, "{series:?}");
+    assert_eq!([decided("single_flight", "admitted"), decided("single_flight", "shared")], [1.0, 1.0]);
+    assert_eq!([decided("mutex", "admitted"), decided("mutex", "refused")], [1.0, 1.0]);
+    assert_eq!([decided("dedupe", "admitted"), decided("dedupe", "refused")], [1.0, 1.0]);
+    assert_eq!(decided("wait_group", "admitted"), 1.0);
+    assert!(sum(&series, &["call_seconds_bucket", "result=\"ok\"", "le=\"+Inf\""]) > 0.0, "{series:?}");
+    assert!(sum(&series, &["batch_operations_count"]) > 0.0, "{series:?}");
+    assert!(series.keys().any(|name| name.starts_with("tower_distributed_filter_fill_ratio{")), "{series:?}");
+    for metric in ["queue_operations", "leases_held"] {
+        assert!(series.keys().any(|name| name.contains(metric)), "{metric}: {series:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_outage_is_seen_in_the_metrics_that_alert() {
+    let server = RedisServer::start().await;
+    let example = ServingExample::start("prometheus", Some(&server.url()));
+    assert_eq!(get(&example, "limited").await, StatusCode::OK);
+    server.kill9();
+    let breaker_is_open = async || {
+        get(&example, "limited").await;
+        sum(&scrape(&example).await, &["tower_distributed_breakers_open"]) > 0.0
+    };
+    eventually("an open breaker", SOON, breaker_is_open).await;
+    let series = scrape(&example).await;
+    assert!(sum(&series, &["decisions_total", "outcome=\"failed_closed\""]) > 0.0, "{series:?}");
+    for event in ["outage_began", "breaker_opened"] {
+        assert_eq!(
+            sum(&series, &["events_total", &format!("event=\"{event}\"")]),
+            1.0,
+            "{event}: {series:?}"
+        );
+    }
+    server.restart().await;
+    let breaker_is_closed = async || {
+        get(&example, "limited").await;
+        sum(&scrape(&example).await, &["tower_distributed_breakers_open"]) == 0.0
+    };
+    eventually("a closed breaker", SOON, breaker_is_closed).await;
+}
