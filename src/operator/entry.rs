@@ -299,8 +299,6 @@ impl fmt::Display for Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dedupe::exact::ExactClaims;
-    use crate::dedupe::filtered::FilterClaims;
     use crate::fleet::Sealed as _;
     use crate::lease::holder::Exclusive;
     use crate::lease::kind::Kind as _;
@@ -351,6 +349,7 @@ mod tests {
     /// Each part that shows a state is one of its kind, and other parts show nothing.
     #[test]
     fn parts_have_their_kinds() {
+        let claim = format!("{}:claim", "0123456789abcdef".repeat(2));
         let kind_of = |place: &str, part: &str| {
             let (namespace, part) = ("x".to_owned(), part.to_owned());
             Entry::of(Found { namespace, stem: Stem::Key(place.into()), part }).map(|entry| entry.kind)
@@ -362,31 +361,23 @@ mod tests {
             (Flight::PARTS, Kind::SingleFlight, 3),
         ] {
             let kinds: Vec<_> = parts.iter().filter_map(|part| kind_of("k", part)).collect();
-            assert!(kinds.len() == shown && kinds.iter().all(|other| *other == kind), "{kind}: {kinds:?}");
+            assert_eq!(kinds, vec![kind; shown]);
         }
-        let digest = "0123456789abcdef".repeat(2);
-        for (parts, kind) in
-            [(FilterClaims::PARTS, Kind::FilterClaim), (ExactClaims::PARTS, Kind::ExactClaim)]
-        {
-            let kinds = parts.iter().filter_map(|part| kind_of("7", &format!("{digest}:{part}")));
-            assert_eq!(kinds.collect::<Vec<_>>(), [kind, kind]);
-        }
-        assert_eq!(kind_of("0", "config"), Some(Kind::BloomFilter));
-        assert_eq!(kind_of("layout", "layout"), Some(Kind::Dedupe));
-        assert_eq!(kind_of("k", "tat"), Some(Kind::TokenBucket));
-        assert_eq!(kind_of("k", "refused"), Some(Kind::RefusedKeys));
-        assert_eq!(kind_of("k", "permits:limit"), Some(Kind::WaitGroup));
-        for (parts, kind) in [
-            (Quotas::PARTS, Kind::FleetQuotas),
-            (QuotaTable::PARTS, Kind::FleetTable),
-            (u32::PARTS, Kind::FleetLimit),
+        for (place, part, kind) in [
+            ("k", "permits:limit", Some(Kind::WaitGroup)),
+            ("k", "refused", Some(Kind::RefusedKeys)),
+            ("", Quotas::PARTS[0], Some(Kind::FleetQuotas)),
+            ("", QuotaTable::PARTS[0], Some(Kind::FleetTable)),
+            ("", u32::PARTS[0], Some(Kind::FleetLimit)),
+            ("k", Quotas::PARTS[0], None),
+            ("k", QuotaTable::PARTS[0], None),
+            ("k", u32::PARTS[0], None),
+            ("1", "config", None),
+            ("k", "layout", None),
+            ("k", "x", None),
+            ("k", &claim, None),
         ] {
-            assert_eq!(parts.iter().filter_map(|part| kind_of("", part)).collect::<Vec<_>>(), [kind]);
-            assert_eq!(kind_of("k", parts[0]), None);
-        }
-        for (place, part) in [("1", "config"), ("k", "layout"), ("k", "x"), ("k", &format!("{digest}:claim"))]
-        {
-            assert_eq!(kind_of(place, part), None, "{place} {part}");
+            assert_eq!(kind_of(place, part), kind, "{place} {part}");
         }
     }
 }

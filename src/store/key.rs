@@ -188,8 +188,17 @@ impl From<std::net::IpAddr> for Key {
 mod tests {
     use super::*;
 
-    fn name(key: &[u8]) -> String {
-        String::from_utf8_lossy(&KeySpace::new("td", "api", KeySpace::Named).key(key)).into_owned()
+    /// The names of these parts of a state. Of both, each is a word.
+    fn names(space: &KeySpace, key: &str, parts: &str) -> String {
+        let (mut names, parts) = (Vec::new(), parts.split(' ').collect::<Vec<_>>());
+        space.keys(key.as_bytes(), &parts, &mut |name| {
+            names.push(String::from_utf8_lossy(name).into_owned());
+        });
+        names.join(" ")
+    }
+
+    fn named(name: &str) -> KeySpace {
+        KeySpace::new("td", name, KeySpace::Named)
     }
 
     #[test]
@@ -199,11 +208,34 @@ mod tests {
         assert!([&b"\0"[..], b"\x01"].into_iter().all(|bytes| !keys.contains(bytes)));
     }
 
+    /// Braces cannot leave the hash tag.
     #[test]
-    fn plain_keys_stand_as_they_are() {
-        assert_eq!(name(b"user-7"), "td:{api:user-7}:");
-        assert_eq!(name(b""), "td:{api:}:");
-        assert_eq!(name(b"a:b c\0"), "td:{api:a:b c\0}:");
+    fn keys_have_the_names_of_their_space() {
+        let joined = KeySpace::Joined(["a", "b"].map(named).into());
+        let each = KeySpace::Each(Box::new(named("a")));
+        let placed = KeySpace::new("td", "a", KeySpace::Placed);
+        let (api, exact) = (named("api"), KeySpace::exact("td"));
+        for (space, key, parts, expected) in [
+            (&api, "user-7", "t", "td:{api:user-7}:t"),
+            (&api, "", "t", "td:{api:}:t"),
+            (&api, "a:b c\0", "t", "td:{api:a:b c\0}:t"),
+            (&api, "}:x{", "t", "td:{api:%7d:x%7b}:t"),
+            (&api, "%7d", "t", "td:{api:%257d}:t"),
+            (&joined, "1:x1:y", "t", "td:{a:x}:t td:{b:y}:t"),
+            (&each, "1:x0:", "t u", "td:{a:x}:t td:{a:x}:u td:{a:}:t td:{a:}:u"),
+            (&each, "2:y}", "t", "td:{a:y%7d}:t"),
+            (&placed, "x}:lock:1", "@all", "td:{a:x%7d}:all"),
+            (&placed, "x}:lock:1", "holds", "td:{a:x%7d}:lock:1:holds"),
+            (&placed, "x", "holds @all", "td:{a:x}::holds td:{a:x}:all"),
+            (&exact, "no-42", "lock q", "no-42 {no-42}:td:q"),
+            (&exact, "{shop}:42", "lock q", "{shop}:42 {shop}:42:td:=q"),
+        ] {
+            assert_eq!(names(space, key, parts), expected);
+        }
+        assert_eq!((joined.width(b"", 2), each.width(b"1:x0:", 2)), (4, 4));
+        for space in [&joined, &each] {
+            assert_eq!(&space.key(b"1:x1:y")[..], b"td:{a:x}:");
+        }
     }
 
     #[test]
@@ -216,32 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn braces_cannot_leave_the_hash_tag() {
-        assert_eq!(name(b"}:x{"), "td:{api:%7d:x%7b}:");
-        assert_eq!(name(b"%7d"), "td:{api:%257d}:");
-    }
-
-    #[test]
     fn other_parts_make_another_key() {
-        let parts: [&[&str]; 10] = [
-            &[],
-            &[""],
-            &["", ""],
-            &["a", "b:c"],
-            &["a:b", "c"],
-            &["a", "b", "c"],
-            &["a:b:c"],
-            &["1:a3:b:c"],
-            &["1:a", "b:c"],
-            &["a", "3:b:c"],
-        ];
-        let keys: std::collections::HashSet<_> = parts.into_iter().map(Key::of).collect();
-        assert_eq!(keys.len(), parts.len());
-        for parts in parts {
-            assert!(
-                super::parts(Key::of(parts).as_bytes()).eq(parts.iter().map(|part| Some(part.as_bytes()))),
-                "{parts:?}"
-            );
+        let texts = ["", " ", "a b:c", "a:b c", "a b c", "a:b:c", "1:a3:b:c", "1:a b:c", "a 3:b:c"];
+        let mut keys = std::collections::HashSet::from([Key::of([""; 0])]);
+        for text in texts {
+            let (key, parts) = (Key::of(text.split(' ')), text.split(' ').map(|part| Some(part.as_bytes())));
+            assert!(super::parts(key.as_bytes()).eq(parts), "{text:?}");
+            assert!(keys.insert(key), "{text:?}");
         }
         for other in ["", "a", "9:a", ":", "18446744073709551616:a"] {
             assert_eq!(super::parts(other.as_bytes()).count(), 0, "{other}");
@@ -255,61 +268,16 @@ mod tests {
     }
 
     #[test]
-    fn several_states_have_the_names_of_each() {
-        let joined =
-            KeySpace::Joined(["a", "b"].map(|name| KeySpace::new("td", name, KeySpace::Named)).into());
-        let mut names = Vec::new();
-        joined.keys(Key::of(["x", "y"]).as_bytes(), &["tat"], &mut |name| names.push(name.to_vec()));
-        assert_eq!(names, [b"td:{a:x}:tat".to_vec(), b"td:{b:y}:tat".to_vec()]);
-        assert_eq!(
-            joined.key(Key::of(["x", "y"]).as_bytes()),
-            KeySpace::new("td", "a", KeySpace::Named).key(b"x")
-        );
-        assert_eq!(joined.width(b"", 2), 4);
-    }
-
-    #[test]
-    fn several_states_of_one_space_have_the_names_of_each() {
-        let each = KeySpace::Each(Box::new(KeySpace::new("td", "a", KeySpace::Named)));
-        let (key, mut names) = (Key::of(["x", "y}", ""]), Vec::new());
-        each.keys(key.as_bytes(), &["lock", "fence"], &mut |name| {
-            names.push(String::from_utf8_lossy(name).into_owned());
-        });
-        assert_eq!(names[..3], ["td:{a:x}:lock", "td:{a:x}:fence", "td:{a:y%7d}:lock"]);
-        assert_eq!((names.len(), each.width(key.as_bytes(), 2)), (6, 6));
-        assert_eq!(&each.key(key.as_bytes())[..], b"td:{a:x}:");
-    }
-
-    #[test]
-    fn states_beside_a_place_are_in_its_slot() {
-        let (space, mut names) = (KeySpace::new("td", "a", KeySpace::Placed), Vec::new());
-        for key in [&b"x}:lock:1"[..], b"x"] {
-            space.keys(key, &["holds", "@all"], &mut |name| {
-                names.push(String::from_utf8_lossy(name).into_owned())
-            });
-        }
-        assert_eq!(names, ["td:{a:x%7d}:lock:1:holds", "td:{a:x%7d}:all", "td:{a:x}::holds", "td:{a:x}:all"]);
-    }
-
-    #[test]
     fn long_keys_go_by_their_digest() {
-        let long = name(&[b'x'; 1 << 20]);
-        assert_eq!(long.len(), "td:{api:%#}:".len() + 64);
-        assert_ne!(long, name(&[b'x'; (1 << 20) - 1]));
-        assert_ne!(long, name(long.trim_start_matches("td:{api:").trim_end_matches("}:").as_bytes()));
+        let name = |key: &str| names(&named("api"), key, "t");
+        let long = name(&"x".repeat(1 << 20));
+        assert_eq!(long.len(), "td:{api:%#}:t".len() + 64);
+        assert_ne!(long, name(&"x".repeat((1 << 20) - 1)));
+        assert_ne!(long, name(long.trim_start_matches("td:{api:").trim_end_matches("}:t")));
     }
 
     #[test]
-    fn exact_names_have_theirs_beside_them() {
-        let names = |key: &[u8]| {
-            let mut names = Vec::new();
-            KeySpace::exact("td").keys(key, &["lock", "queue"], &mut |name| {
-                names.push(String::from_utf8_lossy(name).into_owned())
-            });
-            names
-        };
-        assert_eq!(names(b"invoice-42"), ["invoice-42", "{invoice-42}:td:queue"]);
-        assert_eq!(names(b"{shop}:42"), ["{shop}:42", "{shop}:42:td:=queue"]);
+    fn exact_names_are_checked() {
         for bad in ["", "a}b", "{}x", "{a}:td:queue", "{a}:td:=queue"] {
             let error = check_exact(&bad.into(), "td").unwrap_err();
             assert!(error.is_invalid() && error.to_string().contains(bad), "{error}");

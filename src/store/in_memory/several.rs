@@ -111,12 +111,11 @@ impl<C: Cell> Cells<C> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicI64, Ordering};
+    use std::sync::atomic::{AtomicU64, Ordering};
     use std::thread;
 
     use super::*;
-    use crate::store::in_memory::{Bounds, Clock, InMemory};
+    use crate::store::in_memory::tests::manual;
 
     /// A number, and until when it is kept.
     #[derive(Clone, Debug, Default)]
@@ -126,11 +125,6 @@ mod tests {
         fn is_idle(&self, now: i64) -> bool {
             self.1 <= now
         }
-    }
-
-    fn store(max_keys: Option<usize>) -> (InMemory, Arc<AtomicI64>) {
-        let time = Arc::new(AtomicI64::new(0));
-        (InMemory::new(Clock::Manual(Arc::clone(&time)), Bounds::keys(max_keys)), time)
     }
 
     fn add(cells: &Cells<Kept>, keys: &[String], until: i64) -> Result<Vec<u64>, Error> {
@@ -146,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_full_store_takes_all_new_keys_or_none() {
-        let (store, time) = store(Some(3));
+        let (store, time) = manual(Some(3));
         let cells = store.cells("a");
         assert_eq!(add(&cells, &names([1, 2]), 10).unwrap(), [1, 1]);
         assert!(add(&cells, &names([2, 3, 4]), 10).unwrap_err().is_overloaded());
@@ -164,11 +158,11 @@ mod tests {
     #[test]
     fn steps_on_the_same_keys_run_one_after_the_other() {
         const STEPS: u64 = 2000;
-        let (store, _time) = store(None);
-        let cells = store.cells("a");
+        let (store, _time) = manual(None);
+        let (cells, wanted) = (store.cells("a"), AtomicU64::new(0));
         thread::scope(|scope| {
             for thread in 0..4 {
-                let cells = &cells;
+                let (cells, wanted) = (&cells, &wanted);
                 scope.spawn(move || {
                     // With 1000 keys, some of them are in one shard.
                     for step in 0..STEPS {
@@ -176,6 +170,7 @@ mod tests {
                         let (second, third) = ((first + 500) % 1000, (first * 3 + 1) % 1000);
                         let mut keys = vec![first, second];
                         keys.extend((third != first && third != second).then_some(third));
+                        wanted.fetch_add(keys.len() as u64, Ordering::Relaxed);
                         add(cells, &names(keys), i64::MAX).unwrap();
                         cells.step(b"alone", |cell, _| *cell = Kept(cell.0 + 1, i64::MAX)).unwrap();
                     }
@@ -185,12 +180,6 @@ mod tests {
         assert_eq!(add(&cells, &names([]), 0).unwrap(), [0; 0]);
         let alone = cells.step(b"alone", |cell, _| cell.0).unwrap();
         let all = cells.step_all(&names(0..1000), |cells, _| cells.iter().map(|cell| cell.0).sum::<u64>());
-        let keys = |thread: u64, step: u64| {
-            let first = (step * 7 + thread * 3) % 1000;
-            let third = (first * 3 + 1) % 1000;
-            2 + u64::from(third != first && third != (first + 500) % 1000)
-        };
-        let wanted = (0..4).flat_map(|thread| (0..STEPS).map(move |step| keys(thread, step))).sum::<u64>();
-        assert_eq!((alone, all.unwrap()), (4 * STEPS, wanted));
+        assert_eq!((alone, all.unwrap()), (4 * STEPS, wanted.into_inner()));
     }
 }

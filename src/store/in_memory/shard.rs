@@ -99,15 +99,7 @@ impl<C> Default for Shard<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(Clone, Debug, Default)]
-    struct Until(i64);
-
-    impl Cell for Until {
-        fn is_idle(&self, now: i64) -> bool {
-            self.0 <= now
-        }
-    }
+    use crate::store::in_memory::tests::Until;
 
     fn hash(number: u64) -> u64 {
         std::hash::BuildHasher::hash_one(

@@ -222,13 +222,6 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn want_of_a_connection_opens_at_once() {
-        let breaker = Breaker::new(Duration::from_secs(2), Server::new("test"));
-        breaker.failed(Instant::now(), &outage(), true);
-        assert!(breaker.check().is_err());
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn a_probe_that_took_long_is_not_repeated_at_once() {
         let breaker = Breaker::new(Duration::from_secs(2), Server::new("test"));
         // The first one opens the breaker; the second is a probe, and so on. The pauses have not grown until then.

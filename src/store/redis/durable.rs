@@ -110,34 +110,9 @@ fn next(replies: &mut impl Iterator<Item = redis::Value>) -> Result<redis::Value
 #[cfg(test)]
 #[cfg(feature = "cluster")]
 mod tests {
-    use redis::{Arg, Value};
+    use redis::Value;
 
     use super::*;
-    use crate::Store;
-    use crate::store::redis::slots;
-
-    /// A node that passes on a slot takes no new key in it.
-    #[tokio::test]
-    async fn writes_beside_a_slot_are_in_other_slots_of_its_master() {
-        let store = Store::builder().prefix("shop").cluster(["redis://127.0.0.1:1"]).unwrap();
-        let store = store.on_redis().unwrap();
-        let masters = store.source.masters().unwrap();
-        let halves = vec![(0, 8191, "a:1".to_owned()), (8192, 16383, "b:1".to_owned())];
-        masters.refresh(async { Ok(halves) }).await;
-        for (own, master) in [(0, 0), (16383, 1)] {
-            // The slot of a tag is one of those that are not taken.
-            let own =
-                shards::prefixes("shop:").map(|(_, slot)| slot).find(|slot| slot / 64 == own / 64).unwrap();
-            let marks = store.marks_beside(Some(own));
-            assert_eq!(marks.len(), 3);
-            for mark in marks {
-                let Some(Arg::Simple(key)) = mark.args_iter().nth(1) else { panic!("{mark:?}") };
-                assert!(key.starts_with(b"shop:{") && key.ends_with(b"}:wait"), "{}", key.escape_ascii());
-                let slot = slots::slot(key);
-                assert!(slot != own && masters.of(slot) == master, "{slot}");
-            }
-        }
-    }
 
     #[test]
     fn an_error_of_the_mark_or_of_the_wait_is_one_of_the_call() {

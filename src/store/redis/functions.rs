@@ -224,24 +224,6 @@ mod tests {
     }
 
     #[test]
-    fn answers_tell_what_a_server_has() {
-        assert!(is_unknown(&error("ERR Function not found")));
-        let has = |text: &str| told(Err(error(text))).0;
-        assert_eq!(has("ERR Function not found"), Has::Functions);
-        assert_eq!(has("ERR no such operation"), Has::Library);
-        assert_eq!(has("LOADING Redis is loading the dataset in memory"), Has::Library);
-        for refused in [
-            "ERR unknown command 'FCALL', with args beginning with: 'f' '0' ",
-            "NOPERM this user has no permissions to run the 'fcall' command",
-        ] {
-            assert!(are_refused(&error(refused)), "{refused}");
-            let (has, why) = told(Err(error(refused)));
-            assert!(has == Has::None && why.is_some(), "{refused}");
-        }
-        assert!(!are_refused(&error("NOPERM this user has no permissions to access a key")));
-    }
-
-    #[test]
     fn what_passes_is_told_from_what_stays() {
         for (text, expected) in [
             ("ERR Library 'td_1' already exists", Loading::Done),

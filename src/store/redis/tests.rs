@@ -102,26 +102,6 @@ impl<const IN_ORDER: bool, const ONE_KEY: bool> Operation for Ask<IN_ORDER, ONE_
     }
 }
 
-/// An operation that states no more than it must.
-#[derive(Debug)]
-struct Plain<const RESERVED: bool>;
-
-impl<const RESERVED: bool> Operation for Plain<RESERVED> {
-    type Cell = Nothing;
-    type Reply = ();
-    type Undo = Self;
-    const SCRIPT: Script = Script { words: &[], pieces: &[], rights: Rights::Writes };
-    const PARTS: &'static [&'static str] = &["x"];
-    const REPEAT: Repeat = Repeat::Safe;
-    const RESERVED: bool = RESERVED;
-
-    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Result<(), Garbled> {
-        Ok(())
-    }
-
-    fn apply(self, _: &mut Nothing, _: i64) {}
-}
-
 fn ask<const IN_ORDER: bool, const ONE_KEY: bool>(word: i64) -> Ask<IN_ORDER, ONE_KEY> {
     Ask { group: Some(0), rank: 0, size: 1, payload: 0, reserved: false, word: Some(word) }
 }

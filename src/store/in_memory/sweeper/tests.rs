@@ -3,26 +3,12 @@
 use std::sync::atomic::AtomicI64;
 
 use super::*;
-use crate::store::in_memory::{Bounds, Cells, Clock, InMemory};
-use crate::store::operation::Cell;
-
-#[derive(Clone, Debug, Default)]
-struct Until(i64);
-
-impl Cell for Until {
-    fn is_idle(&self, now: i64) -> bool {
-        self.0 <= now
-    }
-}
+use crate::store::in_memory::tests::{Until, manual};
+use crate::store::in_memory::{Cells, InMemory};
 
 /// A store whose sweeper begins no task by itself, and its clock.
-fn store() -> (InMemory, Arc<AtomicI64>) {
-    bounded(None)
-}
-
-fn bounded(max_keys: Option<usize>) -> (InMemory, Arc<AtomicI64>) {
-    let time = Arc::new(AtomicI64::new(0));
-    let store = InMemory::new(Clock::Manual(time.clone()), Bounds::keys(max_keys));
+fn store(max_keys: Option<usize>) -> (InMemory, Arc<AtomicI64>) {
+    let (store, time) = manual(max_keys);
     lock(&store.shared.sweeper.list).running = true;
     (store, time)
 }
@@ -46,7 +32,7 @@ fn round(store: &InMemory) -> (Round, usize) {
 
 #[test]
 fn a_round_counts_what_it_finds_and_takes_turns_with_other_tasks() {
-    let (store, time) = store();
+    let (store, time) = store(None);
     let (one, other) = (store.cells::<Until>("one"), store.cells::<Until>("other"));
     keep(&one, 0..2000, 10);
     keep(&one, 2000..4000, 20);
@@ -61,28 +47,8 @@ fn a_round_counts_what_it_finds_and_takes_turns_with_other_tasks() {
 }
 
 #[test]
-fn a_namespace_is_on_the_list_while_it_has_cells() {
-    let (store, time) = store();
-    let listed = || lock(&store.shared.sweeper.list).namespaces.len();
-    let cells = store.cells::<Until>("a");
-    assert_eq!(listed(), 0);
-    keep(&cells, 0..2, 10);
-    cells.step_all(&["x"], |cells, _| cells[0].0 = 10).unwrap();
-    assert_eq!(listed(), 1);
-    round(&store);
-    assert_eq!(listed(), 1);
-    assert!(!store.shared.sweeper.ends());
-    time.store(10, Ordering::Relaxed);
-    round(&store);
-    assert_eq!(listed(), 0);
-    assert!(store.shared.sweeper.ends());
-    cells.step_all(&["x"], |cells, _| cells[0].0 = 20).unwrap();
-    assert_eq!(listed(), 1, "it has a cell again");
-}
-
-#[test]
 fn the_list_gives_its_memory_back() {
-    let (store, time) = store();
+    let (store, time) = store(None);
     let many: Vec<_> = (0..1000).map(|number| store.cells::<Until>(&number.to_string())).collect();
     many.iter().for_each(|cells| keep(cells, 0..1, 10));
     time.store(10, Ordering::Relaxed);
@@ -93,7 +59,7 @@ fn the_list_gives_its_memory_back() {
 
 #[test]
 fn a_full_store_is_searched_until_there_is_room() {
-    let (store, time) = bounded(Some(5000));
+    let (store, time) = store(Some(5000));
     let (cells, bound) = (store.cells::<Until>("a"), &store.shared.bound);
     keep(&cells, 0..5000, 10);
     assert!(bound.is_full(0));
@@ -111,7 +77,7 @@ fn a_full_store_is_searched_until_there_is_room() {
 
 #[test]
 fn a_search_goes_on_where_the_last_one_ended() {
-    let (store, time) = bounded(Some(5000));
+    let (store, time) = store(Some(5000));
     let (cells, last) = (store.cells::<Until>("a"), store.cells::<Until>("b"));
     keep(&cells, 0..4999, i64::MAX);
     keep(&last, 0..1, 10);
@@ -125,15 +91,6 @@ fn a_search_goes_on_where_the_last_one_ended() {
     assert!((3..10).contains(&searches), "{searches} searches of 1024 keys or a little more");
 }
 
-#[test]
-fn room_that_is_there_ends_no_search() {
-    let (store, time) = bounded(Some(2));
-    let cells = store.cells::<Until>("a");
-    keep(&cells, 0..2, 10);
-    time.store(10, Ordering::Relaxed);
-    keep(&cells, 2..3, 20);
-}
-
 /// How long until the cells are swept, by the clock of tokio.
 async fn swept(cells: &Cells<Until>) -> Duration {
     let began = tokio::time::Instant::now();
@@ -143,11 +100,11 @@ async fn swept(cells: &Cells<Until>) -> Duration {
     began.elapsed()
 }
 
-/// How long it takes until cells are swept that end while their number grows, while nothing changes, and in a full store; and
-/// until the task ends with its store.
-async fn spans() -> [Duration; 4] {
+/// The task runs by the paused clock here, by which its rounds take no time.
+#[tokio::test(start_paused = true)]
+async fn rounds_are_rare_while_nothing_changes() {
     const LONG: Duration = Duration::from_secs(100);
-    let (store, time) = store();
+    let (store, time) = store(None);
     let cells = store.cells::<Until>("a");
     let begin = || {
         let sweeper = &store.shared.sweeper;
@@ -163,6 +120,7 @@ async fn spans() -> [Duration; 4] {
     }
     time.store(10, Ordering::Relaxed);
     let growing = swept(&cells).await;
+    assert!(growing < 3 * SHORTEST_REST, "{growing:?}");
     task.await.unwrap();
     assert!(lock(&store.shared.sweeper.list).namespaces.is_empty() && !is_running());
 
@@ -171,6 +129,7 @@ async fn spans() -> [Duration; 4] {
     sleep(LONG).await;
     time.store(20, Ordering::Relaxed);
     let quiet = swept(&cells).await;
+    assert!((3 * SHORTEST_REST..=LONGEST_REST).contains(&quiet), "{quiet:?}");
 
     drop(begin());
     keep(&cells, 0..1, 30);
@@ -178,6 +137,7 @@ async fn spans() -> [Duration; 4] {
     time.store(30, Ordering::Relaxed);
     store.shared.sweeper.press();
     let full = swept(&cells).await;
+    assert!(full < SHORTEST_REST, "{full:?}");
 
     // The next cells start the task again if its runtime ends.
     let task = begin();
@@ -192,14 +152,5 @@ async fn spans() -> [Duration; 4] {
     drop((store, cells));
     let dropped = tokio::time::Instant::now();
     task.await.unwrap();
-    [growing, quiet, full, dropped.elapsed()]
-}
-
-/// The task runs by the paused clock here, by which its rounds take no time.
-#[tokio::test(start_paused = true)]
-async fn rounds_are_rare_while_nothing_changes() {
-    let [growing, quiet, full, dropped] = spans().await;
-    assert!(growing < 3 * SHORTEST_REST, "{growing:?}");
-    assert!((3 * SHORTEST_REST..=LONGEST_REST).contains(&quiet), "{quiet:?}");
-    assert!(full.max(dropped) < SHORTEST_REST, "{full:?} {dropped:?}");
+    assert!(dropped.elapsed() < SHORTEST_REST, "{:?}", dropped.elapsed());
 }

@@ -1,9 +1,6 @@
 //! The masters of the slots, as they are told, and when they are read.
 
 use super::*;
-use crate::store::redis::cluster::Cluster;
-use crate::store::redis::endpoint::Access;
-use crate::store::redis::source::Source;
 
 #[test]
 fn slots_are_those_of_the_cluster_specification() {
@@ -140,22 +137,6 @@ fn an_answer_without_masters_is_none() {
         Value::Array(vec![range(0, 1, Value::Nil, 7)]),
     ] {
         assert_eq!(parse(&told, ""), None, "{told:?}");
-    }
-}
-
-#[tokio::test]
-async fn the_masters_are_not_looked_for_before_it_is_time() {
-    let home = Background::thread();
-    let masters = Arc::new(Masters::new(&home));
-    let cluster =
-        Cluster::new(["redis://127.0.0.1:1"], &Access::default(), PAUSE, Arc::clone(&masters)).unwrap();
-    for (pause, is_read) in [(Duration::from_secs(3600), false), (Duration::ZERO, true)] {
-        masters.ended(pause, Some(failure::of(Cause::Denied, "before")));
-        Source::Cluster(Arc::clone(&cluster), None).look_for_masters(None);
-        // Whatever has begun on that thread has its turn by then.
-        home.run(async {}).await.unwrap();
-        drop(masters.turn.lock().await);
-        assert_eq!(masters.outage().unwrap().text != "before", is_read);
     }
 }
 

@@ -147,31 +147,15 @@ async fn subscribe(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-    use std::time::Duration;
-
     use support::cluster::RedisCluster;
     use support::program::since_7_0;
-    use support::{eventually, requires};
+    use support::requires;
 
+    use super::super::ear::tests::{ear, notifier, publishes};
     use super::*;
     use crate::store::background::Background;
-    use crate::store::notifier::{Link, Listener, Notifier};
     use crate::store::redis::endpoint::Access;
     use crate::store::redis::slots::Masters;
-    use crate::sync::lock;
-    use crate::telemetry::Server;
-
-    const SOON: Duration = Duration::from_secs(20);
-
-    #[derive(Default)]
-    struct Heard(Mutex<usize>);
-
-    impl Listener for Heard {
-        fn hear(&self, _: &[u8]) {
-            *lock(&self.0) += 1;
-        }
-    }
 
     async fn cluster_of(servers: &RedisCluster) -> Arc<Cluster> {
         let masters = Arc::new(Masters::new(&Background::thread()));
@@ -185,16 +169,11 @@ mod tests {
         Master { cluster, address, looked, lost: Arc::default() }
     }
 
-    fn ear(notifier: &Arc<Notifier>) -> Ear {
-        let channels = ["own", "all"].map(|whose| format!("td:wake:{whose}"));
-        Ear::new(channels, Arc::downgrade(notifier), Server::new("test"))
-    }
-
     #[tokio::test]
     async fn a_master_is_asked_for_the_channels_of_its_own_slots_once() {
         requires!(since_7_0());
         let servers = RedisCluster::start().await;
-        let (cluster, notifier) = (cluster_of(&servers).await, Arc::new(Notifier::new(Link::Down)));
+        let (cluster, (notifier, ..)) = (cluster_of(&servers).await, notifier());
         let (masters, ear) = (&cluster.masters, ear(&notifier));
         let addresses = masters.addresses();
         assert!(addresses.len() > 1);
@@ -229,31 +208,15 @@ mod tests {
     async fn a_subscription_stays_while_the_master_is_silent() {
         requires!(since_7_0());
         let servers = RedisCluster::start().await;
-        let (cluster, notifier) = (cluster_of(&servers).await, Arc::new(Notifier::new(Link::Down)));
-        let (ear, heard) = (ear(&notifier), Arc::<Heard>::default());
-        notifier.listen(&heard);
+        let (cluster, (notifier, heard, _)) = (cluster_of(&servers).await, notifier());
+        let ear = ear(&notifier);
         let address = cluster.masters.addresses().remove(0);
         let node =
             servers.nodes().iter().find(|node| address.ends_with(&format!(":{}", node.port()))).unwrap();
         let mut master = master(&cluster, address);
-        let publishes = async {
-            eventually("the subscription", SOON, async || notifier.current_link() != Link::Down).await;
-            let publish = || node.query::<()>(&["PUBLISH", "td:wake:all", "x"]).unwrap();
-            publish();
-            // A message that was heard shows that what was sent before has arrived, too.
-            for nth in 1..4 {
-                eventually("it hears", SOON, async || *lock(&heard.0) == nth).await;
-                node.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
-                tokio::time::pause();
-                tokio::time::advance(CHECK + Duration::from_millis(1)).await;
-                tokio::time::resume();
-                eventually("it pings", SOON, async || node.calls_of("ping") > 0).await;
-                publish();
-            }
-        };
         tokio::select! {
             _ = master.hear(&ear) => panic!("it has ended"),
-            () = publishes => {}
+            () = publishes(node, &notifier, &heard) => {}
         }
     }
 }

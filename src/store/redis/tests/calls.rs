@@ -103,8 +103,7 @@ async fn a_connection_is_left_if_it_is_broken_but_not_if_the_server_is_slow() {
     let server = RedisServer::start().await;
     let store = Store::redis(&server.url()).unwrap();
     let (store, runtime) = (store.on_redis().unwrap(), Handle::current());
-    let route = store.links(&runtime).route(0);
-    let link = &route.link;
+    let link = &store.links(&runtime).route(0).link;
     for (cause, has_answered, answers, is_kept) in [
         (Cause::TimedOut, true, true, true),
         (Cause::TimedOut, false, false, false),
@@ -112,34 +111,11 @@ async fn a_connection_is_left_if_it_is_broken_but_not_if_the_server_is_slow() {
         (Cause::Unexpected, false, false, true),
     ] {
         let held = store.hold(&runtime, link).await.ok().unwrap();
-        assert!(link.version().is_some());
         let sent = if has_answered { Instant::now() } else { Instant::now() + Duration::from_millis(1) };
         link.answered();
         let failed = store.failed(link, &held, sent, failure::of(cause, "x"));
         assert_eq!((failed.answers, link.version().is_some()), (answers, is_kept), "{cause:?}");
     }
-    let (first, second) = (store.hold(&runtime, link).await.ok().unwrap(), async {
-        link.close(None);
-        store.hold(&runtime, link).await.ok().unwrap()
-    });
-    let second = second.await;
-    link.close(Some(&first));
-    assert!(Arc::ptr_eq(&second, &store.hold(&runtime, link).await.ok().unwrap()), "it was replaced before");
-    let version = store.stats(Some(runtime.id())).server_version.unwrap();
-    assert!(server.cli(&["INFO", "server"]).contains(&format!("_version:{version}\r")), "{version}");
-    assert_eq!(store.stats(None).server_version, None);
-    assert_eq!(store.shutdown(TIMEOUT).await, crate::store::Left::default());
-    assert_eq!(link.version(), None, "it is closed");
-}
-
-#[tokio::test]
-async fn a_server_that_cannot_be_reached_got_nothing() {
-    let client = client::<Ask>(Store::builder());
-    let route = client.store.links(&Handle::current()).route(0);
-    let link = &route.link;
-    let failed = client.store.hold(&Handle::current(), link).await.err().unwrap();
-    assert_eq!((failed.outage.cause, failed.sent, failed.written), (Cause::NotSent, None, false));
-    assert_eq!(link.version(), None);
 }
 
 /// Lets the connection be idle, by the clock of this runtime.
@@ -195,57 +171,4 @@ async fn the_answer_to_a_ping_closes_the_breaker_and_no_answer_opens_it() {
         assert!(store.ping().await.is_err());
     }
     assert_eq!(store.stats().breaker, BreakerState::Closed, "it answers");
-}
-
-#[tokio::test]
-async fn only_outages_open_the_breaker_and_a_reply_closes_it() {
-    let server = RedisServer::start().await;
-    let made = |limit| {
-        let builder = Store::builder().timeout(limit).connect_timeout(limit);
-        let store = builder.redis(&server.url()).unwrap();
-        let route = store.on_redis().unwrap().links(&Handle::current()).route(0);
-        (TokenBucket::new(&store, "b", Quota::per_hour(10)).unwrap(), route)
-    };
-    let (bucket, route) = made(20 * TIMEOUT);
-    server.query::<()>(&["RPUSH", "td:{b:wrong}:tat", "x"]).unwrap();
-    for _ in 0..3 {
-        assert!(bucket.allow("wrong").await.unwrap_err().is_unavailable());
-        assert!(route.link.version().is_some(), "the connection stays");
-    }
-    assert_eq!(route.breaker.state(), BreakerState::Closed, "the server answers");
-
-    let (bucket, route) = made(Duration::from_millis(100));
-    server.pause();
-    for _ in 0..2 {
-        assert!(bucket.allow("k").await.unwrap_err().is_unavailable());
-    }
-    server.resume();
-    assert_ne!(route.breaker.state(), BreakerState::Closed);
-    let is_admitted = async || bucket.allow("k").await.is_ok();
-    support::eventually("a reply", 20 * TIMEOUT, is_admitted).await;
-    assert_eq!(route.breaker.state(), BreakerState::Closed);
-}
-
-/// The client library has limits of its own, which are shorter.
-#[tokio::test]
-async fn a_reply_may_take_as_long_as_the_store_allows() {
-    let server = RedisServer::start().await;
-    let store = Store::builder().timeout(20 * TIMEOUT).redis(&server.url()).unwrap();
-    let bucket = TokenBucket::new(&store, "b", Quota::per_hour(10)).unwrap();
-    bucket.allow("k").await.unwrap();
-    server.query::<()>(&["CLIENT", "PAUSE", "1200"]).unwrap();
-    let began = std::time::Instant::now();
-    bucket.allow("k").await.unwrap();
-    assert!(began.elapsed() > TIMEOUT);
-}
-
-#[tokio::test]
-async fn a_call_that_too_few_replicas_have_does_not_count() {
-    let server = RedisServer::start().await;
-    let builder = Store::builder().timeout(20 * TIMEOUT).replicas(1, Duration::from_millis(1));
-    let store = builder.redis(&server.url()).unwrap();
-    let bucket = TokenBucket::new(&store, "b", Quota::per_hour(10)).unwrap();
-    let error = bucket.allow("k").await.unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("0 of 1 replicas have the call"), "{error}");
-    assert_eq!(server.query(&["EXISTS", "td:{b:k}:tat"]), Ok(1), "it has run");
 }

@@ -7,8 +7,8 @@ use crate::store::redis::plan::Plan;
 
 const MOST_PAYLOAD: usize = 64 << 10;
 
-/// The calls for operations. For each call: the number of keys, the keys, the arguments, and the operations by run.
-fn planned<const ONE_KEY: bool>(items: &[Item<Ask<false, ONE_KEY>>]) -> Vec<String> {
+/// The calls for operations: the number of keys, the keys, the arguments, and the operations by run.
+fn planned<const ONE_KEY: bool>(items: &[Item<Ask<false, ONE_KEY>>]) -> String {
     let client = client::<Ask<false, ONE_KEY>>(Store::builder());
     let plan = Plan::new(&client.script, &client.keys, items);
     let calls = plan.calls.iter().map(|call| {
@@ -18,47 +18,41 @@ fn planned<const ONE_KEY: bool>(items: &[Item<Ask<false, ONE_KEY>>]) -> Vec<Stri
         });
         let key = |text: String| text.replace("td:{n:", "").replace("}:x", "");
         let texts: Vec<_> = texts.map(key).collect();
-        let runs: Vec<_> = call.runs.iter().map(|run| format!("{:?}", &plan.order[run.at.clone()])).collect();
+        let runs: Vec<_> = call
+            .runs
+            .iter()
+            .map(|run| format!("{:?}", &plan.order[run.at.clone()]).replace(' ', ""))
+            .collect();
         format!("{} {}", texts.join(" "), runs.concat())
     });
-    calls.collect()
+    calls.collect::<Vec<_>>().join(", ")
 }
 
-fn asks<const N: usize>(asks: [(&str, i64); N]) -> Vec<Item<Ask>> {
-    asks.map(|(key, word)| waiting(key, ask(word))).into()
+/// Of texts such as `a5`: a key of one letter, and a word.
+fn asks(texts: &str) -> Vec<Item<Ask>> {
+    texts.split(' ').map(|text| waiting(&text[..1], ask(text[1..].parse().unwrap()))).collect()
 }
 
 #[test]
-fn equal_operations_on_a_key_are_a_run_and_others_runs_of_their_own() {
-    assert_eq!(planned(&asks([("a", 5)])), ["1 a shared 0 5 1 [0]"]);
-    assert_eq!(
-        planned(&asks([("a", 5), ("b", 5)])),
-        ["2 a b shared 0 5 1 [0][1]"],
-        "equal arguments are there once"
-    );
-    assert_eq!(planned(&asks([("b", 5), ("a", 6)])), ["2 a b shared 0 6 1 5 1 [1][0]"]);
-    assert_eq!(planned(&asks([("a", 5); 4])), ["2 a a shared 0 5 3 5 1 [0, 1, 2][3]"]);
-    assert_eq!(
-        planned(&asks([("a", 5), ("a", 6), ("a", 7)])),
-        ["1 a shared 0 5 3 [0, 1, 2]"],
-        "each continues the last"
-    );
-    assert_eq!(
-        planned(&asks([("a", 5), ("b", 1), ("a", 8), ("a", 5)])),
-        ["4 a a a b shared 0 5 1 8 1 5 1 1 1 [0][2][3][1]"]
-    );
+fn a_call_has_a_bounded_number_of_runs_of_operations_on_a_key_that_continue_each_other() {
+    for (operations, calls) in [
+        ("a5", "1 a shared 0 5 1 [0]"),
+        // Equal arguments are there once.
+        ("a5 b5", "2 a b shared 0 5 1 [0][1]"),
+        ("b5 a6", "2 a b shared 0 6 1 5 1 [1][0]"),
+        ("a5 a5 a5 a5", "2 a a shared 0 5 3 5 1 [0,1,2][3]"),
+        ("a5 a6 a7", "1 a shared 0 5 3 [0,1,2]"),
+        ("a5 b1 a8", "3 a a b shared 0 5 1 8 1 1 1 [0][2][1]"),
+        ("a1 b1 c1 d1 e1", "4 a b c d shared 0 1 1 [0][1][2][3], 1 e shared 0 1 1 [4]"),
+    ] {
+        assert_eq!(planned(&asks(operations)), calls, "{operations}");
+    }
     let none = |key| waiting::<Ask>(key, Ask { word: None, ..ask(0) });
-    assert_eq!(planned(&[none("a"), none("b")]), ["2 a b shared 0 [0][1]"]);
-}
-
-#[test]
-fn a_call_has_a_bounded_number_of_runs() {
-    let many = [("a", 1), ("b", 1), ("c", 1), ("d", 1), ("e", 1)];
-    assert_eq!(planned(&asks(many)), ["4 a b c d shared 0 1 1 [0][1][2][3]", "1 e shared 0 1 1 [4]"]);
+    assert_eq!(planned(&[none("a"), none("b")]), "2 a b shared 0 [0][1]");
     let of = |key, size| waiting::<Ask>(key, Ask { size, ..ask(1) });
-    assert_eq!(planned(&[of("a", 3), of("b", 1)]).len(), 1);
-    assert_eq!(planned(&[of("a", 3), of("b", 2)]).len(), 2);
-    assert_eq!(planned(&[of("a", 9), of("b", 1)]).len(), 2, "one that is too large leaves alone");
+    for (one, other, calls) in [(3, 1, 1), (3, 2, 2), (9, 1, 2)] {
+        assert_eq!(planned(&[of("a", one), of("b", other)]).matches("shared").count(), calls);
+    }
 }
 
 #[test]
@@ -76,32 +70,21 @@ fn a_call_carries_no_more_bytes_than_its_bound_but_for_one_operation() {
 fn operations_leave_with_those_of_their_slot_and_group() {
     let at = |slot, group, key| Item { slot: Some(slot), ..waiting::<Ask>(key, Ask { group, ..ask(5) }) };
     let two = [at(2, Some(1), "a"), at(1, Some(1), "b"), at(2, Some(1), "c")];
-    assert_eq!(planned(&two), ["1 b shared 1 5 1 [1]", "2 a c shared 1 5 1 [0][2]"]);
-    let groups = [at(1, Some(2), "a"), at(1, Some(1), "b"), at(1, Some(2), "c")];
-    // The group that was submitted first leaves first.
-    assert_eq!(planned(&groups), ["2 a c shared 2 5 1 [0][2]", "1 b shared 1 5 1 [1]"]);
-    // One of no group takes the arguments of the group that leaves first.
+    assert_eq!(planned(&two), "1 b shared 1 5 1 [1], 2 a c shared 1 5 1 [0][2]");
+    // One of no group takes the arguments of the group that leaves first, which was submitted first.
     let any = [at(1, None, "a"), at(1, Some(2), "b"), at(1, Some(1), "c"), at(2, None, "d")];
-    assert_eq!(planned(&any), ["2 a b shared 2 5 1 [0][1]", "1 c shared 1 5 1 [2]", "1 d shared -1 5 1 [3]"]);
+    let calls = "2 a b shared 2 5 1 [0][1], 1 c shared 1 5 1 [2], 1 d shared -1 5 1 [3]";
+    assert_eq!(planned(&any), calls);
     let ranks = [1, 0].map(|rank| waiting::<Ask>("a", Ask { rank, ..ask(10 * i64::from(rank)) }));
-    assert_eq!(planned(&ranks), ["2 a a shared 0 0 1 10 1 [1][0]"]);
-}
-
-#[test]
-fn a_script_of_one_key_has_its_name_once() {
+    assert_eq!(planned(&ranks), "2 a a shared 0 0 1 10 1 [1][0]");
+    // A script of one key has its name once.
     let of = |key, word| waiting::<Ask<false, true>>(key, ask(word));
-    assert_eq!(
-        planned(&[of("a", 5), of("b", 5), of("a", 8)]),
-        ["1 a shared 0 5 1 8 1 [0][2]", "1 b shared 0 5 1 [1]"]
-    );
-}
-
-#[test]
-fn an_operation_without_a_caller_is_sent_only_if_it_is_owed() {
-    let mut items = asks([("a", 1), ("b", 1), ("c", 1)]);
-    items[0].phase = Phase::Left;
-    (items[1].phase, items[1].owed) = (Phase::Left, true);
-    assert_eq!(planned(&items), ["2 b c shared 0 1 1 [1][2]"]);
-    items[2].operation = None;
-    assert_eq!(planned(&items), ["1 b shared 0 1 1 [1]"]);
+    let calls = "1 a shared 0 5 1 8 1 [0][2], 1 b shared 0 5 1 [1]";
+    assert_eq!(planned(&[of("a", 5), of("b", 5), of("a", 8)]), calls);
+    // Without a caller it leaves only if it is owed.
+    let mut left = asks("a1 b1 c1 d1");
+    left[0].phase = Phase::Left;
+    (left[1].phase, left[1].owed) = (Phase::Left, true);
+    left[3].operation = None;
+    assert_eq!(planned(&left), "2 b c shared 0 1 1 [1][2]");
 }

@@ -54,52 +54,9 @@ async fn an_operation_is_sent_at_once_only_from_the_task_that_polls_it() {
         assert_eq!(is_sent_at_once(&client.enqueue(here, "a".into(), ask(1), waker, false)), is_sent);
     }
     let client = client::<Ask<true>>(Store::builder());
-    assert!(!is_sent_at_once(&submit(&client, "a", ask(1), false)), "they are in order");
-}
-
-#[tokio::test]
-async fn operations_wait_while_another_is_in_flight() {
-    let client = client::<Ask>(Store::builder());
-    let first = submit(&client, "a", ask(1), false);
-    assert!(is_sent_at_once(&first));
-    assert_eq!(queue(&client), (true, 0, 0));
-    let others: Vec<_> = (0..5).map(|_| submit(&client, "a", ask(1), false)).collect();
-    assert!(!others.iter().any(is_sent_at_once));
-    assert_eq!(queue(&client), (true, 1, 1));
-    for step in others.into_iter().chain([first]) {
-        assert!(answer(step).await.unwrap_err().is_unavailable());
-    }
-    while queue(&client) != (false, 0, 0) {
-        tokio::task::yield_now().await;
-    }
-    assert!(is_sent_at_once(&submit(&client, "a", ask(1), false)), "nothing is in flight");
-}
-
-#[tokio::test]
-async fn a_caller_that_goes_away_takes_no_place_in_the_queue() {
-    let client = client::<Ask>(Store::builder());
-    let links = client.store.links(&Handle::current());
-    let _first = submit(&client, "a", ask(1), false);
-    let second = OperationFuture(submit(&client, "a", ask(2), false));
-    assert_eq!(links.budget.operations(), 1);
-    drop(second);
-    assert_eq!(links.budget.operations(), 0);
-}
-
-/// What is dropped here is the call, not the operation, whose caller is still there.
-#[tokio::test]
-async fn a_call_goes_on_if_its_task_goes_away() {
-    let client = client::<Ask>(Store::builder());
-    drop(submit(&client, "a", ask(1), false));
-    support::eventually("it is sent", TIMEOUT, async || client.store.stats(None).operations == 1).await;
-    support::eventually("it ends", TIMEOUT, async || queue(&client) == (false, 0, 0)).await;
-}
-
-#[tokio::test]
-async fn operations_in_order_have_one_flusher() {
-    let client = client::<Ask<true>>(Store::builder());
-    let _steps = [1, 2].map(|word| submit(&client, "a", ask(word), false));
-    assert_eq!(queue(&client), (false, 1, 1));
+    let steps = [1, 2].map(|word| submit(&client, "a", ask(word), false));
+    assert!(!steps.iter().any(is_sent_at_once), "they are in order");
+    assert_eq!(queue(&client), (false, 1, 1), "one flusher");
 }
 
 #[tokio::test]
@@ -119,24 +76,6 @@ async fn only_reserved_operations_without_a_payload_are_never_refused() {
         assert_eq!(refusal.as_ref().is_some_and(Error::is_overloaded), is_refused, "{refusal:?}");
     }
     assert_eq!(client.store.owed.count(), 1);
-
-    async fn are_refused<const RESERVED: bool>() -> bool {
-        let client = super::client(Store::builder().max_queued(1));
-        let [.., last] = [(); 3].map(|()| submit(&client, "a", Plain::<RESERVED>, false));
-        refusal(last).is_some()
-    }
-    assert_eq!((are_refused::<false>().await, are_refused::<true>().await), (true, false));
-}
-
-#[tokio::test]
-async fn an_operation_counts_with_its_key_and_its_payload() {
-    const BYTES: usize = 1 << 16;
-    let key = "k".repeat(100);
-    for (payload, fits) in [(BYTES - 256 - 100, true), (BYTES - 256 - 99, false)] {
-        let client = client::<Ask>(Store::builder().max_queued_bytes(BYTES));
-        let _first = submit(&client, "a", ask(1), false);
-        assert_eq!(refusal(submit(&client, &key, Ask { payload, ..ask(1) }, false)).is_none(), fits);
-    }
 }
 
 #[tokio::test(start_paused = true)]
