@@ -56,7 +56,7 @@ pub(crate) use self::virtual_time::{CLOCK, EXPIRE};
 const LATE_IDS: u64 = (1 << 53) + 1;
 
 /// How many sequences of each kind, with suffixes of one kind.
-const SEQUENCES: usize = 800;
+const SEQUENCES: usize = 400;
 const IN_STEP: usize = 100;
 const STEPS: usize = 24;
 

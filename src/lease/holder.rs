@@ -166,26 +166,6 @@ mod tests {
         holder.hold(&token(name), now + span, now, &Queue::default())
     }
 
-    /// Redis counts in whole ms, and never says that a key has no time left.
-    #[test]
-    fn a_lock_ends_at_a_whole_millisecond() {
-        let mut holder = Holder::<true>::default();
-        assert_eq!((holder.soonest(NOW), holder.used(), holder.is_full()), (0, 0, false));
-        hold(&mut holder, "a", 1001, NOW);
-        assert_eq!((holder.used(), holder.is_full()), (1, true));
-        for (after, left) in [(0, 2000), (1, 1000), (1000, 1000), (1001, 1000), (1999, 1000)] {
-            assert_eq!(holder.soonest(NOW + after), NOW + after + left, "{after}");
-            assert_eq!(holder.held(&token("a"), NOW + after), Some((NOW + after + left, NOW)), "{after}");
-        }
-        assert_eq!(holder.held(&token("b"), NOW), None);
-        holder.sweep(NOW + 1999);
-        assert_eq!((holder.used(), holder.tokens()), (1, vec!["a".into()]));
-        holder.extend(&token("a"), NOW + 2999, NOW + 1);
-        assert_eq!(holder.soonest(NOW + 1), NOW + 3001);
-        holder.sweep(NOW + 3001);
-        assert_eq!((holder.used(), holder.soonest(NOW + 3001)), (0, 0));
-    }
-
     /// Fences rise also where the clock stands still, as long as the last one is kept.
     #[test]
     fn fences_rise() {

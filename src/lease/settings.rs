@@ -242,24 +242,6 @@ mod tests {
     }
 
     #[test]
-    fn no_share_is_0_unless_the_limit_is() {
-        let mut reserved = [0; CLASSES as usize];
-        reserved[7] = 5;
-        let rules = Rules { version: 1, reserved, ..Rules::default() };
-        let mut settings = Settings::default();
-        let order = Order { reserve: 5, ..Order::default() };
-        assert_eq!([1, 15].map(|own| settings.limit_for(&order, 7, own, 2)), [1, 15]);
-        settings.take_over(&Told { limit: None, rules: rules.into() }, 2);
-        assert_eq!([0, 7].map(|rank| settings.limit_for(&order, rank, 15, 2)), [20, 15]);
-        for (version, told, shares) in [(1, 3, [3, 1]), (2, 5, [5, 1]), (3, 0, [0, 0]), (4, 8, [8, 3])] {
-            settings.hear(limit(Source::Fleet, version, told), 2);
-            assert_eq!([0, 7].map(|rank| settings.limit_for(&order, rank, 15, 2)), shares, "{told}");
-        }
-        let bound = |bound| Order { bound: Some(bound), ..order };
-        assert_eq!([6, 9, 0].map(|most| settings.limit_for(&bound(most), 0, 1, 2)), [6, 8, 0]);
-    }
-
-    #[test]
     fn the_settings_of_the_last_one_that_was_built_count() {
         let rules =
             |version, aging| Told { limit: None, rules: Rules { version, aging, ..Rules::default() }.into() };

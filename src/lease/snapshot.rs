@@ -269,18 +269,6 @@ mod tests {
     use crate::lease::holder::Exclusive;
     use crate::wait_group::holders::Permits;
 
-    const SPANS: Spans = Spans { grant: 1, alive: 2, tombstone: 3 };
-
-    #[test]
-    fn a_revocation_says_what_it_ended() {
-        let read = |status| {
-            let revoke = Revoke::<Exclusive>::new("channels".into(), SPANS, b"token");
-            revoke.decode(0, 0, Fields::new(&[Value::Int(status)], false)).ok()
-        };
-        let expected = [Some(Was::Held), Some(Was::Waiting), Some(Was::Neither), None];
-        assert_eq!([1, 2, 0, -1].map(read), expected);
-    }
-
     #[test]
     fn a_look_reads_all_holders_of_a_key() {
         let text = |text: &[u8]| Value::BulkString(text.into());
@@ -297,17 +285,6 @@ mod tests {
         assert_eq!(whole, [("a", &b"a"[..]), ("\u{fffd}", &b"\xff"[..])]);
         assert!(read(0, vec![]).is_some_and(|free| free.holders.is_empty()) && read(-1, vec![]).is_none());
         assert!(read(1, vec![text(b"a"), Value::Int(7)]).is_none() && read(1, vec![Value::Int(7)]).is_none());
-    }
-
-    #[test]
-    fn calls_have_the_arguments_of_their_scripts() {
-        let revoke = Revoke::<Exclusive>::new("channels".into(), SPANS, b"a");
-        let mut written = Vec::new();
-        revoke.shared(&mut Arguments::new(&mut written));
-        revoke.own(0, &mut Arguments::new(&mut written));
-        Look::<Exclusive>::all().own(0, &mut Arguments::new(&mut written));
-        let expected = r#"[Channels("channels"), Bytes([97]), Integer(1000)]"#;
-        assert_eq!(format!("{written:?}"), expected);
     }
 
     #[test]

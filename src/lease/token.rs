@@ -378,34 +378,13 @@ mod tests {
         }
     }
 
-    /// Also an id or a value that is longer than usual.
     #[test]
-    fn a_token_of_any_length_is_written() {
-        let marks = Marks { ttl: 10, rest: String::new() };
-        let written = |id, suffix: &str| Token::new(OWN, id, &marks, &suffix.to_owned().into()).to_string();
-        for (id, digits) in [(0, "0"), (0xf, "f"), (0x10, "10"), (u64::MAX, "ffffffffffffffff")] {
-            assert_eq!(written(id, ""), format!("0123456789abcdef-{digits}.a"));
+    fn a_token_with_a_value_is_named_by_it() {
+        let (usual, valued) =
+            ("0123456789abcdef-1f.1c9c380~3e9@app/w4", "0123456789abcdef-1f.1c9c380:host-7:a/b");
+        for (text, expected, has_value) in [(usual, usual, false), (valued, "host-7:a/b", true)] {
+            assert_eq!((name(text), token(text).has_value()), (expected, has_value));
         }
-        for length in [123, 124, 125, 126, 500] {
-            let value = "x".repeat(length);
-            assert_eq!(written(1, &value), format!("0123456789abcdef-1.a{value}"));
-        }
-    }
-
-    #[test]
-    fn a_token_is_read_as_it_was_written() {
-        let fence_ttl = Some(std::time::Duration::from_micros(1_000_500));
-        let options = LeaseOptions { fence_ttl, signature: "@app".into(), ..LeaseOptions::default() };
-        let ending = Ending::Writer { row: 4 };
-        let written = Token::new(OWN, 0x1f, &Marks::new(&options), &ending.into());
-        let text = "0123456789abcdef-1f.1c9c380~3e9@app/w4";
-        let (ttl, fence_ttl, rest) = (Some(30_000_000), Some(1001), "~3e9@app/w4");
-        let parsed = Parsed { process: OWN, id: 0x1f, ttl, fence_ttl, rest };
-        assert_eq!((&*written.text(), Parsed::new(text), name(text)), (text, Some(parsed), text));
-        assert_eq!((written.waiter(), written.ttl()), (Some((OWN, 0x1f)), Some(30_000_000)));
-        assert_eq!((written.ending(), written.has_value()), (Ok(ending), false));
-        let text = "0123456789abcdef-1f.1c9c380:host-7:a/b";
-        assert_eq!((name(text), token(text).has_value()), ("host-7:a/b", true));
     }
 
     /// Asserts that a token is that of a text.
@@ -472,12 +451,13 @@ mod tests {
     #[test]
     fn a_new_token_is_that_of_its_text() {
         let (second, app) = (Some(std::time::Duration::from_secs(1)), || "@app".into());
+        let longer = Some(std::time::Duration::from_micros(1_000_500));
         let usual = LeaseOptions::default();
         let marks = [
             ("", usual.clone()),
             ("~3e8", LeaseOptions { fence_ttl: second, ..usual.clone() }),
             ("@app", LeaseOptions { signature: app(), ..usual.clone() }),
-            ("~3e8@app", LeaseOptions { fence_ttl: second, signature: app(), ..usual }),
+            ("~3e9@app", LeaseOptions { fence_ttl: longer, signature: app(), ..usual }),
         ];
         let endings = [
             ("", Ending::Nothing),
@@ -486,13 +466,16 @@ mod tests {
             ("/w4", Ending::Writer { row: 4 }),
         ];
         let texts = ["", "/2/5", "/r", "/w4", ":host-7", ":r", "/2/5/..f4240", "/idle", "/rgroup"];
+        // Also values that are longer than usual.
+        let texts: Vec<_> =
+            texts.map(str::to_owned).into_iter().chain((90..130).map(|n| "x".repeat(n))).collect();
         for (mark, options) in marks {
             let marks = Marks::new(&options);
             let endings = endings.map(|(text, ending)| (text, Suffix::from(ending)));
-            let suffixes = endings.into_iter().chain(texts.map(|text| (text, text.to_owned().into())));
+            let suffixes = endings.into_iter().chain(texts.iter().map(|text| (&**text, text.clone().into())));
             for (text, suffix) in suffixes {
                 assert_eq!(suffix.to_string(), text);
-                for (process, id) in [(OWN, 0x1f), (0, 0), (u64::MAX, u64::MAX)] {
+                for (process, id) in [(OWN, 0xf), (OWN, 0x10), (0, 0), (u64::MAX, u64::MAX)] {
                     let written = format!("{process:016x}-{id:x}.1c9c380{mark}{text}");
                     assert_is(&Token::new(process, id, &marks, &suffix), &written);
                 }

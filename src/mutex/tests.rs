@@ -17,22 +17,6 @@ use support::redis_server::RedisServer;
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// Runs a test on the in-memory store and on Redis.
-async fn on_both(test: impl AsyncFn(&Mutex)) {
-    let store = Store::in_memory();
-    let mutex = Mutex::new(&store, "m").unwrap();
-    test(&mutex).await;
-    let server = RedisServer::start().await;
-    let mutex = Mutex::new(&patient!(server.url()), "m").unwrap();
-    test(&mutex).await;
-}
-
-/// Whether the queue of the store has a waiter.
-async fn has_waiting(mutex: &Mutex) -> bool {
-    let leases = &mutex.leases;
-    leases.admission.look("k".into()).await.unwrap().waiting > 0
-}
-
 /// Starts a waiter behind the earlier ones, and waits until the process has a place in the queue of the store.
 async fn waiter(mutex: &Mutex) -> JoinHandle<Result<MutexGuard, Error>> {
     let mut call = Box::pin({
@@ -46,36 +30,8 @@ async fn waiter(mutex: &Mutex) -> JoinHandle<Result<MutexGuard, Error>> {
     waiter
 }
 
-/// Whether a waiter was offered the lock and has not taken it yet.
-fn has_offered(mutex: &Mutex) -> bool {
-    let leases = &mutex.leases;
-    leases.has_offered(&"k".into())
-}
-
 async fn got(waiter: JoinHandle<Result<MutexGuard, Error>>) -> MutexGuard {
     tokio::time::timeout(LONG, waiter).await.expect("the waiter was never served").unwrap().unwrap()
-}
-
-#[tokio::test]
-async fn the_lock_goes_along_the_line_with_rising_fences() {
-    on_both(async |mutex| {
-        let mut guard = mutex.lock("k").await.unwrap();
-        let mut waiters = Vec::new();
-        for _ in 0..5 {
-            waiters.push(waiter(mutex).await);
-        }
-        for waiter in waiters {
-            let (fence, handle) = (guard.fence(), guard.handle());
-            assert!(guard.unlock().await.unwrap());
-            guard = got(waiter).await;
-            assert!(guard.fence() > fence && guard.is_held());
-            assert!(!handle.is_held(), "the previous guard still holds the lock");
-            assert!(mutex.try_lock("k").await.unwrap_err().is_refused());
-        }
-        assert!(guard.unlock().await.unwrap());
-        assert!(!mutex.is_locked("k").await.unwrap());
-    })
-    .await;
 }
 
 /// Two stores act as two processes: they share only the server.
@@ -100,78 +56,6 @@ async fn the_process_that_has_waited_longest_has_its_turn_after_a_while() {
 }
 
 #[tokio::test]
-async fn one_process_after_the_other_has_the_lock_at_most_32_times() {
-    let server = RedisServer::start().await;
-    let mutex = || Mutex::new(&patient!(server.url()), "m").unwrap();
-    let (here, there) = (mutex(), mutex());
-    let guard = here.lock("k").await.unwrap();
-    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let mut waiters = Vec::new();
-    for number in 0..160 {
-        let is_here = number % 2 == 0;
-        let mutex = if is_here { here.clone() } else { there.clone() };
-        let order = Arc::clone(&order);
-        let mut call = Box::pin(async move {
-            let guard = mutex.lock("k").await.unwrap();
-            order.lock().unwrap().push((is_here, number));
-            assert!(guard.unlock().await.unwrap());
-        });
-        assert!(poll!(call.as_mut()).is_pending());
-        waiters.push(tokio::spawn(call));
-    }
-    eventually("the other process to have a place in the queue", LONG, async || has_waiting(&there).await)
-        .await;
-    drop(guard);
-    for waiter in waiters {
-        waiter.await.unwrap();
-    }
-    let order = order.lock().unwrap();
-    let of = |here| order.iter().filter(|(is_here, _)| *is_here == here).collect::<Vec<_>>();
-    assert!(of(true).is_sorted() && of(false).is_sorted(), "{order:?}");
-    let longest = order.chunk_by(|one, other| one.0 == other.0).map(<[_]>::len).max().unwrap();
-    // In the end, the last process has no competitor.
-    let rest = order.iter().rev().take_while(|(is_here, _)| *is_here == order[159].0).count();
-    assert!(longest <= 32 || longest == rest, "{longest} in a row: {order:?}");
-}
-
-#[tokio::test]
-async fn who_goes_away_is_passed_over() {
-    on_both(async |mutex| {
-        let guard = mutex.lock("k").await.unwrap();
-        let first = waiter(mutex).await;
-        let second = waiter(mutex).await;
-        let third = waiter(mutex).await;
-        drop(guard);
-        let first = got(first).await;
-        second.abort();
-        eventually("the second waiter to be aborted", LONG, async || second.is_finished()).await;
-        drop(first);
-        let third = got(third).await;
-        assert!(third.unlock().await.unwrap());
-        assert!(!mutex.is_locked("k").await.unwrap());
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_head_that_goes_away_with_the_lock_leaves_nobody_behind() {
-    on_both(async |mutex| {
-        let guard = mutex.lock("k").await.unwrap();
-        // Polled by hand, so that the future is granted the lock and is not polled afterwards.
-        let mut head = Box::pin(mutex.lock("k"));
-        assert!(poll!(head.as_mut()).is_pending());
-        let follower = waiter(mutex).await;
-        assert!(guard.unlock().await.unwrap());
-        eventually("the head to be offered the lock", LONG, async || has_offered(mutex)).await;
-        assert!(!follower.is_finished());
-        drop(head);
-        drop(got(follower).await);
-        eventually("the lock to be free", LONG, async || !mutex.is_locked("k").await.unwrap()).await;
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn a_line_whose_lock_is_lost_asks_anew() {
     let server = RedisServer::start().await;
     let store = patient!(server.url());
@@ -189,26 +73,6 @@ async fn a_line_whose_lock_is_lost_asks_anew() {
     assert!(!first.unlock().await.unwrap());
     drop(second);
     drop(got(third).await);
-}
-
-#[tokio::test]
-async fn followers_outlive_the_beat_of_those_before_them() {
-    let server = RedisServer::start().await;
-    let store = patient!(server.url());
-    let mutex = Mutex::builder().ttl(Duration::from_secs(1)).build(&store, "m").unwrap();
-    let guard = mutex.lock("k").await.unwrap();
-    let first = waiter(&mutex).await;
-    let second = waiter(&mutex).await;
-    drop(guard);
-    let first = got(first).await;
-    let fence = first.fence();
-    // The lock is renewed several times.
-    let began = first.until();
-    eventually("the lock to be renewed", LONG, async || first.until() > began + Duration::from_secs(3)).await;
-    assert!(first.is_held() && !second.is_finished());
-    assert!(first.unlock().await.unwrap());
-    let second = got(second).await;
-    assert!(second.fence() > fence);
 }
 
 #[test]
@@ -289,7 +153,9 @@ async fn shutdown_ends_the_leases_that_are_still_held() {
 /// One step releases some leases, and acquires again for the waiters behind others.
 #[tokio::test]
 async fn all_locks_are_given_back_at_once_and_who_waits_gets_them() {
-    on_both(async |mutex| {
+    let server = RedisServer::start().await;
+    for store in [Store::in_memory(), patient!(server.url())] {
+        let mutex = Mutex::new(&store, "m").unwrap();
         let leases = &mutex.leases;
         let keys: Vec<_> = (0..10).map(|n| n.to_string()).collect();
         let guards = join_all(keys.iter().map(|key| mutex.lock(key.as_str()))).await;
@@ -312,8 +178,7 @@ async fn all_locks_are_given_back_at_once_and_who_waits_gets_them() {
                 tokio::time::timeout(LONG, mutex.lock(key.as_str())).await.expect("a lock is not free");
             assert!(lock.unwrap().unlock().await.unwrap());
         }
-    })
-    .await;
+    }
 }
 
 /// What follows an answer may be code of a user, such as a recorder of metrics.

@@ -7,13 +7,8 @@ use futures::FutureExt as _;
 use super::*;
 use crate::lease::holder::Exclusive;
 use crate::lease::key_state::Was;
-use crate::lease::tokens::Now;
-use crate::store::{Link, Namespace, PeriodicTask as _, Signal};
-use crate::{Store, WaitGroup, telemetry};
-
-fn leases_of(ttl: Duration, store: &Store) -> Leases<Exclusive> {
-    leases_with(LeaseOptions { ttl, ..LeaseOptions::default() }, store)
-}
+use crate::store::{Namespace, PeriodicTask as _, Signal};
+use crate::{Store, telemetry};
 
 fn leases_with(options: LeaseOptions, store: &Store) -> Leases<Exclusive> {
     let namespace = || Namespace::new(store, "m").unwrap();
@@ -21,7 +16,7 @@ fn leases_with(options: LeaseOptions, store: &Store) -> Leases<Exclusive> {
 }
 
 fn leases() -> Leases<Exclusive> {
-    leases_of(Duration::from_secs(30), &Store::in_memory())
+    leases_with(LeaseOptions::default(), &Store::in_memory())
 }
 
 fn ask(wait: Option<Wait>, early: Option<u32>) -> Ask {
@@ -60,33 +55,10 @@ async fn a_wait_that_would_take_too_long_is_refused_at_once() {
         let told = refused(early, before, twice, deadline);
         assert_eq!(told, retry_after.map(ms), "{early:?} {before} {twice} {deadline:?}");
     }
-}
-
-/// A process whose first lease was held for long finds out that others are held for less.
-#[tokio::test(start_paused = true)]
-async fn an_estimate_that_is_wrong_is_found_out() {
-    let (leases, ms) = (leases(), Duration::from_millis);
-    let is_refused = || {
-        let answer = Answer::acquired(0, Standing::Queued { soonest: 0, before: 0 }, None, false);
-        let deadline = Some(Instant::now() + ms(1000));
-        leases.admission.too_late(&ask(Some(Wait::FOR_EVER), Some(1)), &answer, deadline).is_some()
-    };
-    leases.admission.hold_time.note(ms(6000));
-    let mut waited = Vec::new();
-    for call in 0..100 {
-        if !is_refused() {
-            waited.push(call);
-            // It gets its lease, which is held for 50 ms.
-            leases.admission.hold_time.note(ms(50));
-        }
-        tokio::time::advance(ms(100)).await;
-    }
-    assert!(waited.len() > 60 && waited[..3] == [10, 21, 32], "{waited:?}");
-    // Without any release, nothing is known in the end.
-    leases.admission.hold_time.note(Duration::from_secs(6000));
-    assert!(is_refused());
-    tokio::time::advance(Duration::from_secs(8 * 6000)).await;
-    assert!(!is_refused());
+    // Without a release, one in a second waits all the same, to find out whether that is still so.
+    tokio::time::advance(ms(1000)).await;
+    let told = [(); 2].map(|()| refused(Some(2), 5, false, Some(2600)));
+    assert_eq!(told, [None, Some(ms(500))]);
 }
 
 /// The store may hold it for its whole ttl from the last copy on.
@@ -98,21 +70,6 @@ fn an_acquire_is_withdrawn_for_as_long_as_it_may_hold() {
     let release = undo.release(true);
     assert_eq!((release.withdrawn, release.left), (true, Duration::from_secs(37)));
     assert!(!undo.release(false).withdrawn);
-}
-
-#[test]
-fn waiters_know_of_an_outage() {
-    let (leases, key) = (leases(), Key::from("k"));
-    let step = |event| {
-        let (tokens, now) = (&leases.admission.tokens, Now { at: clock::now(), link: Link::Down });
-        lock(tokens).tokens.step(event, now)
-    };
-    let (waiter, _received) = Waiter::new(leases.holding(), ask(Some(Wait::FOR_EVER), None));
-    let effects = step(Event::Arrives { key: key.clone(), waiter });
-    let [Effect::Acquire { id, .. }] = effects[..] else { panic!("it acquires") };
-    assert!(leases.outage(&key).is_none());
-    lock(&leases.admission.tokens).tokens.is_in_outage(id, &Error::unavailable(Cause::TimedOut, "away"));
-    assert!(leases.outage(&key).is_some() && leases.outage(&"other".into()).is_none());
 }
 
 /// A lease that was acquired at once, and another one that was looked at since.
@@ -207,34 +164,6 @@ async fn a_lease_that_the_store_has_lost_was_not_held() {
     }
 }
 
-#[tokio::test]
-async fn a_process_that_ends_gives_up_its_leases() {
-    for (leases, lease) in both().await {
-        leases.admission.handle(Event::Signal(Signal::Due));
-        assert!(lease.is_held());
-        leases.admission.handle(Event::Signal(Signal::ShutDown));
-        assert!(!lease.is_held() && acquire(&leases).await.is_ok());
-    }
-}
-
-/// Also behind one that is renewed much later.
-#[tokio::test]
-async fn each_lease_is_renewed_in_time() {
-    let store = Store::in_memory();
-    let [long, short] = [30_000, 90].map(|ttl| leases_of(Duration::from_millis(ttl), &store));
-    let _long = long.acquire("other".into(), ask(None, None)).await.unwrap();
-    let options = LeaseOptions { watchdog: false, ..short.options().clone() };
-    let once = leases_with(options, &store).acquire("once".into(), ask(None, None)).await.unwrap();
-    once.lost().await;
-    // By now nothing is due until the first one is.
-    let lease = acquire(&short).await.unwrap();
-    assert_eq!(short.options().ttl, Duration::from_millis(90));
-    let until = lease.until();
-    let soon = Duration::from_secs(20);
-    support::eventually("a renewal", soon, async || lease.until() > until).await;
-    assert!(lease.is_held());
-}
-
 /// Others get a lease that is held for longer than its holder needs it only later. One that was lost is held by nobody.
 #[tokio::test]
 async fn a_lease_is_held_at_least_as_long_as_the_settings_say() {
@@ -300,20 +229,4 @@ async fn a_waiter_that_goes_away_leaves_the_others_in_line() {
         }
         assert_eq!(waiting(&leases).await, 0);
     }
-}
-
-#[tokio::test]
-async fn waiters_are_sent_away_at_the_end() {
-    let leases = leases();
-    leases.close();
-    assert!(acquire(&leases).await.is_err_and(|error| error.is_interrupted()));
-    let waits = leases.acquire("k".into(), ask(Some(Wait::FOR_EVER), None)).await;
-    assert!(waits.is_err_and(|error| error.is_interrupted()));
-}
-
-#[tokio::test]
-async fn permits_have_no_fences() {
-    let group = WaitGroup::new(&Store::in_memory(), "g", 1).unwrap();
-    assert_eq!(group.try_add("k").await.unwrap().fence(), None);
-    assert!(acquire(&leases()).await.unwrap().fence().is_some());
 }

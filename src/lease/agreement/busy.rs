@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
 use futures::future::join;
-use rand::SeedableRng as _;
-use rand::rngs::StdRng;
 
 use super::virtual_time::{self, Time};
 use super::{Side, States, Step, Tried};
@@ -261,25 +259,4 @@ async fn a_fence_is_kept_for_a_week_after_each_grant() {
         pair.release(&token, 0).await;
         pair.pass(if hour == 0 { -6 * DAY } else { HOUR });
     }
-}
-
-/// Items that are handled again and again, in claims that overlap.
-async fn handled<K: Tried>() {
-    let mut pair = Pair::<K>::new(30 * SECOND, true).await;
-    let mut rng = StdRng::seed_from_u64(1);
-    for _ in 0..100 {
-        let token = pair.token("");
-        let entry = K::entry(0, &mut rng).unwrap();
-        let query = Some(K::query(0, pair.time.now));
-        pair.call(&token, Verb::Acquire { query, bypass: true }, 0).await;
-        pair.call(&token, Verb::Complete { entry, again: false }, 0).await;
-        pair.pass(9 * SECOND);
-    }
-}
-
-#[tokio::test]
-async fn outcomes_are_kept() {
-    handled::<Flight>().await;
-    handled::<FilterClaims>().await;
-    handled::<ExactClaims>().await;
 }

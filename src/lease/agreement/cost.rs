@@ -1,21 +1,16 @@
 //! What calls on free keys cost the server: few commands, in few calls.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use super::{Side, TTLS};
 use crate::dedupe::Claimed;
 use crate::lease::holder::Exclusive;
 use crate::lease::key_state::{Standing, Terms};
 use crate::lease::operations::{AcquireRelease, Verb, What};
-use crate::{
-    BloomFilter, ConcurrencyLimitLayer, Dedupe, DedupeLayer, Mutex, MutexLayer, RwLock, RwLockLayer,
-    SingleFlight, Store, WaitGroup,
-};
+use crate::{BloomFilter, Dedupe, Mutex, RwLock, SingleFlight, Store, WaitGroup};
 use support::eventually;
 use support::patient;
 use support::redis_server::RedisServer;
@@ -54,18 +49,6 @@ async fn a_mutex() {
         assert!(server.calls_of("time") < 4, "a release needs no time");
     };
     assert_eq!(cost(pair).await, 5 + 3);
-}
-
-/// The first call leaves at once, the others together.
-#[tokio::test]
-async fn several_in_a_call() {
-    let server = RedisServer::start().await;
-    let mutex = Mutex::new(&patient!(server.url()), "m").unwrap();
-    assert!(mutex.try_lock("k").await.unwrap().unlock().await.unwrap());
-    server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
-    let lock = async |key| mutex.try_lock(key).await.unwrap().unlock().await.unwrap();
-    assert_eq!(tokio::join!(lock("a"), lock("b"), lock("c")), (true, true, true));
-    assert!(server.calls_of("fcall") < 6);
 }
 
 #[tokio::test]
@@ -200,30 +183,6 @@ async fn a_full_server_refuses_no_answer() {
     assert!(mutex.try_lock("k").await.unwrap_err().is_refused());
     server.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]).unwrap();
     assert!(guard.unlock().await.unwrap());
-}
-
-/// A layer asks once for each request, and releases once.
-#[tokio::test]
-async fn a_request_is_two_calls() {
-    let server = RedisServer::start().await;
-    let store = patient!(server.url());
-    let inner = service_fn(async |_: u32| Ok::<_, Infallible>(()));
-    let mutex = MutexLayer::new(Mutex::new(&store, "m").unwrap(), |item: &u32| *item).layer(inner);
-    let rw_lock = RwLockLayer::new(RwLock::new(&store, "l").unwrap(), |item: &u32| *item).layer(inner);
-    let group = WaitGroup::new(&store, "g", 1).unwrap();
-    let permits = ConcurrencyLimitLayer::new(group, |item: &u32| *item).layer(inner);
-    let dedupe = Dedupe::exact(&store, "d").capacity(100).remember_for(DAY).build().unwrap();
-    let items = DedupeLayer::new(dedupe, |item: &u32| *item).layer(inner);
-    // The first calls load the library.
-    for item in [1, 2] {
-        server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
-        mutex.clone().oneshot(item).await.unwrap();
-        rw_lock.clone().oneshot(item).await.unwrap();
-        permits.clone().oneshot(item).await.unwrap();
-        items.clone().oneshot(item).await.unwrap();
-    }
-    eventually("the releases", SOON, async || server.calls_of("fcall") >= 8).await;
-    assert_eq!(server.calls_of("fcall"), 8);
 }
 
 /// How many flights are under way.

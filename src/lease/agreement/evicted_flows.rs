@@ -83,15 +83,6 @@ fn tag(flow: i64) -> String {
     format!("0:{flow:x}")
 }
 
-/// Who leads a flow keeps its turn, and the tags come back with the next grant.
-#[tokio::test]
-async fn turns_outlive_their_tags() {
-    let mut crowd = Crowd::new(&[1, 1, 1, 2, 2]).await;
-    assert_eq!(crowd.next().await, 0);
-    crowd.run(&["DEL", FLOWS]);
-    assert_eq!(crowd.all(4).await, [3, 1, 4, 2]);
-}
-
 /// Also if a first waiter goes away.
 #[tokio::test]
 async fn tags_come_back_where_a_waiter_goes_away() {

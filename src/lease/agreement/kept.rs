@@ -33,7 +33,7 @@ local function most(span)
 end
 
 local function places()
-  for _, token in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+  for _, token in ipairs(redis.call('ZRANGE', beside('waiters'), 0, -1)) do
     local beat = tonumber(redis.call('ZSCORE', beside('beats'), token) or 0)
     if beat < lift then least('the next heartbeat of ' .. token, beat + heartbeat) end
   end
@@ -44,15 +44,7 @@ local function ends_of(other)
   return tonumber(redis.call('HGET', 'ends', other) or 0)
 end
 
-local rules = {waiters = places}
-
-function rules.flows()
-  for _, token in ipairs(redis.call('ZRANGE', beside('waiters'), 0, -1)) do
-    local beat = tonumber(redis.call('ZSCORE', beside('beats'), token) or 0)
-    if beat < lift then least('the next heartbeat of ' .. token, beat + heartbeat) end
-  end
-  most(60 * second)
-end
+local rules = {waiters = places, flows = places}
 
 function rules.beats()
   local members = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')

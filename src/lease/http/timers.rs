@@ -145,23 +145,6 @@ mod tests {
         }
     }
 
-    /// Although the scheduler would look before, by the system's clock.
-    #[tokio::test]
-    async fn a_clock_that_is_paused_after_some_bodies_is_followed() {
-        let (mutex, timers) = (Mutex::new(&Store::in_memory(), "m").unwrap(), timers());
-        let minute = Duration::from_secs(60);
-        let mut bodies = Vec::new();
-        for key in ["a", "b", "c"] {
-            if key == "c" {
-                tokio::time::pause();
-            }
-            bodies.push(body(&mutex, key, minute, &timers).await);
-        }
-        assert!(mutex.try_lock("c").await.is_err());
-        tokio::time::advance(minute).await;
-        is_released(&mutex, "c").await;
-    }
-
     /// A body that begins after a test has paused the clock ends by that clock, also if the timers look later by another.
     #[tokio::test]
     async fn timers_follow_a_clock_that_was_paused_meanwhile() {

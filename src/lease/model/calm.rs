@@ -3,7 +3,6 @@
 
 use super::super::tokens::Stage;
 use super::Modelled;
-use super::rules::Flaw;
 use super::server::Verb;
 use super::world::{Event, World};
 
@@ -87,9 +86,7 @@ impl<H: Modelled> World<H> {
         }
         let (token, entry) = client.entry()?;
         match entry.stage {
-            Stage::Acquiring { .. } if self.is_abandoned(line) => {
-                (!self.rules.has(Flaw::AbandonedUnnoticed)).then_some(Event::Due(line))
-            }
+            Stage::Acquiring { .. } if self.is_abandoned(line) => Some(Event::Due(line)),
             Stage::Acquiring { .. } => Some(Event::Fails(line)),
             Stage::Queued { .. } => once(token, Verb::Heartbeat).then_some(Event::Heartbeats(line)),
             Stage::Held(_) => None,

@@ -394,12 +394,8 @@ impl<H: Modelled> World<H> {
     pub(super) fn fails(&mut self, line: usize) {
         let Some((token, entry)) = self.clients[line].entry() else { return };
         let background = matches!(entry.stage, Stage::Acquiring { in_background: true, .. });
-        let cause = match self.rules.has(Flaw::RetryForgotten) && background {
-            true => Cause::NotSent,
-            false => Cause::TimedOut,
-        };
         self.forget_calls(token);
-        let error = Error::unavailable(cause, "the call failed");
+        let error = Error::unavailable(Cause::TimedOut, "the call failed");
         let effects = self.step(line, Event::Failed { id: token as u64, error, is_final: false }, self.local);
         self.perform(line, effects, false);
         if background {

@@ -16,7 +16,7 @@
 use super::properties::*;
 use super::rules::Flaw::*;
 use super::rules::{Faults, Rules};
-use super::settings::{NONE, busy, classes, cohort, ending, line, newest, permits, weighted};
+use super::settings::{NONE, busy, classes, cohort, ending, newest, permits, weighted};
 use crate::lease::holder::Holder;
 use crate::wait_group::holders::PermitHolders;
 
@@ -40,7 +40,6 @@ find! {
     a_holder_that_answers_a_push_with_a_release = COVERED, Holder, Rules::mutex(2).flaws(&[HolderAnswersPush]);
     a_grant_that_outlives_a_lease = COVERED, Holder,
         Rules { grant: 3, ..Rules::mutex(2) }.flaws(&[LongGrant, RenewalShortens, BeliefIsNotCut]);
-    values_that_make_two_holders_one = COVERED, Holder, Rules::mutex(2).asks(2).flaws(&[ValueIsTheHolder]);
     a_cut_that_counts_from_an_old_anchor = PROMPT, Holder, Rules::mutex(2).flaws(&[PushCutAtAnchor]);
     what_ran_out_on_its_way = GOOD, Holder, Rules::mutex(2).flaws(&[LateGrantIsTaken]);
 
@@ -54,8 +53,6 @@ find! {
 
     who_is_not_polled = SERVED, Holder,
         Rules::mutex(3).faults(Faults { stalls: true, losses: true, ..NONE }).flaws(&[OfferIsRenewed]);
-    who_asks_for_all_and_is_not_polled = SERVED, Holder,
-        line().faults(Faults { stalls: true, losses: true, ..NONE }).flaws(&[AbandonedUnnoticed]);
     heartbeats_that_grant_nothing = SERVED, Holder,
         Rules::mutex(2).faults(Faults { crashes: 1, losses: true, ..NONE }).flaws(&[HeartbeatGrantsNothing]);
     an_eviction_that_goes_unnoticed = SERVED, Holder,
@@ -72,12 +69,8 @@ find! {
         Rules::mutex(2).faults(Faults { failures: true, resends: true, ..NONE }).flaws(&[NoTombstone]);
     a_copy_that_is_forgotten = RELEASED, Holder,
         Rules::mutex(2).faults(Faults { failures: true, resends: true, ..NONE }).flaws(&[TwiceForgotten]);
-    a_failed_call_that_is_forgotten = RELEASED, Holder,
-        line().faults(Faults { failures: true, resends: true, ..NONE }).flaws(&[RetryForgotten]);
     tombstones_that_end_before_a_late_call_runs = RELEASED, Holder,
         Rules { late: Some(3), ..ending(Rules::mutex(2)) }.faults(Faults { failures: true, ..NONE });
-    tombstones_that_end_before_a_copy_runs = RELEASED, Holder,
-        Rules { late: Some(3), ..ending(Rules::mutex(2)) }.faults(Faults { resends: true, ..NONE });
     a_busy_queue_that_is_not_kept = PLACES, Holder, busy().flaws(&[BusyQueueIsNotKept]);
     a_completion_that_sends_nobody_away = DONE, Holder<false>,
         Rules::mutex(2).faults(Faults { completes: true, losses: true, ..NONE }).flaws(&[NobodyDismissed]);

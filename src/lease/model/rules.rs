@@ -127,8 +127,6 @@ pub(super) enum Flaw {
     HandOnSameFence,
     /// A lease is renewed before its waiter accepts it.
     OfferIsRenewed,
-    /// A line does not notice that the future that sends its call is not polled.
-    AbandonedUnnoticed,
     /// Who comes and fits is served, whoever waits.
     SmallGoesFirst,
     /// The fence of a grant is the clock alone.
@@ -143,16 +141,12 @@ pub(super) enum Flaw {
     BusyQueueIsNotKept,
     /// A line forgets that its acquire was sent twice.
     TwiceForgotten,
-    /// A line that sends a failed call again with the same token counts it as sent once.
-    RetryForgotten,
     /// A heartbeat keeps a waiter alive, but grants nothing.
     HeartbeatGrantsNothing,
     /// A heartbeat does not notice that a place is gone.
     EvictionUnnoticed,
     /// A completion does not tell the waiters to ask again.
     NobodyDismissed,
-    /// All holders with one value count as one holder.
-    ValueIsTheHolder,
 }
 
 impl Rules {
@@ -221,8 +215,7 @@ impl Rules {
                 Tokens::ReadWrite if rank > 0 => "/r".to_owned(),
                 Tokens::ReadWrite => "/w1".to_owned(),
             };
-            let id = if self.has(Flaw::ValueIsTheHolder) { process } else { token };
-            format!("{process:016x}-{id:x}{ttl}{suffix}").into()
+            format!("{process:016x}-{token:x}{ttl}{suffix}").into()
         };
         let names = (0..self.seats.len() * self.asks).map(name).collect();
         let cohorts = self.tokens == Tokens::Mutex;

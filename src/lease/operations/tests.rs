@@ -39,10 +39,6 @@ fn read(verb: VerbOf<Flight>, twice: bool, reply: &[i64]) -> Option<What> {
     read_values(verb, twice, &values)
 }
 
-fn read_alone(verb: VerbOf<Flight>) -> Option<What> {
-    read_values(verb, false, &[])
-}
-
 fn read_values(verb: VerbOf<Flight>, twice: bool, values: &[Value]) -> Option<What> {
     let answer = call(verb, 1000).decode(0, NOW, Fields::new(values, twice)).ok()?;
     let now = if matches!(answer.what, What::Released(_)) { 0 } else { NOW };
@@ -70,20 +66,6 @@ fn the_scripts_have_the_same_spans() {
         assert!(include_str!("../../../lua/queue.lua").contains(&format!("\n  {name} = {span},")), "{name}");
     }
     assert_eq!(&*spans.with("td:wake:"), format!("{} td:wake:", spans.grant));
-}
-
-/// If the call was sent twice, the first copy may have released the lease. Then nobody else has it.
-#[test]
-fn a_reply_without_numbers_says_that_all_went_as_usual() {
-    let granted = Standing::Held { expiry: NOW + 1000, fence: NOW };
-    for (verb, what) in [
-        (acquire(), What::Acquired(granted)),
-        (release(), What::Released(Was::Held)),
-        (complete(false), What::Completed(true, 0)),
-    ] {
-        assert_eq!(read_alone(verb.clone()), Some(what));
-        assert_eq!(read(verb, false, &[USUAL, 0, 0, 0]), Some(what), "beside others that went another way");
-    }
 }
 
 #[test]

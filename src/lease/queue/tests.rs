@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-use super::super::flows::Flow;
 use super::*;
 
 /// Until when all waiters here count as alive.
@@ -12,10 +11,6 @@ const PLAIN: Order = Order { flow: None, reserve: 0, bound: None };
 
 fn token(text: &str) -> Token {
     text.into()
-}
-
-fn of_flow(name: u128) -> Order {
-    Order { flow: Some(Flow { name, share: 1024, weight: 4 }), ..PLAIN }
 }
 
 /// A waiter comes. Returns what [`Queue::line_up`] does.
@@ -57,21 +52,4 @@ fn a_rank_is_one_of_nine() {
         comes(&mut queue, token, rank, PLAIN, 0);
     });
     assert_eq!(served(&mut queue, 0), "badc");
-}
-
-/// At most as many of each flow come before a waiter as of its own, after all of lower ranks, and never more than there are.
-#[test]
-fn the_place_in_a_flow_is_told() {
-    let mut queue = Queue::default();
-    comes(&mut queue, "a", 0, PLAIN, 0);
-    comes(&mut queue, "b", 0, PLAIN, 0);
-    let of = |queue: &mut Queue, token, flow| comes(queue, token, 1, of_flow(flow), 0);
-    assert_eq!(of(&mut queue, "c", 1), (true, Some(2)));
-    for (token, flow, place) in
-        [("d", 1, 3), ("e", 1, 4), ("f", 1, 5), ("g", 2, 3), ("h", 2, 5), ("i", 3, 4), ("j", 1, 9)]
-    {
-        assert_eq!(of(&mut queue, token, flow), (false, Some(place)), "{token}");
-    }
-    // The first flow of another rank: its keys are to be kept.
-    assert_eq!(comes(&mut queue, "k", 2, of_flow(1), 0), (true, Some(10)));
 }

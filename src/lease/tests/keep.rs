@@ -74,12 +74,9 @@ fn a_lease_is_handed_on_with_rising_fences() {
     assert_eq!(steps.ends(2, id, 8), ["give 9"]);
     let early = steps.at(1001).at;
     steps.tokens.make_due(early);
-    assert_eq!((said(&steps.due(1001)), steps.next()), (vec![], Some(1002)));
+    steps.sends(1001, &[], Some(1002));
     assert_eq!(said(&steps.due(1002)), ["taken back", "give 10"]);
-    assert_eq!(
-        (said(&steps.due(2002)), steps.next()),
-        (vec!["taken back".into(), "release".into()], Some(2102))
-    );
+    steps.sends(2002, &["taken back", "release"], Some(2102));
 }
 
 /// The line acquires again where its process has had its turn, or the lease does not suit the next waiter.
@@ -169,7 +166,7 @@ fn a_renewal_that_failed_is_sent_again_until_the_lease_ends() {
     let (mut steps, id) = handed(30_000, &[30_000]);
     let early = steps.at(500).at;
     steps.tokens.make_due(early);
-    assert_eq!((said(&steps.due(500)), steps.next()), (vec![], Some(8750)));
+    steps.sends(500, &[], Some(8750));
     assert_eq!(said(&steps.due(8750)), ["renew"]);
     let until = steps.next().unwrap();
     assert!((29_690..29_700).contains(&until), "{until}: a line waits no longer than that");
@@ -177,11 +174,11 @@ fn a_renewal_that_failed_is_sent_again_until_the_lease_ends() {
     assert_eq!(steps.next(), Some(11_300), "after a twelfth of the ttl");
     assert_eq!(said(&steps.due(11_300)), ["renew"]);
     assert_eq!(said(&steps.due(until - 1)), [""; 0]);
-    assert_eq!((said(&steps.due(until + 1)), steps.next()), (vec!["lost".into(), "acquire".into()], None));
+    steps.sends(until + 1, &["lost", "acquire"], None);
 
     // Its holder alone may keep it after its end: the store may say that it is held.
     let (mut steps, id) = handed(30_000, &[]);
-    assert_eq!((said(&steps.due(8750)), steps.next()), (vec!["renew".into()], None));
+    steps.sends(8750, &["renew"], None);
     assert_eq!(steps.renewed(until, id, Some(Renewed::Unknown), true), [""; 0]);
     assert_eq!(steps.next(), None);
     for (ttl, pause) in [(1200, 100), (120, 20)] {
@@ -219,18 +216,18 @@ fn the_answer_to_a_renewal_says_until_when_the_lease_lasts() {
 fn a_message_is_answered_by_the_next_renewal() {
     let (mut steps, id) = handed(30_000, &[]);
     assert_eq!(said(&steps.due(8750)), ["renew"]);
-    steps.step(8751, Event::Pushed { id, news: Notice::Gone });
+    steps.pushed(8751, id, Notice::Gone);
     steps.renewed(8752, id, Some(Renewed::Unknown), true);
     assert_eq!(steps.next(), Some(8753 + 2500));
     assert_eq!(said(&steps.due(11_253)), ["renew"]);
     assert_eq!((steps.renewed(11_260, id, None, true), steps.next()), (vec!["valid".into()], Some(21_250)));
     // Messages about a lease that has ended change nothing.
     let (mut steps, id) = handed(30_000, &[]);
-    steps.step(29_800, Event::Pushed { id, news: Notice::Gone });
+    steps.pushed(29_800, id, Notice::Gone);
     assert_eq!(steps.next(), Some(8750));
     let (mut steps, id) = handed(30_000, &[]);
     let held = Standing::Held { expiry: 0, fence: 9 };
     assert!(steps.answered(5, id, held).is_empty());
-    steps.step(6, Event::Pushed { id, news: Notice::Gone });
+    steps.pushed(6, id, Notice::Gone);
     assert_eq!(steps.next(), Some(6), "the store is asked at once");
 }

@@ -141,9 +141,27 @@ impl Steps {
         self.tokens.step(event, now)
     }
 
-    /// What a waiter is that comes at the beginning.
+    fn arrives(&mut self, ms: u64, waiter: &Waiter) -> Effects<Names> {
+        self.step(ms, Event::Arrives { key: "k".into(), waiter: waiter.clone() })
+    }
+
+    /// A waiter comes at the beginning.
     fn comes(&mut self, waiter: &Waiter) -> Effects<Names> {
-        self.step(0, Event::Arrives { key: "k".into(), waiter: waiter.clone() })
+        self.arrives(0, waiter)
+    }
+
+    fn pushed(&mut self, ms: u64, id: u64, news: Notice<()>) -> Vec<String> {
+        said(&self.step(ms, Event::Pushed { id, news }))
+    }
+
+    /// An acquire fails.
+    fn failed(&mut self, ms: u64, id: u64, cause: Cause, is_final: bool) -> Vec<String> {
+        said(&self.step(ms, Event::Failed { id, error: away(cause), is_final }))
+    }
+
+    /// A heartbeat fails.
+    fn unanswered(&mut self, ms: u64, id: u64, cause: Cause) -> Vec<String> {
+        said(&self.step(ms, Event::Unanswered { ids: vec![id], error: away(cause) }))
     }
 
     /// A waiter comes at the beginning, and acquires. Returns the id of its acquire.
@@ -166,6 +184,14 @@ impl Steps {
 
     fn due(&mut self, ms: u64) -> Effects<Names> {
         self.step(ms, Event::Signal(Signal::Due))
+    }
+
+    /// Asserts what is sent when it is due, and when something is due after that.
+    #[track_caller]
+    fn sends(&mut self, ms: u64, effects: &[&str], next: Option<u64>) {
+        let sent = said(&self.due(ms));
+        let sent: Vec<_> = sent.iter().map(String::as_str).collect();
+        assert_eq!((&*sent, self.next()), (effects, next), "at {ms} ms");
     }
 
     /// When something is due, ms.

@@ -29,7 +29,7 @@ fn a_waiter_sends_its_heartbeat_in_time() {
         let effects = steps.tokens.step(Event::Answered { id, sent, answer, polled: None }, now);
         assert_eq!((said(&effects), steps.next()), (vec!["subscribe".into()], Some(due)), "{soonest}");
         assert!(steps.due(due - 1).is_empty());
-        assert_eq!((said(&steps.due(due)), steps.next()), (vec!["heartbeat of 1".into()], None));
+        steps.sends(due, &["heartbeat of 1"], None);
     }
 }
 
@@ -39,8 +39,9 @@ fn heartbeats_of_many_waiters_go_together() {
     let mut steps = Steps::new();
     for number in 0..100 {
         let at = 17 * number;
-        let arrives = Event::Arrives { key: "k".into(), waiter: single(number) };
-        let [Effect::Acquire { id, .. }] = steps.step(at, arrives)[..] else { panic!("an acquire") };
+        let [Effect::Acquire { id, .. }] = steps.arrives(at, &single(number))[..] else {
+            panic!("an acquire")
+        };
         steps.answered(at + 1, id, QUEUED);
     }
     let (mut calls, mut beats) = (0, 0);
@@ -62,16 +63,15 @@ fn heartbeats_of_many_waiters_go_together() {
 fn a_heartbeat_that_failed_is_sent_again() {
     let (mut steps, key) = (Steps::new(), Key::from("k"));
     let id = steps.one(&single(0));
-    let unanswered = |error| Event::Unanswered { ids: vec![id], error };
-    steps.step(0, unanswered(away(Cause::TimedOut)));
+    steps.unanswered(0, id, Cause::TimedOut);
     assert_eq!((steps.next(), steps.outage(&key, 0)), (Some(5000), false), "it has sent none");
     steps.answered(1, id, QUEUED);
     steps.due(2001);
-    steps.step(2100, unanswered(away(Cause::WrongType)));
+    steps.unanswered(2100, id, Cause::WrongType);
     assert_eq!((steps.next(), steps.outage(&key, 2100)), (Some(2150), false));
     steps.due(2150);
-    steps.step(2200, unanswered(away(Cause::TimedOut)));
-    steps.step(2240, unanswered(away(Cause::TimedOut)));
+    steps.unanswered(2200, id, Cause::TimedOut);
+    steps.unanswered(2240, id, Cause::TimedOut);
     assert_eq!(steps.next(), Some(2250));
     assert_eq!([7699, 7700].map(|ms| steps.outage(&key, ms)), [true, false]);
     steps.due(2250);
@@ -98,7 +98,7 @@ fn outages_are_forgotten() {
             let [Effect::Acquire { id, .. }] = effects[..] else { panic!("{effects:?}") };
             steps.answered(1, id, QUEUED);
             steps.due(2001);
-            steps.step(at, Event::Unanswered { ids: vec![id], error: away(Cause::TimedOut) });
+            steps.unanswered(at, id, Cause::TimedOut);
             // Another call was answered.
             steps.tokens.is_back(&"other".into(), steps.at(5599).at);
         }
@@ -191,17 +191,16 @@ fn a_line_acquires_again_after_an_outage() {
     let mut steps = Steps::new();
     let id = steps.one(&in_line(0, 30_000));
     assert_eq!(steps.next(), Some(5000));
-    assert!(steps.step(10, Event::Arrives { key: "k".into(), waiter: in_line(1, 30_000) }).is_empty());
+    assert!(steps.arrives(10, &in_line(1, 30_000)).is_empty());
     assert_eq!(steps.next(), Some(510), "the first future may not be polled");
-    steps.step(400, Event::Arrives { key: "k".into(), waiter: in_line(2, 30_000) });
+    steps.arrives(400, &in_line(2, 30_000));
     assert_eq!((steps.next(), said(&steps.due(510))), (Some(510), vec!["acquire".into()]));
     assert_eq!(steps.next(), None);
-    let failed = |error, is_final| Event::Failed { id, error, is_final };
-    assert!(steps.step(600, failed(away(Cause::TimedOut), false)).is_empty());
+    assert_eq!(steps.failed(600, id, Cause::TimedOut, false), [""; 0]);
     assert_eq!((steps.next(), steps.outage(&"k".into(), 600)), (Some(650), true));
     assert_eq!(said(&steps.due(650)), ["acquire"]);
-    let effects = steps.step(700, failed(away(Cause::Ended), true));
-    assert_eq!(said(&effects), ["withdraw", "failed", "failed", "failed"]);
+    let effects = steps.failed(700, id, Cause::Ended, true);
+    assert_eq!(effects, ["withdraw", "failed", "failed", "failed"]);
 
     // One that was certainly not sent need not be withdrawn.
     for (cause, release) in [(Cause::NotSent, "release"), (Cause::TimedOut, "withdraw")] {
@@ -210,7 +209,7 @@ fn a_line_acquires_again_after_an_outage() {
         steps.answered(1, id, QUEUED);
         let effects = steps.step(2, Event::Pushed { id, news: Notice::Gone });
         let [Effect::Acquire { id, .. }] = effects[..] else { panic!("{effects:?}") };
-        steps.step(3, Event::Failed { id, error: away(cause), is_final: false });
+        steps.failed(3, id, cause, false);
         assert_eq!(said(&steps.due(53)), ["acquire"]);
         steps.answered(54, id, held(30_000));
         assert_eq!(said(&steps.step(55, Event::Lost { id, fence: 7 })), ["lost", release], "{cause:?}");
@@ -221,8 +220,7 @@ fn a_line_acquires_again_after_an_outage() {
     {
         let mut steps = Steps::new();
         let id = steps.one(&single(0));
-        let failed = steps.step(1, Event::Failed { id, error: away(cause), is_final: false });
-        assert_eq!(said(&failed), effects, "{cause:?}");
+        assert_eq!(steps.failed(1, id, cause, false), effects, "{cause:?}");
     }
     // It is told to do so if its future was not polled in time.
     let mut steps = Steps::new();
@@ -274,10 +272,10 @@ fn a_waiter_is_told_how_it_stands() {
     let (mut steps, id) = queued(RULES);
     assert_eq!(steps.stands(3, id, held(1000)), ["give 7"]);
     let (mut steps, id) = queued(RULES);
-    assert_eq!(said(&steps.step(3, Event::Pushed { id, news: granted() })), ["give 7"]);
+    assert_eq!(steps.pushed(3, id, granted()), ["give 7"]);
     // Of a pushed grant it is not known whether replicas have it: the store is asked.
     let (mut steps, id) = queued(Rules { is_durable: true, ..RULES });
-    assert!(steps.step(3, Event::Pushed { id, news: granted() }).is_empty());
+    assert!(steps.pushed(3, id, granted()).is_empty());
     assert_eq!(said(&steps.due(3)), ["heartbeat of 1"]);
     // The message with an outcome may come a little later than the answer that it has no place.
     let has_outcomes = Rules { has_outcomes: true, ..RULES };
@@ -285,9 +283,9 @@ fn a_waiter_is_told_how_it_stands() {
         let (mut steps, id) = queued(has_outcomes);
         assert_eq!((steps.stands(3, id, refused), steps.next()), (vec![], Some(23)));
         assert_eq!(steps.stands(3, id, held(1000)), [""; 0], "that is older");
-        assert!(steps.step(4, Event::Pushed { id, news: granted() }).is_empty());
+        assert!(steps.pushed(4, id, granted()).is_empty());
         if found {
-            assert_eq!(said(&steps.step(5, Event::Pushed { id, news: Notice::Found(()) })), ["found"]);
+            assert_eq!(steps.pushed(5, id, Notice::Found(())), ["found"]);
         } else {
             assert_eq!(said(&steps.due(23)), ["again"]);
         }

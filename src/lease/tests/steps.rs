@@ -19,7 +19,7 @@ fn releases(effects: &[Effect<Names>]) -> Vec<u64> {
 fn a_message_that_came_before_the_answer_grants_nothing() {
     let mut steps = Steps::new();
     let id = steps.one(&in_line(0, 30_000));
-    steps.step(1, Event::Pushed { id, news: Notice::Granted { expiry: SERVER + 1_000_000, fence: 7 } });
+    steps.pushed(1, id, Notice::Granted { expiry: SERVER + 1_000_000, fence: 7 });
     steps.due(5000);
     assert_eq!(said(&steps.answered(5001, id, QUEUED)), ["subscribe"]);
     assert_eq!(said(&steps.due(5001)), ["heartbeat of 1"]);
@@ -32,8 +32,7 @@ fn who_gives_up_leaves_no_place() {
     let id = steps.one(&single(HASTY));
     steps.answered(1, id, QUEUED);
     assert_eq!(said(&steps.due(5000)), ["heartbeat of 1"]);
-    let effects = steps.step(5001, Event::Unanswered { ids: vec![id], error: away(Cause::BreakerOpen) });
-    assert_eq!(said(&effects), ["withdraw", "failed"]);
+    assert_eq!(steps.unanswered(5001, id, Cause::BreakerOpen), ["withdraw", "failed"]);
 }
 
 /// Of a crowd that goes away, as many waiters are withdrawn at once as the rules say, and another one with each answer, or
@@ -79,6 +78,11 @@ fn holds(steps: &mut Steps, twice: bool, renew: Option<u64>) -> (u64, Instant) {
     (id, ends)
 }
 
+/// A renewal that was due is answered.
+fn answered(steps: &mut Steps, ms: u64, id: u64, renewed: Renewed) -> Vec<String> {
+    said(&steps.step(ms, Event::Renewed { id, renewed, scheduled: true }))
+}
+
 /// The acquire of a caller that does not wait was sent twice: one copy may run after the release.
 #[test]
 fn a_lease_whose_acquire_was_sent_twice_is_withdrawn() {
@@ -95,22 +99,21 @@ fn a_lease_whose_acquire_was_sent_twice_is_withdrawn() {
 fn a_message_ends_no_lease_that_is_held() {
     let mut steps = Steps::new();
     let (id, ends) = holds(&mut steps, false, Some(10_000));
-    assert!(steps.step(5, Event::Pushed { id, news: Notice::Gone }).is_empty());
+    assert!(steps.pushed(5, id, Notice::Gone).is_empty());
     assert_eq!(said(&steps.due(5)), ["renew"]);
     // The renewal may have run before the message was sent. However many come, one more follows.
     for _ in 0..3 {
-        assert!(steps.step(6, Event::Pushed { id, news: Notice::Gone }).is_empty());
+        assert!(steps.pushed(6, id, Notice::Gone).is_empty());
     }
     assert!(steps.due(6).is_empty());
     let renewed = Renewed::Valid { sent: steps.at(5).at, until: ends + ms(5) };
-    assert_eq!(said(&steps.step(7, Event::Renewed { id, renewed, scheduled: true })), ["valid"]);
+    assert_eq!(answered(&mut steps, 7, id, renewed), ["valid"]);
     assert_eq!(said(&steps.due(7)), ["renew"]);
-    assert_eq!(said(&steps.step(8, Event::Renewed { id, renewed, scheduled: true })), ["valid"]);
+    assert_eq!(answered(&mut steps, 8, id, renewed), ["valid"]);
     assert!(steps.due(5000).is_empty());
     assert_eq!(said(&steps.due(10_008)), ["renew"], "as planned");
     // The server says that it is gone.
-    let effects = steps.step(10_009, Event::Renewed { id, renewed: Renewed::Gone, scheduled: true });
-    assert_eq!(said(&effects), ["lost"]);
+    assert_eq!(answered(&mut steps, 10_009, id, Renewed::Gone), ["lost"]);
 }
 
 /// A lease that no watchdog renews does not last longer because of a message, and an outage asks again and again at the
@@ -120,12 +123,12 @@ fn a_message_extends_no_lease_without_a_watchdog() {
     let mut steps = Steps::new();
     let (id, ends) = holds(&mut steps, false, None);
     assert!(steps.due(10_000).is_empty());
-    steps.step(10_000, Event::Pushed { id, news: Notice::Gone });
+    steps.pushed(10_000, id, Notice::Gone);
     assert_eq!(said(&steps.due(10_000)), ["ask"]);
-    steps.step(10_500, Event::Renewed { id, renewed: Renewed::Unknown, scheduled: true });
+    answered(&mut steps, 10_500, id, Renewed::Unknown);
     assert!(steps.due(10_500).is_empty());
     assert_eq!(said(&steps.due(13_000)), ["ask"]);
     let valid = Renewed::Valid { sent: steps.at(13_000).at, until: ends };
-    steps.step(13_001, Event::Renewed { id, renewed: valid, scheduled: true });
+    answered(&mut steps, 13_001, id, valid);
     assert!(steps.due(28_000).is_empty());
 }

@@ -5,19 +5,14 @@ use tokio::time::Instant;
 use super::super::admission::Leases;
 use super::super::kind::Kind;
 use super::{Party, Slot, Stage, Tokens};
+use crate::Key;
 use crate::sync::lock;
-use crate::{Error, Key};
 
 impl<K: Kind> Leases<K> {
     /// Returns whether the waiters of a key have a place in the store's queue, or wait for a lease that this
     /// process holds.
     pub(crate) fn is_placed(&self, key: &Key) -> bool {
         lock(&self.admission.tokens).tokens.is_placed(key)
-    }
-
-    /// Returns whether a lease of a key is offered to a waiter that has not accepted it.
-    pub(crate) fn has_offered(&self, key: &Key) -> bool {
-        lock(&self.admission.tokens).tokens.is_offered(key)
     }
 }
 
@@ -27,17 +22,6 @@ impl<P: Party> Tokens<P> {
     pub(crate) fn is_placed(&self, key: &Key) -> bool {
         let mut entries = self.entries.values().filter(|entry| entry.key == *key);
         entries.any(|entry| !matches!(entry.stage, Stage::Acquiring { .. }))
-    }
-
-    /// Records that the last call for an entry found the store unavailable.
-    pub(crate) fn is_in_outage(&mut self, id: u64, error: &Error) {
-        self.set_outage(id, Some(error));
-    }
-
-    /// Returns whether a lease of a key is offered to a waiter that has not accepted it.
-    pub(crate) fn is_offered(&self, key: &Key) -> bool {
-        let mut entries = self.entries.values().filter(|entry| entry.key == *key);
-        entries.any(|entry| entry.held().is_some_and(|held| held.offered.is_some()))
     }
 }
 

@@ -78,30 +78,6 @@ fn additive_increase_multiplicative_decrease() {
     assert_eq!((limit.limit(), limit.cell.limit), (17, 17_010), "it is known to");
 }
 
-/// In a large fleet somebody always fails, and chance has more of them fail now and then.
-#[test]
-fn rare_overload_does_not_lower_the_limit() {
-    for overloads in [10, 15] {
-        let mut limit = Limit::new(false, 1, 100);
-        for _ in 0..10 {
-            limit.now += WINDOW;
-            limit.report(Seen {
-                ok: 1000 - overloads,
-                overloads,
-                latency: 1_000_000,
-                peak: 20,
-                span: WINDOW,
-            });
-        }
-        assert!(limit.limit() >= 29, "{}", limit.limit());
-        // Less than four standard deviations above 1 %.
-        limit.now += WINDOW;
-        limit.report(Seen { ok: 978, overloads: 22, latency: 1_000_000, peak: 20, span: WINDOW });
-        limit.now += WINDOW;
-        assert_eq!(limit.limit(), 30);
-    }
-}
-
 /// Without samples a limit returns to its start, wherever it was, and whatever is asked for meanwhile.
 #[test]
 fn without_samples_a_limit_returns_to_its_start() {

@@ -9,7 +9,6 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use super::super::Adaptive;
 use super::*;
-use crate::error::Cause;
 use crate::{ConcurrencyLimitLayer, WaitGroup};
 
 fn ms(ms: u64) -> Duration {
@@ -95,16 +94,6 @@ fn one_latency_does_not_stand_for_all() {
     limits.ended(&key, ms(4000), Signal::Success);
     limits.ended(&key, ms(9), Signal::Success);
     assert_eq!(lock(&limits.0.known).get(&key).unwrap().seen.latency, 49_000);
-}
-
-#[test]
-fn in_an_outage_the_last_known_limit_holds() {
-    let (limits, key) = (limits(), Key::from("k"));
-    let away = || Err(Error::unavailable(Cause::TimedOut, "away"));
-    assert_eq!(limits.0.hear(&key, &away()), 20);
-    assert_eq!(limits.0.hear(&key, &told(7)), 7);
-    assert_eq!(limits.0.hear(&key, &away()), 7);
-    assert_eq!(limits.known(&key).ok(), Some(7), "nobody waits for the store again");
 }
 
 #[tokio::test(start_paused = true)]
