@@ -1,17 +1,12 @@
 //! Days of virtual time in a minute. The clock of the store advances in steps, and the ttls of its keys with it, while
-//! ordinary traffic keeps every kind of key in use: no renewal and no heartbeat ever touches it, since each hold and
-//! each wait lasts for a step or two.
+//! ordinary traffic keeps its keys in use. For keys of leases, see `lease::agreement::busy`; for buckets that are never
+//! full, the expiries that the tests in `token_bucket::agreement` check.
 //!
-//! `DAYS` says how many. The default is 3, but 1/6 for queues on Redis in a debug build, where no step is longer than a
-//! waiter counts as alive, so that they take the longest by far.
+//! `DAYS` says how many. The default is 3.
 
-mod held;
 mod kept;
-mod spent;
-mod waiting;
 mod windows;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -108,36 +103,23 @@ impl World {
         }
     }
 
-    /// Waits until everything has expired. Only `rests` may be left.
-    async fn ends(mut self, rests: &[&str]) {
+    /// Waits until everything has expired.
+    async fn ends(mut self) {
         self.skip(9 * DAY);
         let mut scan = Operator::new(&self.stores[0]).scan();
-        let mut left = BTreeSet::new();
         while let Some(entries) = scan.next().await.unwrap() {
-            left.extend(entries.iter().map(|entry| entry.namespace().to_owned()));
+            assert!(entries.is_empty(), "{entries:?}");
         }
-        assert_eq!(left, rests.iter().map(|name| (*name).to_owned()).collect());
         if let Skipping::Redis { client, .. } = &mut self.clock {
             let keys: Vec<String> = client.query(redis::cmd("KEYS").arg("td:*")).unwrap();
-            let is_known = |key: &&String| rests.iter().any(|rest| key.contains(rest));
-            assert_eq!(keys.iter().filter(|key| !is_known(key)).count(), 0, "{keys:?}");
+            assert!(keys.is_empty(), "{keys:?}");
         }
     }
 }
 
 /// How long the runs last.
 fn days() -> Duration {
-    days_or(3.0)
-}
-
-fn days_or(days: f64) -> Duration {
-    DAY.mul_f64(std::env::var("DAYS").map_or(days, |days| days.parse().expect("DAYS is a number")))
-}
-
-/// A future that is bound to be ready at once.
-async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let soon = tokio::time::timeout(Duration::from_secs(5), future).await;
-    soon.unwrap_or_else(|_| panic!("{what} does not come"))
+    DAY.mul_f64(std::env::var("DAYS").map_or(3.0, |days| days.parse().expect("DAYS is a number")))
 }
 
 /// Runs each test in memory and on Redis.

@@ -40,17 +40,6 @@ async fn false_positives(
     answers.into_iter().filter(|&answer| answer).count() as f64 / total as f64
 }
 
-#[tokio::test]
-async fn the_rate_is_kept_and_nothing_is_missed() {
-    const ITEMS: u64 = 1_000_000;
-    let world = World::new(BloomFilter::builder().capacity(ITEMS).false_positive_rate(0.01));
-    world.filter.insert_all((0..ITEMS).map(u64::to_le_bytes)).await.unwrap();
-    let rate = false_positives(&world.filter, 0..ITEMS, ITEMS..2 * ITEMS).await;
-    assert!(rate <= 1.1 * 0.01, "{rate}");
-    let count = world.filter.estimated_count().await.unwrap();
-    assert!((990_000..1_010_000).contains(&count), "{count}");
-}
-
 /// 10⁶ items are inserted and 10⁶ items are absent in total.
 #[tokio::test]
 async fn the_rate_is_kept_over_rotations() {
@@ -63,6 +52,10 @@ async fn the_rate_is_kept_over_rotations() {
         let inserted = turn.saturating_sub(1) * ITEMS..(turn + 1) * ITEMS;
         let rate = false_positives(&world.filter, inserted, (10 + turn) * ITEMS..(11 + turn) * ITEMS).await;
         assert!(rate <= 1.1 * 0.01, "{turn}: {rate}");
+        if turn == 0 {
+            let count = world.filter.estimated_count().await.unwrap();
+            assert!((247_500..252_500).contains(&count), "{count}");
+        }
         if turn > 1 {
             let rate = false_positives(&world.filter, 0..0, (turn - 2) * ITEMS..(turn - 1) * ITEMS).await;
             assert!(rate <= 1.1 * 0.01, "{turn}: {rate}");
@@ -85,35 +78,31 @@ fn settings_out_of_range_are_named() {
         let text = refused(filter().capacity(10).false_positive_rate(rate));
         assert!(text.contains("above 0 and below 1") && text.contains(&rate.to_string()), "{text}");
     }
-    let most = (64_u64 << 29).to_string();
+    let rated = |capacity, rate| filter().capacity(capacity).false_positive_rate(rate);
+    let sized = |bits, hashes| filter().bits(bits).hashes(hashes);
+    // What the error contains, between bars.
     for (builder, named) in [
-        (filter().capacity(0).false_positive_rate(0.1), ["capacity", "at least 1", "is 0"]),
-        (filter().capacity(u64::MAX).false_positive_rate(0.1), ["18446744073709551615", "64 keys", &most]),
-        (filter().capacity(4_000_000_000).false_positive_rate(0.01), ["4000000000", "0.01", &most]),
-        (
-            filter().capacity(1).false_positive_rate(f64::from_bits(1)).remember_for(DAY),
-            ["rate", "64 keys", &most],
-        ),
-        (filter().bits((64 << 29) + 1).hashes(1), ["34359738369", "64 keys", &most]),
-        (filter().bits(0).hashes(1), ["bit", "at least 1", "0"]),
-        (filter().bits(10).hashes(0), ["hashes", "1 to 64", "is 0"]),
-        (filter().bits(10).hashes(65), ["hashes", "1 to 64", "is 65"]),
-        (filter().bits(1 << 30).hashes(3).keys(1), ["1073741824 bits", "keys must be 2 to 64", "is 1"]),
-        (filter().bits(3).hashes(3).keys(4), ["3 bits", "keys must be 1 to 3", "is 4"]),
-        (filter().capacity(100).false_positive_rate(0.1).keys(65), ["bits", "keys must be 1 to 64", "is 65"]),
-        (filter().capacity(100), ["both capacity and false_positive_rate", "Some(100)", "rate None"]),
-        (
-            filter().false_positive_rate(0.1),
-            ["both capacity and false_positive_rate", "Some(0.1)", "capacity None"],
-        ),
-        (filter().bits(100), ["both bits and hashes", "Some(100)", "hashes None"]),
-        (filter().hashes(3), ["both bits and hashes", "Some(3)", "bits None"]),
-        (filter(), ["both capacity and false_positive_rate", "None", "None"]),
-        (filter().capacity(1).false_positive_rate(0.1).bits(9).hashes(1), ["capacity", "bits", "Some(9)"]),
-        (filter().capacity(1).false_positive_rate(0.1).hashes(1), ["capacity", "hashes", "Some(1)"]),
+        (rated(0, 0.1), "capacity|at least 1|is 0"),
+        (rated(u64::MAX, 0.1), "18446744073709551615|64 keys|34359738368"),
+        (rated(4_000_000_000, 0.01), "4000000000|0.01|34359738368"),
+        (rated(1, f64::from_bits(1)).remember_for(DAY), "rate|64 keys|34359738368"),
+        (sized((64 << 29) + 1, 1), "34359738369|64 keys|34359738368"),
+        (sized(0, 1), "bit|at least 1|0"),
+        (sized(10, 0), "hashes|1 to 64|is 0"),
+        (sized(10, 65), "hashes|1 to 64|is 65"),
+        (sized(1 << 30, 3).keys(1), "1073741824 bits|keys must be 2 to 64|is 1"),
+        (sized(3, 3).keys(4), "3 bits|keys must be 1 to 3|is 4"),
+        (rated(100, 0.1).keys(65), "bits|keys must be 1 to 64|is 65"),
+        (filter().capacity(100), "both capacity and false_positive_rate|Some(100)|rate None"),
+        (filter().false_positive_rate(0.1), "both capacity and false_positive_rate|Some(0.1)|capacity None"),
+        (filter().bits(100), "both bits and hashes|Some(100)|hashes None"),
+        (filter().hashes(3), "both bits and hashes|Some(3)|bits None"),
+        (filter(), "both capacity and false_positive_rate|None|None"),
+        (rated(1, 0.1).bits(9).hashes(1), "capacity|bits|Some(9)"),
+        (rated(1, 0.1).hashes(1), "capacity|hashes|Some(1)"),
     ] {
         let text = refused(builder);
-        assert!(named.iter().all(|part| text.contains(part)), "{text}: {named:?}");
+        assert!(named.split('|').all(|part| text.contains(part)), "{text}: {named}");
     }
     let usual = filter().capacity(100).false_positive_rate(0.1);
     for span in [Duration::ZERO, DAY / 86_401, 3651 * DAY, Duration::from_micros(1_000_500), Duration::MAX] {

@@ -34,7 +34,7 @@ async fn answers(mut world: World) {
         world.skip(STEP);
     }
     assert!(runs >= asked / 6 && asked > runs, "{runs} of {asked}");
-    world.ends(&[]).await;
+    world.ends().await;
 }
 
 /// An item that was handled is known for the time that was asked for, and forgotten some time after it.
@@ -84,29 +84,7 @@ async fn handled_items(mut world: World) {
         world.skip(STEP);
     }
     assert!(forgotten > 100 || days() < 3 * DAY, "{forgotten}");
-    world.ends(&[]).await;
+    world.ends().await;
 }
 
-/// The same for filters alone.
-async fn filters(mut world: World) {
-    let filters = world.each(|store| {
-        let filter = BloomFilter::builder().capacity(10_000).false_positive_rate(1e-9).remember_for(DAY);
-        filter.build(store, "filter").unwrap()
-    });
-    let mut number = 0_u64;
-    let per_day = DAY.as_secs() / STEP.as_secs();
-    while world.passed < days() {
-        number += 1;
-        let filter = &filters[number as usize % filters.len()];
-        assert!(filter.insert(number.to_be_bytes()).await.unwrap(), "{number} is new");
-        let known = number.saturating_sub(per_day - 1).max(1);
-        assert!(filter.contains(known.to_be_bytes()).await.unwrap(), "{known} at {number}");
-        if let Some(over) = number.checked_sub(2 * per_day + 1).filter(|over| *over > 0) {
-            assert!(!filter.contains(over.to_be_bytes()).await.unwrap(), "{over} at {number}");
-        }
-        world.skip(STEP);
-    }
-    world.ends(&[]).await;
-}
-
-in_both! { answers handled_items filters }
+in_both! { answers handled_items }

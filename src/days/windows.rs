@@ -79,28 +79,6 @@ impl World {
     }
 }
 
-/// Never more than a window's tokens, and all of them.
-async fn windows(mut world: World) {
-    let buckets = world.each(|store| TokenBucket::new(store, "windows", quotas()).unwrap());
-    world.align();
-    let mut ledger = Ledger::default();
-    while world.passed < days() {
-        for bucket in &buckets {
-            let (now, left) = (world.now(), ledger.left(world.now()));
-            let mut taken = 0;
-            while taken < 5 && bucket.allow("k").await.unwrap().is_admitted() {
-                taken += 1;
-            }
-            assert_eq!(taken, left.min(5), "at {now:?}");
-            ledger.charge(now, taken);
-        }
-        world.skip(HOUR);
-    }
-    ledger.assert_all_was_used(world.passed);
-    world.skip(40 * DAY);
-    world.ends(&[]).await;
-}
-
 /// What is held is charged when it is captured, or when it ends, in the windows of that time.
 async fn holds(mut world: World) {
     let open = |ttl| move |bucket: &TokenBucket| bucket.with_hold_ttl(ttl).unwrap();
@@ -156,7 +134,7 @@ async fn holds(mut world: World) {
     ledger.assert_all_was_used(world.passed);
     world.skip(40 * DAY);
     drop(held);
-    world.ends(&[]).await;
+    world.ends().await;
 }
 
-in_both! { windows holds }
+in_both! { holds }

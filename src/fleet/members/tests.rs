@@ -119,34 +119,6 @@ async fn the_last_count_holds_in_an_outage() {
     assert_eq!((a.count(), b.count()), (2, 2));
 }
 
-/// Of a server whose clock steps, and of processes that stop without a word.
-#[tokio::test]
-async fn a_clock_that_steps_and_a_crash_change_the_count_late() {
-    let server = RedisServer::start().await;
-    let mut client = server.client().unwrap();
-    let mut set = |now: i64| client.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
-    set(START);
-    let store = || StoreBuilder::default().with_clock(&server.url(), CLOCK).unwrap();
-    let (a, b) = (process(store()), process(store()));
-    all_count(&[&a, &b], 2).await;
-    for now in [START + 86_400_000_000, START - 86_400_000_000, START] {
-        set(now);
-        // Each has told the new time when both are in the set again. Until then one of the last counts was 2.
-        let member = |members: &Arc<Members>| {
-            let at: Option<f64> = server.query(&["ZSCORE", KEY, &members.process]).unwrap();
-            at == Some(now as f64)
-        };
-        eventually("both tell it again", SOON, async || member(&a) && member(&b)).await;
-        all_count(&[&a, &b], 2).await;
-    }
-    // It crashes: nobody says that it leaves.
-    lock(&b.state).due = None;
-    eventually("four counts", SOON, async || a.counts() == KEPT).await;
-    assert_eq!(a.count(), 2, "its ttl is not over");
-    set(START + TTL + 1);
-    all_count(&[&a], 1).await;
-}
-
 struct Side {
     namespace: Namespace<Alive>,
 }

@@ -47,49 +47,36 @@ async fn lua_and_rust_agree_on_what_is_learned() {
     }
 }
 
-async fn older_news_undoes_nothing(store: &Store, set: &mut dyn FnMut(i64)) {
-    let client = client(store);
+#[tokio::test]
+async fn older_news_undoes_nothing() {
+    let clock = ManualClock::at(0);
+    let client = client(&clock.store());
     let learn = async |order: i64, quotas: &str, corrects| {
         let remembered =
             client.run("k".into(), Learn { order: START + order, quotas: quotas.into(), corrects });
         let remembered = remembered.await.unwrap();
         (remembered.quotas.to_string(), remembered.corrects)
     };
-    set(START + 1000);
+    clock.set(START + 1000);
     assert_eq!(client.run("k".into(), Learn::read()).await.unwrap().quotas.as_ref(), "");
     assert_eq!(learn(500, "20/s", true).await, ("20/s".to_owned(), true));
     // The same discrepancy, as another response told it, and a late response.
     assert_eq!(learn(600, "20/s", true).await, ("20/s".to_owned(), false));
     assert_eq!(learn(400, "10/s", false).await, ("20/s".to_owned(), false));
     assert_eq!(learn(0, "", false).await, ("20/s".to_owned(), false));
-    set(START + 200_000);
+    clock.set(START + 200_000);
     assert_eq!(learn(150_000, "30/s", true).await, ("30/s".to_owned(), true));
     // The clock is set back: what is learned now is news.
-    set(START - 3_600_000_000);
+    clock.set(START - 3_600_000_000);
     assert_eq!(learn(-3_599_999_000, "40/s", false).await.0, "30/s");
-    set(START - 3_500_000_000);
+    clock.set(START - 3_500_000_000);
     assert_eq!(learn(-3_500_000_000, "40/s", true).await, ("40/s".to_owned(), true));
     // Six days without use, and eight.
-    set(START + 6 * 86_400_000_000);
+    clock.set(START + 6 * 86_400_000_000);
     assert_eq!(learn(0, "", false).await.0, "40/s");
-}
-
-#[tokio::test]
-async fn older_news_undoes_nothing_in_memory() {
-    let clock = ManualClock::at(0);
-    let store = clock.store();
-    older_news_undoes_nothing(&store, &mut |now| clock.set(now)).await;
     clock.set(START + 13 * 86_400_000_000);
-    let forgotten = client(&store).run("k".into(), Learn::read()).await.unwrap();
+    let forgotten = client.run("k".into(), Learn::read()).await.unwrap();
     assert_eq!(forgotten.quotas.as_ref(), "", "after seven days without use");
-}
-
-#[tokio::test]
-async fn older_news_undoes_nothing_in_redis() {
-    let server = RedisServer::start().await;
-    let mut time = VirtualTime::new(&server);
-    let store = VirtualTime::store(&server);
-    older_news_undoes_nothing(&store, &mut |now| time.set(now)).await;
 }
 
 #[tokio::test]

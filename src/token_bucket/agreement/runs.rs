@@ -245,9 +245,15 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
     let same = rng.random_bool(0.3);
     match rng.random_range(0..22) {
         0..4 => {
-            let ask = |rng: &mut StdRng| Ask {
-                cost: rng.random_range(1..=quotas.max_cost().min(4)).into(),
-                wait: *[0, 0, 1_000, 1_500_000, MAX_SPAN].choose(rng).unwrap(),
+            let most = quotas.max_cost();
+            let ask = |rng: &mut StdRng| {
+                let cost = match rng.random_range(0..8) {
+                    0 => most,
+                    1 => rng.random_range(1..=most),
+                    _ => rng.random_range(1..=most.min(4)),
+                };
+                let waits = [0, 0, 1, 1_000, 100_000, 1_500_000, 3_600_000_000, MAX_SPAN];
+                Ask { cost: cost.into(), wait: *waits.choose(rng).unwrap() }
             };
             let first = ask(rng);
             let runs = random_runs(rng, |rng, _| {

@@ -46,34 +46,6 @@ async fn known_refusals_are_repeated_without_the_store_until_they_end() {
     assert!(local.allow("k").await.unwrap().is_admitted());
 }
 
-#[tokio::test]
-async fn a_dearer_request_is_told_its_own_time() {
-    let server = RedisServer::start().await;
-    let local = on(&server, Quota::per_hour(60).burst(10)).await.cache_refusals(true);
-    assert!(local.allow_n("k", 10).await.unwrap().is_admitted());
-    assert!(!local.allow("k").await.unwrap().is_admitted());
-    for cost in [1, 2, 10] {
-        let refused = local.allow_n("k", cost).await.unwrap();
-        assert!(refused.is_local && refused.cost == cost);
-        let minutes = refused.retry_after().unwrap().as_secs_f64() / 60.0;
-        assert!((minutes - f64::from(cost)).abs() < 0.1, "{cost}: {minutes} min");
-    }
-}
-
-#[tokio::test]
-async fn refusals_until_the_end_of_a_window_are_cached() {
-    let server = RedisServer::start().await;
-    let local = on(&server, Quota::per_calendar_year(2)).await.cache_refusals(true);
-    let local = local.prefetch(Duration::from_millis(10)).unwrap();
-    assert!(local.allow_n("k", 2).await.unwrap().is_admitted());
-    let refused = local.allow("k").await.unwrap();
-    let again = local.allow("k").await.unwrap();
-    assert!(!refused.is_local && again.is_local && !again.is_admitted());
-    let (first, second) = (refused.retry_after().unwrap(), again.retry_after().unwrap());
-    assert!(second <= first && first - second < Duration::from_secs(60), "{first:?}, {second:?}");
-    assert_eq!(second, again.state.tightest().effective_window.unwrap());
-}
-
 /// In a cached state, tokens come back at the start of a window.
 #[test]
 fn the_last_state_knows_its_window() {
@@ -128,23 +100,6 @@ async fn a_hot_key_is_admitted_from_memory() {
     assert!(!local.allow("k").await.unwrap().is_admitted());
     let error = bucket.prefetch(Duration::ZERO).unwrap_err();
     assert!(error.is_invalid() && error.to_string().contains("1 ms to 1 s"), "{error}");
-}
-
-#[tokio::test]
-async fn what_is_not_used_is_given_back() {
-    let server = RedisServer::start().await;
-    let bucket = on(&server, Quota::per_hour(1000).burst(100_000)).await;
-    let local = bucket.prefetch(Duration::from_millis(50)).unwrap();
-    let mut used = 0;
-    for _ in 0..40 {
-        used += join_all((0..50).map(|_| local.allow("k"))).await.len() as i64;
-    }
-    support::eventually("unused tokens are given back", Duration::from_secs(20), async || {
-        let left = i64::from(bucket.peek("k").await.unwrap().remaining());
-        // Not given back: the share that a thread took, and the tokens that came back meanwhile.
-        left >= 100_000 - used - 100
-    })
-    .await;
 }
 
 /// Processes that prefetch, with the operations of the store, in virtual time.

@@ -72,7 +72,7 @@ fn what_does_not_fit_is_rounded_to_the_slower_side_and_hardly() {
 
 #[test]
 fn a_quota_of_zero_is_closed_whatever_its_period() {
-    for text in ["0/s", "0/day", "5/s, burst 0", "0/s, burst 5", "0 in all", "0/month", "0.0/min"] {
+    for text in "0/s|0/day|5/s, burst 0|0/s, burst 5|0 in all|0/month|0.0/min".split('|') {
         let quotas: Quotas = text.parse().unwrap();
         assert_eq!((quotas.to_string().as_str(), quotas.max_cost()), ("0/s", 0), "{text}");
         assert_eq!(quotas.to_string().parse::<Quotas>().unwrap(), quotas);

@@ -51,24 +51,20 @@ fn a_call_has_fewer_requests_under_more_quotas() {
     }
 }
 
-#[tokio::test]
-async fn what_cannot_be_put_together_is_told() {
-    let store = Store::in_memory();
-    let error = TokenBuckets::new([bucket(&store, "a", 1), bucket(&store, "a", 2)]).unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("\"a\""), "{error}");
-    let error = TokenBuckets::new([]).unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("is 0"), "{error}");
-    let nine: [_; 9] = std::array::from_fn(|n| bucket(&store, &format!("b{n}"), 1));
-    let error = TokenBuckets::new(nine).unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("is 9"), "{error}");
-}
-
-#[tokio::test]
-async fn no_two_quotas_are_told_by_one_name() {
+/// No two quotas are told by one name.
+#[test]
+fn what_cannot_be_put_together_is_told() {
     let store = Store::in_memory();
     let hourly = TokenBucket::new(&store, "users", Quota::per_hour(1).named("hourly")).unwrap();
-    let error = TokenBuckets::new([hourly, bucket(&store, "users.hourly", 1)]).unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("\"users.hourly\""), "{error}");
+    let nine: [_; 9] = std::array::from_fn(|n| bucket(&store, &format!("b{n}"), 1));
+    for (error, told) in [
+        (TokenBuckets::new([bucket(&store, "a", 1), bucket(&store, "a", 2)]).unwrap_err(), "\"a\""),
+        (TokenBuckets::new([]).unwrap_err(), "is 0"),
+        (TokenBuckets::new(nine).unwrap_err(), "is 9"),
+        (TokenBuckets::new([hourly, bucket(&store, "users.hourly", 1)]).unwrap_err(), "\"users.hourly\""),
+    ] {
+        assert!(error.is_invalid() && error.to_string().contains(told), "{error}");
+    }
 }
 
 /// A cancellation that runs twice gives back once, and nothing to a quota that never refills.

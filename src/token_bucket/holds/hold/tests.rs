@@ -1,13 +1,10 @@
 use std::time::Duration;
 
-use futures::future::join_all;
 use futures::poll;
 
 use super::*;
 use crate::token_bucket::fixtures::left;
 use crate::{Quota, Quotas, Store};
-use support::patient;
-use support::redis_server::RedisServer;
 
 const ENDS: [OnEnd; 2] = [OnEnd::Capture, OnEnd::Release];
 
@@ -128,22 +125,5 @@ async fn late_tokens_are_charged_only_by_clients_that_do_not_repeat_calls() {
             bucket.held(Key::from("k"), (1, 600), Usage::default(), now, state)
         };
         assert_eq!(ENDS.map(|on_end| hold(on_end).late(700)), late);
-    }
-}
-
-/// Those that are sent together are one run.
-#[tokio::test]
-async fn captures_of_equal_holds_are_charged_each() {
-    let server = RedisServer::start().await;
-    let bucket = hourly(&patient!(server.url()));
-    for (ends, charged) in [(false, 13), (true, 3)] {
-        let holds = join_all((0..20).map(|_| bucket.authorize("k", 10))).await;
-        if ends {
-            bucket.reset("k").await.unwrap();
-        }
-        let captured = join_all(holds.into_iter().map(|hold| hold.unwrap().capture(13))).await;
-        assert!(captured.into_iter().all(|captured| captured.unwrap().ended == ends));
-        assert_eq!(left(&bucket).await, (0, 1000 - 20 * charged));
-        bucket.reset("k").await.unwrap();
     }
 }

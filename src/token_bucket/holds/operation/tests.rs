@@ -69,27 +69,6 @@ fn captures_run_first_and_authorizations_last() {
     assert_eq!(verbs.map(|verb| step(1, verb).is_reserved()), [false, true, true]);
 }
 
-#[test]
-fn no_more_is_held_than_is_available() {
-    let mut bucket = Bucket::default();
-    let mut run = |id, verb| {
-        let reply = step(id, verb).apply(&mut bucket, START);
-        (reply.outcome, reply.amount, reply.state.held())
-    };
-    assert_eq!(run(1, hold(21)), (Outcome::Refused, 0, 0));
-    assert_eq!(run(1, hold(12)), (Outcome::Held, 12, 12));
-    assert_eq!(run(2, hold(9)), (Outcome::Refused, 0, 12));
-    assert_eq!(run(2, hold(8)), (Outcome::Held, 8, 20));
-    assert_eq!(run(1, extend(13)), (Outcome::Refused, 12, 20));
-    assert_eq!(run(3, extend(1)), (Outcome::Ended, 0, 20));
-    assert_eq!(run(2, capture(5)), (Outcome::Held, 8, 12));
-    assert_eq!(run(1, extend(16)), (Outcome::Refused, 12, 12));
-    assert_eq!(run(1, extend(15)), (Outcome::Held, 15, 15));
-    assert_eq!(run(1, hold(3)), (Outcome::Held, 15, 15), "it exists");
-    assert_eq!(run(2, capture(1)), (Outcome::Ended, 0, 15));
-    assert_eq!(run(1, capture(0)), (Outcome::Held, 15, 0));
-}
-
 /// The tokens are held already.
 #[test]
 fn a_hold_is_renewed_while_the_bucket_is_blocked_or_in_debt() {

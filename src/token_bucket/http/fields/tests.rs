@@ -28,17 +28,28 @@ async fn fields(layer: Layered) -> [(u16, Option<String>, Option<String>); 2] {
 }
 
 #[tokio::test]
-async fn admitted_and_refused_responses_have_them() {
-    let [admitted, refused] = fields(limit(Quota::per_hour(1))).await;
-    assert_eq!(admitted.0, 200);
-    assert_eq!(admitted.1.as_deref(), Some("\"default\";q=1;w=3600"));
+async fn they_are_as_set_in_admitted_and_refused_responses() {
+    let (hourly, costly) =
+        (|| limit(Quota::per_hour(1)), || limit(Quota::per_hour(7)).cost(|_: &Request<()>| 5));
+    let bytes = RateLimitFields::default().unit("content-bytes").unwrap();
+    let by_key = RateLimitFields::default().partition_key(true);
+    for (layer, policy) in [
+        (hourly(), "\"default\";q=1;w=3600"),
+        // The unit is said where it is not requests.
+        (costly(), "\"default\";q=7;w=3600;qu=\"tokens\""),
+        (costly().fields(bytes), "\"default\";q=7;w=3600;qu=\"content-bytes\""),
+        // The first 12 bytes of SHA-256("ann") in base64.
+        (hourly().fields(by_key), "\"default\";q=1;w=3600;pk=:SZFeDX1LQC4wF9AQ:"),
+    ] {
+        for (response, status) in fields(layer).await.into_iter().zip([200, 429]) {
+            assert_eq!((response.0, response.1.as_deref()), (status, Some(policy)));
+            let state = response.2.unwrap();
+            assert!(state.starts_with("\"default\";r=") && !state.contains("qu"), "{state}");
+        }
+    }
+    let [admitted, _] = fields(hourly()).await;
     assert!(admitted.2.unwrap().starts_with("\"default\";r=0;t="));
-    assert_eq!((refused.0, refused.1), (429, admitted.1));
-}
-
-#[tokio::test]
-async fn one_setting_is_for_both() {
-    for (_, policy, state) in fields(limit(Quota::per_hour(1)).fields(RateLimitFields::none())).await {
+    for (_, policy, state) in fields(hourly().fields(RateLimitFields::none())).await {
         assert_eq!((policy, state), (None, None));
     }
 }
@@ -55,28 +66,6 @@ async fn responses_keep_them_whoever_writes_the_refusals() {
         assert_eq!(response.body(), body);
         assert_eq!(response.headers()[&POLICY], "\"default\";q=1;w=3600");
         assert!(response.headers().contains_key(&RATE_LIMIT));
-    }
-}
-
-#[tokio::test]
-async fn the_unit_is_said_where_it_is_not_requests() {
-    let layer = || limit(Quota::per_hour(7)).cost(|_: &Request<()>| 5);
-    for (_, policy, state) in fields(layer()).await {
-        assert_eq!(policy.as_deref(), Some("\"default\";q=7;w=3600;qu=\"tokens\""));
-        assert!(!state.unwrap().contains("qu"));
-    }
-    let bytes = RateLimitFields::default().unit("content-bytes").unwrap();
-    for (_, policy, _) in fields(layer().fields(bytes)).await {
-        assert_eq!(policy.as_deref(), Some("\"default\";q=7;w=3600;qu=\"content-bytes\""));
-    }
-}
-
-#[tokio::test]
-async fn the_partition_key_is_a_hash() {
-    let by_key = RateLimitFields::default().partition_key(true);
-    for (_, policy, _) in fields(limit(Quota::per_hour(1)).fields(by_key)).await {
-        // The first 12 bytes of SHA-256("ann") in base64.
-        assert_eq!(policy.as_deref(), Some("\"default\";q=1;w=3600;pk=:SZFeDX1LQC4wF9AQ:"));
     }
 }
 

@@ -10,79 +10,64 @@ use crate::token_bucket::learn::{LearnFromResponse as _, Learned, Plan, Policy};
 const DATE: &str = "Fri, 27 Nov 2026 00:00:00 GMT";
 const MIDNIGHT: u64 = 1_795_737_600;
 
-fn headers(fields: &[(&str, &str)]) -> HeaderMap {
-    let pair = |(name, value): &(&str, &str)| {
-        (name.parse::<HeaderName>().unwrap(), HeaderValue::from_str(value).unwrap())
-    };
-    let mut headers: HeaderMap = HeaderMap::new();
-    for (name, value) in fields.iter().map(pair) {
-        headers.append(name, value);
+/// One field a line.
+fn headers(fields: &str) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for field in fields.lines().map(str::trim).filter(|field| !field.is_empty()) {
+        let (name, value) = field.split_once(':').unwrap();
+        headers.append(name.parse::<HeaderName>().unwrap(), value.trim().parse().unwrap());
     }
     headers
 }
 
-fn read(limits: UpstreamLimits, fields: &[(&str, &str)]) -> Learned {
+fn read(limits: UpstreamLimits, fields: &str) -> Learned {
     limits.read(StatusCode::OK, &headers(fields))
 }
 
-/// Each policy: name, limit, window, remaining, reset; 0: not told, but for what remains.
-fn told(learned: &Learned) -> Vec<(&str, u64, u64, Option<u64>, u64)> {
+/// Each policy: name, limit/window, remaining, reset; 0: not told, and `-` for what remains.
+fn told(learned: &Learned) -> String {
     let seconds = |span: Option<Duration>| span.unwrap_or_default().as_secs();
     let policies = learned.policies.iter().map(|policy| {
-        let (limit, window, reset) =
-            (policy.limit.unwrap_or(0), seconds(policy.window), seconds(policy.reset));
-        (policy.name.as_deref().unwrap_or(""), limit, window, policy.remaining, reset)
+        let name = policy.name.as_deref().unwrap_or("");
+        let remaining = policy.remaining.map_or("-".to_owned(), |remaining| remaining.to_string());
+        let (limit, window) = (policy.limit.unwrap_or(0), seconds(policy.window));
+        format!("{name} {limit}/{window} {remaining} {}", seconds(policy.reset))
     });
-    policies.collect()
+    policies.collect::<Vec<_>>().join(", ")
 }
 
-fn default(fields: &[(&str, &str)]) -> Vec<(String, u64, u64, Option<u64>, u64)> {
+/// Of which nothing is ignored.
+fn default(fields: &str) -> String {
     let learned = read(UpstreamLimits::default(), fields);
-    assert_eq!(learned.ignored(), 0, "{fields:?}");
-    told(&learned).into_iter().map(|(name, a, b, c, d)| (name.to_owned(), a, b, c, d)).collect()
-}
-
-fn policy(
-    name: &str,
-    limit: u64,
-    window: u64,
-    remaining: Option<u64>,
-    reset: u64,
-) -> (String, u64, u64, Option<u64>, u64) {
-    (name.to_owned(), limit, window, remaining, reset)
+    assert_eq!(learned.ignored(), 0, "{fields}");
+    told(&learned)
 }
 
 #[test]
 fn the_fields_of_the_draft() {
-    let both = [("ratelimit-policy", "\"default\";q=100;w=60"), ("ratelimit", "\"default\";r=50;t=30")];
-    assert_eq!(default(&both), [policy("default", 100, 60, Some(50), 30)]);
+    let both = r#"ratelimit-policy: "default";q=100;w=60
+        ratelimit: "default";r=50;t=30"#;
+    assert_eq!(default(both), "default 100/60 50 30");
     // Several policies, on one line or on two, with a partition key and parameters of others.
-    let several = [
-        ("ratelimit-policy", "\"burst\";q=100;w=60;x=?1, \"daily\";q=1000;w=86400;pk=:YWJj:"),
-        ("ratelimit-policy", "\"total\";q=7"),
-        ("ratelimit", "\"daily\";r=9;t=5;pk=:YWJj:, \"unknown\";r=0"),
-    ];
-    let expected = [
-        policy("burst", 100, 60, None, 0),
-        policy("daily", 1000, 86_400, Some(9), 5),
-        policy("total", 7, 0, None, 0),
-    ];
-    assert_eq!(default(&several), expected);
-    let learned = read(UpstreamLimits::default(), &several);
+    let several = r#"ratelimit-policy: "burst";q=100;w=60;x=?1, "daily";q=1000;w=86400;pk=:YWJj:
+        ratelimit-policy: "total";q=7
+        ratelimit: "daily";r=9;t=5;pk=:YWJj:, "unknown";r=0"#;
+    assert_eq!(default(several), "burst 100/60 - 0, daily 1000/86400 9 5, total 7/0 - 0");
+    let learned = read(UpstreamLimits::default(), several);
     assert_eq!(learned.policies[1].partition.as_deref(), Some(b"abc" as &[u8]));
     // Policies of another unit are for others.
-    let units = [("ratelimit-policy", "\"a\";q=1;w=1;qu=\"content-bytes\", \"b\";q=2;w=1;qu=\"requests\"")];
-    assert_eq!(default(&units), [policy("b", 2, 1, None, 0)]);
-    assert_eq!(told(&read(UpstreamLimits::default().unit("content-bytes"), &units)), [("a", 1, 1, None, 0)]);
+    let units = r#"ratelimit-policy: "a";q=1;w=1;qu="content-bytes", "b";q=2;w=1;qu="requests""#;
+    assert_eq!(default(units), "b 2/1 - 0");
+    assert_eq!(told(&read(UpstreamLimits::default().unit("content-bytes"), units)), "a 1/1 - 0");
 }
 
 /// Names, and units, are strings or tokens.
 #[test]
 fn names_are_those_that_a_quota_can_have() {
-    let tokens =
-        [("ratelimit-policy", "a;q=1;w=1;qu=bytes, \"b\";q=2;w=1;qu=\"bytes\""), ("ratelimit", "a;r=1")];
-    let learned = read(UpstreamLimits::default().unit("bytes"), &tokens);
-    assert_eq!((told(&learned), learned.ignored()), (vec![("a", 1, 1, Some(1), 0), ("b", 2, 1, None, 0)], 0));
+    let tokens = r#"ratelimit-policy: a;q=1;w=1;qu=bytes, "b";q=2;w=1;qu="bytes"
+        ratelimit: a;r=1"#;
+    let learned = read(UpstreamLimits::default().unit("bytes"), tokens);
+    assert_eq!((&*told(&learned), learned.ignored()), ("a 1/1 1 0, b 2/1 - 0", 0));
     let named = |name: &str| Policy::named(name).name.map(|name| name.to_string());
     assert_eq!(named(" a\"b\\c\u{7f}\u{1f}é d~ ").as_deref(), Some("abc d~"));
     assert_eq!(named(&"n".repeat(40)), Some("n".repeat(32)));
@@ -92,11 +77,11 @@ fn names_are_those_that_a_quota_can_have() {
 /// How a response becomes a quota can be set.
 #[test]
 fn limits_are_read_as_they_are_set() {
-    let fields =
-        [("ratelimit-policy", "\"a\";q=100;w=6000, \"b\";q=100;w=1;qu=\"bytes\""), ("retry-after", "700")];
+    let fields = r#"ratelimit-policy: "a";q=100;w=6000, "b";q=100;w=1;qu="bytes"
+        retry-after: 700"#;
     let response = |limits: UpstreamLimits| {
         let mut response = http::Response::new(());
-        (*response.status_mut(), *response.headers_mut()) = (StatusCode::TOO_MANY_REQUESTS, headers(&fields));
+        (*response.status_mut(), *response.headers_mut()) = (StatusCode::TOO_MANY_REQUESTS, headers(fields));
         let learned = limits.learn(&response);
         let plan = Plan::of(&learned, None);
         let limit = plan.quotas.unwrap().limits()[0].clone();
@@ -117,10 +102,7 @@ fn limits_are_read_as_they_are_set() {
 #[test]
 fn what_remains_of_a_policy_with_any_name_is_read() {
     for name in [&"n".repeat(40), " n ", "n\\\"n", ""] {
-        let fields = [
-            ("ratelimit-policy", &*format!("\"{name}\";q=100;w=60")),
-            ("ratelimit", &*format!("\"{name}\";r=5;t=30")),
-        ];
+        let fields = format!("ratelimit-policy: \"{name}\";q=100;w=60\nratelimit: \"{name}\";r=5;t=30");
         let learned = read(UpstreamLimits::default(), &fields);
         assert_eq!(learned.limits().map(|(_, _, left)| left).collect::<Vec<_>>(), [Some(5)], "{name}");
     }
@@ -128,27 +110,25 @@ fn what_remains_of_a_policy_with_any_name_is_read() {
 
 #[test]
 fn a_window_or_a_reset_that_cannot_be_is_counted() {
-    for policy in ["\"a\";q=9;w=-1", "\"a\";q=9;w=0", "\"a\";q=9;w=1.5", "\"a\";q=9;w=\"x\""] {
-        let learned = read(UpstreamLimits::default(), &[("ratelimit-policy", policy)]);
-        assert_eq!((learned.ignored(), learned.policies[0].window), (1, None), "{policy}");
+    for window in ["-1", "0", "1.5", "\"x\""] {
+        let learned = read(UpstreamLimits::default(), &format!("ratelimit-policy: \"a\";q=9;w={window}"));
+        assert_eq!((learned.ignored(), learned.policies[0].window), (1, None), "{window}");
     }
-    let fields = [("ratelimit-policy", "\"a\";q=9;w=1"), ("ratelimit", "\"a\";r=5;t=-1")];
-    let learned = read(UpstreamLimits::default(), &fields);
-    assert_eq!((learned.ignored(), told(&learned)), (1, vec![("a", 9, 1, Some(5), 0)]));
+    let learned =
+        read(UpstreamLimits::default(), "ratelimit-policy: \"a\";q=9;w=1\nratelimit: \"a\";r=5;t=-1");
+    assert_eq!((learned.ignored(), &*told(&learned)), (1, "a 9/1 5 0"));
 }
 
 /// The reset of a window that ends soon is as near as that of a short window.
 #[test]
 fn a_guessed_window_is_never_shortened() {
-    let told = |limit: &str, reset: &str, known| {
+    let read = |limit: &str, reset: &str| {
         let fields =
-            [("x-ratelimit-limit", limit), ("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", reset)];
-        Plan::of(&read(UpstreamLimits::default(), &fields), known).quotas.unwrap()
+            format!("x-ratelimit-limit: {limit}\nx-ratelimit-remaining: 1\nx-ratelimit-reset: {reset}");
+        read(UpstreamLimits::default(), &fields)
     };
-    let doubtful = |reset| {
-        let fields = [("x-ratelimit-limit", "60"), ("x-ratelimit-reset", reset)];
-        read(UpstreamLimits::default(), &fields).policies[0].is_doubtful
-    };
+    let told = |limit, reset, known| Plan::of(&read(limit, reset), known).quotas.unwrap();
+    let doubtful = |reset| read("60", reset).policies[0].is_doubtful;
     assert_eq!(["0", "1", "10", "11", "60", "3600"].map(doubtful), [true, true, true, false, false, false]);
     let per_minute = told("60", "60", None);
     assert_ne!(told("60", "1", None), per_minute);
@@ -170,138 +150,143 @@ fn the_older_fields() {
         ["50", "50.0", "50s", &at(50), &millis, "2026-11-27T00:00:50Z", "Fri, 27 Nov 2026 00:00:50 GMT"]
     {
         for before in ["x-ratelimit", "x-rate-limit", "ratelimit"] {
-            let names = ["limit", "remaining", "reset"].map(|name| format!("{before}-{name}"));
-            let fields = [("date", DATE), (&names[0] as &str, "20"), (&names[1], "7"), (&names[2], until)];
-            assert_eq!(default(&fields), [policy("requests", 20, 60, Some(7), 50)], "{before} {until}");
+            let fields =
+                format!("date: {DATE}\n{before}-limit: 20\n{before}-remaining: 7\n{before}-reset: {until}");
+            assert_eq!(default(&fields), "requests 20/60 7 50", "{before} {until}");
         }
     }
-    let fields = [("x-ratelimit-limit", "20"), ("x-ratelimit-remaining", "7")];
-    assert_eq!(default(&fields), [policy("requests", 20, 0, Some(7), 0)]);
+    let fields = "x-ratelimit-limit: 20\nx-ratelimit-remaining: 7";
+    assert_eq!(default(fields), "requests 20/0 7 0");
     let per_minute = UpstreamLimits::default().window(Duration::from_secs(60)).unwrap();
-    assert_eq!(told(&read(per_minute, &fields)), [("requests", 20, 60, Some(7), 0)]);
+    assert_eq!(told(&read(per_minute, fields)), "requests 20/60 7 0");
 }
 
 #[test]
 fn the_fields_of_vendors() {
-    let until = (MIDNIGHT + 1800).to_string();
-    let github = |resource| {
-        default(&[
-            ("date", DATE),
-            ("x-ratelimit-limit", "5000"),
-            ("x-ratelimit-remaining", "4999"),
-            ("x-ratelimit-used", "1"),
-            ("x-ratelimit-resource", resource),
-            ("x-ratelimit-reset", &until),
-        ])
-    };
-    assert_eq!(github("core"), [policy("core", 5000, 3600, Some(4999), 1800)]);
-    assert_eq!(github("search"), [policy("search", 5000, 60, Some(4999), 1800)]);
-
-    let openai = [
-        ("x-ratelimit-limit-requests", "60"),
-        ("x-ratelimit-limit-tokens", "150000"),
-        ("x-ratelimit-remaining-requests", "59"),
-        ("x-ratelimit-remaining-tokens", "149984"),
-        ("x-ratelimit-reset-requests", "1s"),
-        ("x-ratelimit-reset-tokens", "6m0s"),
-    ];
-    assert_eq!(default(&openai), [policy("requests", 60, 60, Some(59), 1)]);
-    let tokens = read(UpstreamLimits::default().unit("tokens"), &openai);
-    assert_eq!(told(&tokens), [("tokens", 150_000, 86_400, Some(149_984), 360)]);
-    let quotas = Plan::of(&tokens, None).quotas.unwrap();
-    assert_eq!(quotas.max_cost(), 150_000);
-    // Halfway between a minute and a day, by their ratio.
-    let window = |reset| {
-        let [limit, remaining] =
-            [("x-ratelimit-limit-requests", "1"), ("x-ratelimit-remaining-requests", "0")];
-        default(&[limit, remaining, ("x-ratelimit-reset-requests", reset)])[0].2
-    };
-    assert_eq!((window("37m57s"), window("37m58s")), (60, 86_400));
-    for (remaining, reset) in [("50", "30s"), ("100", "1s")] {
-        let [limit, remaining] =
-            [("x-ratelimit-limit-tokens", "100"), ("x-ratelimit-remaining-tokens", remaining)];
-        let fields = [limit, remaining, ("x-ratelimit-reset-tokens", reset)];
-        assert_eq!(told(&read(UpstreamLimits::default().unit("tokens"), &fields))[0].2, 60, "{reset}");
+    let until = MIDNIGHT + 1800;
+    for (resource, expected) in [("core", "core 5000/3600 4999 1800"), ("search", "search 5000/60 4999 1800")]
+    {
+        let github = format!(
+            "date: {DATE}
+            x-ratelimit-limit: 5000
+            x-ratelimit-remaining: 4999
+            x-ratelimit-used: 1
+            x-ratelimit-resource: {resource}
+            x-ratelimit-reset: {until}"
+        );
+        assert_eq!(default(&github), expected);
     }
 
-    let anthropic = [
-        ("date", DATE),
-        ("anthropic-ratelimit-requests-limit", "50"),
-        ("anthropic-ratelimit-requests-remaining", "49"),
-        ("anthropic-ratelimit-requests-reset", "2026-11-27T00:00:01Z"),
-        ("anthropic-ratelimit-input-tokens-limit", "30000"),
-        ("anthropic-ratelimit-input-tokens-remaining", "29000"),
-        ("anthropic-ratelimit-input-tokens-reset", "2026-11-27T00:00:02Z"),
-    ];
-    assert_eq!(default(&anthropic), [policy("requests", 50, 60, Some(49), 1)]);
+    let openai = "x-ratelimit-limit-requests: 60
+        x-ratelimit-limit-tokens: 150000
+        x-ratelimit-remaining-requests: 59
+        x-ratelimit-remaining-tokens: 149984
+        x-ratelimit-reset-requests: 1s
+        x-ratelimit-reset-tokens: 6m0s";
+    assert_eq!(default(openai), "requests 60/60 59 1");
+    let tokens = read(UpstreamLimits::default().unit("tokens"), openai);
+    assert_eq!(told(&tokens), "tokens 150000/86400 149984 360");
+    assert_eq!(Plan::of(&tokens, None).quotas.unwrap().max_cost(), 150_000);
+    // Halfway between a minute and a day, by their ratio.
+    for (unit, limit, remaining, reset, window) in [
+        ("requests", 1, 0, "37m57s", 60),
+        ("requests", 1, 0, "37m58s", 86_400),
+        ("tokens", 100, 50, "30s", 60),
+        ("tokens", 100, 100, "1s", 60),
+    ] {
+        let fields = format!(
+            "x-ratelimit-limit-{unit}: {limit}
+            x-ratelimit-remaining-{unit}: {remaining}
+            x-ratelimit-reset-{unit}: {reset}"
+        );
+        let learned = read(UpstreamLimits::default().unit(unit), &fields);
+        let guessed = learned.policies[0].window;
+        assert_eq!((guessed, learned.ignored()), (Some(Duration::from_secs(window)), 0), "{reset}");
+    }
+
+    let anthropic = format!(
+        "date: {DATE}
+        anthropic-ratelimit-requests-limit: 50
+        anthropic-ratelimit-requests-remaining: 49
+        anthropic-ratelimit-requests-reset: 2026-11-27T00:00:01Z
+        anthropic-ratelimit-input-tokens-limit: 30000
+        anthropic-ratelimit-input-tokens-remaining: 29000
+        anthropic-ratelimit-input-tokens-reset: 2026-11-27T00:00:02Z"
+    );
+    assert_eq!(default(&anthropic), "requests 50/60 49 1");
     let tokens = read(UpstreamLimits::default().unit("input-tokens"), &anthropic);
-    assert_eq!(told(&tokens), [("input-tokens", 30_000, 60, Some(29_000), 2)]);
+    assert_eq!(told(&tokens), "input-tokens 30000/60 29000 2");
 }
+
+fn refused(status: u16, fields: &str) -> Learned {
+    UpstreamLimits::default().read(StatusCode::from_u16(status).unwrap(), &headers(fields))
+}
+
+const USED_UP: &str = "x-ratelimit-limit: 5\nx-ratelimit-remaining: 0\nx-ratelimit-reset: 40\n";
 
 #[test]
 fn refusals_say_how_long_to_wait() {
-    let wait = |status, fields: &[(&str, &str)]| {
-        UpstreamLimits::default().read(StatusCode::from_u16(status).unwrap(), &headers(fields)).retry_after()
-    };
-    let used_up = [("x-ratelimit-limit", "5"), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "40")];
-    let seconds = |seconds| Some(Duration::from_secs(seconds));
-    assert_eq!(wait(429, &[("retry-after", "7")]), seconds(7));
-    assert_eq!(wait(503, &[("retry-after-ms", "2000"), ("retry-after", "7")]), seconds(2));
-    assert_eq!(
-        (wait(429, &used_up), wait(403, &used_up), wait(200, &used_up)),
-        (seconds(40), seconds(40), None)
-    );
-    assert_eq!(wait(403, &[("retry-after", "86400")]), seconds(300));
-    // Something is left, or the reset is when all tokens are back.
-    for [limit, left, reset] in [
-        ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"],
-        ["x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"],
+    let suffixed = "x-ratelimit-limit-requests: 5
+        x-ratelimit-remaining-requests: 0
+        x-ratelimit-reset-requests: 40s";
+    for (status, fields, seconds) in [
+        (429, "retry-after: 7", Some(7)),
+        (503, "retry-after-ms: 2000\nretry-after: 7", Some(2)),
+        (429, USED_UP, Some(40)),
+        (403, USED_UP, Some(40)),
+        (200, USED_UP, None),
+        (403, "retry-after: 86400", Some(300)),
+        // Something is left, or the reset is when all tokens are back.
+        (429, "x-ratelimit-limit: 5\nx-ratelimit-remaining: 1\nx-ratelimit-reset: 40s", None),
+        (429, suffixed, None),
+        (429, "", None),
+        (403, "", None),
     ] {
-        let left = (left, if limit == "x-ratelimit-limit" { "1" } else { "0" });
-        assert_eq!(wait(429, &[(limit, "5"), left, (reset, "40s")]), None);
+        let wait = refused(status, fields).retry_after();
+        assert_eq!(wait, seconds.map(Duration::from_secs), "{status} {fields}");
     }
-    assert_eq!((wait(429, &[]), wait(403, &[])), (None, None));
 }
 
 /// It tells what was.
 #[test]
 fn a_stored_response_tells_the_policy_only() {
-    let stored = |more: &[(&str, &str)]| {
-        let draft = [("ratelimit-policy", "\"default\";q=100;w=60"), ("ratelimit", "\"default\";r=0;t=50")];
-        let until = (MIDNIGHT + 50).to_string();
-        let older =
-            [("x-ratelimit-limit", "100"), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", &*until)];
-        let asked = [("date", DATE), ("retry-after", "90")];
-        let fields: Vec<_> = [&draft[..], &older, &asked, more].concat();
-        let learned = UpstreamLimits::default().read(StatusCode::TOO_MANY_REQUESTS, &headers(&fields));
-        let told: Vec<_> = told(&learned).into_iter().map(|(_, q, w, r, t)| (q, w, r, t)).collect();
-        assert_eq!(told[0], told[1]);
-        (told[0], learned.retry_after().map(|after| after.as_secs()))
-    };
-    assert_eq!(stored(&[]), ((100, 60, Some(0), 50), Some(90)));
-    assert_eq!(stored(&[("age", "0")]), ((100, 60, Some(0), 50), Some(90)));
-    assert_eq!(stored(&[("age", "20")]), ((100, 60, None, 30), Some(70)));
-    assert_eq!(stored(&[("age", "200")]), ((100, 60, None, 0), Some(0)));
-    assert_eq!(stored(&[("x-cache", "HIT")]), ((100, 60, None, 50), Some(90)));
+    let until = MIDNIGHT + 50;
+    for (more, expected, wait) in [
+        ("", "100/60 0 50", 90),
+        ("age: 0", "100/60 0 50", 90),
+        ("age: 20", "100/60 - 30", 70),
+        ("age: 200", "100/60 - 0", 0),
+        ("x-cache: HIT", "100/60 - 50", 90),
+    ] {
+        let fields = format!(
+            "ratelimit-policy: \"default\";q=100;w=60
+            ratelimit: \"default\";r=0;t=50
+            x-ratelimit-limit: 100
+            x-ratelimit-remaining: 0
+            x-ratelimit-reset: {until}
+            date: {DATE}
+            retry-after: 90
+            {more}"
+        );
+        let learned = refused(429, &fields);
+        let told = told(&learned);
+        // Both policies, behind their names.
+        let told: Vec<_> = told.split(", ").map(|policy| policy.split_once(' ').unwrap().1).collect();
+        assert_eq!(told, [expected; 2], "{more}");
+        assert_eq!(learned.retry_after(), Some(Duration::from_secs(wait)), "{more}");
+    }
     // Without another sign, nothing remains until the reset, so the refusal asks to wait for it.
-    let refused = |more: &[(&str, &str)]| {
-        let used_up =
-            [("x-ratelimit-limit", "5"), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "40")];
-        let fields = [&used_up[..], more].concat();
-        UpstreamLimits::default().read(StatusCode::FORBIDDEN, &headers(&fields)).retry_after()
-    };
-    assert_eq!((refused(&[]), refused(&[("age", "20")])), (Some(Duration::from_secs(40)), None));
+    let wait = |more: &str| refused(403, &format!("{USED_UP}{more}")).retry_after();
+    assert_eq!((wait(""), wait("age: 20")), (Some(Duration::from_secs(40)), None));
 }
 
 /// Each value that is read, whatever it is for.
 #[test]
 fn what_cannot_be_read_of_a_refusal_is_counted() {
-    let ignored = |fields: &[(&str, &str)]| {
-        UpstreamLimits::default().read(StatusCode::TOO_MANY_REQUESTS, &headers(fields)).ignored()
-    };
-    assert_eq!(ignored(&[("retry-after", "soon"), ("retry-after-ms", "-1")]), 2);
-    assert_eq!(ignored(&[("age", "old"), ("date", "today")]), 0, "nothing is read that needs them");
-    assert_eq!(ignored(&[("x-ratelimit-limit", "5"), ("age", "old"), ("date", "today")]), 2);
+    let ignored = |fields| refused(429, fields).ignored();
+    assert_eq!(ignored("retry-after: soon\nretry-after-ms: -1"), 2);
+    assert_eq!(ignored("age: old\ndate: today"), 0, "nothing is read that needs them");
+    assert_eq!(ignored("x-ratelimit-limit: 5\nage: old\ndate: today"), 2);
 }
 
 /// Each is ignored and counted, and keeps nothing else from being read.
@@ -309,28 +294,25 @@ fn what_cannot_be_read_of_a_refusal_is_counted() {
 fn what_is_broken_is_ignored_and_counted() {
     let long = "9".repeat(60_000);
     let many = "\"a\";q=1;w=1, ".repeat(4000);
-    let mut both = vec![("x-ratelimit-limit", "5"), ("x-ratelimit-reset", "soon")];
-    assert_eq!(read(UpstreamLimits::default(), &both).ignored(), 1);
-    both.extend([
-        ("ratelimit-policy", "\"a\";w=1, \"b\";q=5;w=0"),
-        ("ratelimit", "\"a\";t=1, \"b\";r=1;t=-1"),
-    ]);
-    assert_eq!(read(UpstreamLimits::default(), &both).ignored(), 5);
+    let both = "x-ratelimit-limit: 5\nx-ratelimit-reset: soon";
+    assert_eq!(read(UpstreamLimits::default(), both).ignored(), 1);
+    let draft = "ratelimit-policy: \"a\";w=1, \"b\";q=5;w=0\nratelimit: \"a\";t=1, \"b\";r=1;t=-1";
+    assert_eq!(read(UpstreamLimits::default(), &format!("{both}\n{draft}")).ignored(), 5);
     // Of 20 policies, 16 are read; of more than 4096 bytes, none.
     let policies = (0..20).map(|n| format!("\"{n}\";q=5;w=1")).collect::<Vec<_>>().join(", ");
-    let learned = read(UpstreamLimits::default(), &[("ratelimit-policy", &policies)]);
+    let learned = read(UpstreamLimits::default(), &format!("ratelimit-policy: {policies}"));
     assert_eq!((learned.policies.len(), learned.ignored()), (16, 4));
     for (bytes, lines, read_as) in
         [(3000, 1, (1, 0)), (3000, 2, (0, 1)), (4080, 1, (1, 0)), (4081, 1, (0, 1))]
     {
-        let line = format!("\"a\";q=5;w=1;x=\"{}\"", "x".repeat(bytes));
-        let learned = read(UpstreamLimits::default(), &vec![("ratelimit-policy", &*line); lines]);
+        let line = format!("ratelimit-policy: \"a\";q=5;w=1;x=\"{}\"\n", "x".repeat(bytes));
+        let learned = read(UpstreamLimits::default(), &line.repeat(lines));
         assert_eq!((learned.policies.len(), learned.ignored()), read_as);
     }
     for broken in ["-1", "1000000000000000000000000000000", "NaN", "1e30", "", "\"5\"", "5, 6", &long] {
-        let fields = [("x-ratelimit-limit", broken), ("ratelimit-policy", "\"a\";q=5;w=1")];
+        let fields = format!("x-ratelimit-limit: {broken}\nratelimit-policy: \"a\";q=5;w=1");
         let learned = read(UpstreamLimits::default(), &fields);
-        assert_eq!((told(&learned), learned.ignored()), (vec![("a", 5, 1, None, 0)], 1), "{broken:.20}");
+        assert_eq!((&*told(&learned), learned.ignored()), ("a 5/1 - 0", 1), "{broken:.20}");
     }
     for broken in [
         "limit=5, w",
@@ -341,18 +323,15 @@ fn what_is_broken_is_ignored_and_counted() {
         "\"a\";q=-1",
         &many,
     ] {
-        let fields = [("ratelimit-policy", broken), ("anthropic-ratelimit-requests-limit", "5")];
+        let fields = format!("ratelimit-policy: {broken}\nanthropic-ratelimit-requests-limit: 5");
         let learned = read(UpstreamLimits::default(), &fields);
-        assert_eq!(told(&learned), [("requests", 5, 60, None, 0)], "{broken:.20}");
-        assert_eq!(learned.ignored(), 1, "{broken:.20}");
+        assert_eq!((&*told(&learned), learned.ignored()), ("requests 5/60 - 0", 1), "{broken:.20}");
     }
-    let twice = |second| {
-        let fields =
-            [("x-ratelimit-limit", "5"), ("x-ratelimit-limit", second), ("x-ratelimit-remaining", "1")];
-        read(UpstreamLimits::default(), &fields)
-    };
-    assert_eq!((twice("5").policies[0].limit, twice("5").ignored()), (Some(5), 0));
-    assert_eq!((twice("6").policies[0].limit, twice("6").ignored()), (None, 1));
+    for (second, limit, ignored) in [("5", Some(5), 0), ("6", None, 1)] {
+        let fields = format!("x-ratelimit-limit: 5\nx-ratelimit-limit: {second}\nx-ratelimit-remaining: 1");
+        let learned = read(UpstreamLimits::default(), &fields);
+        assert_eq!((learned.policies[0].limit, learned.ignored()), (limit, ignored));
+    }
     let mut bytes = HeaderMap::new();
     for name in ["x-ratelimit-limit", "ratelimit-policy"] {
         bytes.insert(name, HeaderValue::from_bytes(b"\xff\xfe5").unwrap());

@@ -17,9 +17,7 @@ fn numbers_are_whole_and_of_at_most_15_digits() {
     for (text, read) in [("0", 0), ("007", 7), ("15.000", 15), ("999999999999999", 999_999_999_999_999)] {
         assert_eq!(number(text), Some(read), "{text}");
     }
-    for broken in
-        ["", "-1", "+1", "1e3", "NaN", "1.5", "1.05", "1.", ".", ".0", "inf", "1000000000000000", "１"]
-    {
+    for broken in "|-1|+1|1e3|NaN|1.5|1.05|1.|.|.0|inf|1000000000000000|１".split('|') {
         assert_eq!(number(broken), None, "{broken}");
     }
 }
@@ -44,9 +42,7 @@ fn spans_have_units() {
     ] {
         assert_eq!(span(text).map(|span| span.as_nanos()), Some(nanos), "{text}");
     }
-    for broken in
-        ["", "s", "1", "1x", "1.s", ".5s", "-1s", "1s1", "NaNs", "9999999999999999s", "1 s", "1.2.3s"]
-    {
+    for broken in "|s|1|1x|1.s|.5s|-1s|1s1|NaNs|9999999999999999s|1 s|1.2.3s".split('|') {
         assert_eq!(span(broken), None, "{broken}");
     }
     assert_eq!(span(&"999999999999999d".repeat(3)), None, "more than a span can hold");

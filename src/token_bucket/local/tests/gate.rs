@@ -79,7 +79,7 @@ fn a_known_refusal_tells_what_the_store_told() {
             told.bucket.blocked_until = START + blocked_for;
             cache.asks(now).answered(false, &told);
             let refused = cache.ask(now, 4, true).break_value().unwrap();
-            assert_eq!(format!("{:?}", refused.state), format!("{told:?}"));
+            assert_eq!((format!("{:?}", refused.state), refused.cost), (format!("{told:?}"), 4));
         }
     }
 }
@@ -98,40 +98,6 @@ fn requests_in_flight_count_while_they_last() {
     assert!(!cache.refuses(now, 3) && cache.refuses(now, 4));
     two.answered(true, &cache.left(1));
     assert!(!cache.refuses(now, 1) && cache.refuses(now, 2));
-}
-
-#[test]
-fn of_two_answers_the_one_to_the_later_request_is_kept() {
-    let (cache, now) = (Cache::of_refusals(), clock::micros());
-    cache.asks(now).answered(false, &cache.left(9));
-    let (earlier, later) = (cache.asks(now + 1), cache.asks(now + 2));
-    later.answered(true, &cache.left(4));
-    earlier.answered(true, &cache.left(8));
-    assert!(!cache.refuses(now, 4) && cache.refuses(now, 5));
-}
-
-/// Tokens may have come back meanwhile.
-#[test]
-fn an_answer_from_before_a_return_or_a_reset_is_not_kept() {
-    let forgets: [fn(&Cache); 2] = [
-        |cache| cache.local.forget_refusal(&cache.key, &cache.bucket.quotas),
-        |cache| cache.local.forget(&cache.key),
-    ];
-    for forgets in forgets {
-        for known in [false, true] {
-            let (cache, now) = (Cache::of_refusals(), clock::micros());
-            if known {
-                cache.asks(now).answered(false, &cache.left(1));
-            }
-            let asked = cache.asks(now);
-            forgets(&cache);
-            asked.answered(false, &cache.left(0));
-            assert!(!cache.refuses(now, 1));
-            let later = now + 100_000_000;
-            cache.asks(later).answered(false, &cache.left(0));
-            assert!(cache.refuses(later, 1));
-        }
-    }
 }
 
 #[test]

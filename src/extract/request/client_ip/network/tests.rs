@@ -58,7 +58,7 @@ fn networks_from_values() {
 
 #[test]
 fn networks_of_all_addresses_are_refused() {
-    for text in ["0.0.0.0/0", "10.0.0.1/0", "::/0", "::1/0", "::ffff:0.0.0.0/96"] {
+    for text in "0.0.0.0/0|10.0.0.1/0|::/0|::1/0|::ffff:0.0.0.0/96".split('|') {
         let error = parse_all([text]).unwrap_err();
         assert!(error.contains("trusts every address") && error.contains("trust_hops"), "{text}: {error}");
         assert!(parse_all([text.parse::<IpNet>().unwrap()]).is_err(), "{text}");

@@ -32,12 +32,6 @@ async fn all_get_status_fields_and_body() {
     assert_eq!(text(restored).await, "one, two");
 }
 
-#[test]
-fn errors_of_the_service_are_not_shared() {
-    let failure = Capture::<Request<()>, Response<Full<Bytes>>, _>::failure(&Responses::default(), &"failed");
-    assert!(failure.is_none());
-}
-
 #[tokio::test]
 async fn what_is_not_shared_is_not_read() {
     let unread = || Unread(SizeHint::new());
@@ -94,6 +88,12 @@ async fn a_body_that_is_too_large_streams_on() {
     let mut body = own.into_body();
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "four");
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "five!");
+    // One of the largest length is shared, and what was chunked has a length then.
+    let largest = stream(vec![Ok(data("four")), Ok(data("five"))]);
+    let (own, answer) = capture(&responses, &get(), response(largest, &[])).await;
+    let restored = restore(answer.unwrap());
+    assert_eq!([own.body().size_hint().exact(), restored.body().size_hint().exact()], [Some(8); 2]);
+    assert_eq!((text(own).await, text(restored).await), ("fourfive".to_owned(), "fourfive".to_owned()));
     let none = Responses::default().largest_body(0);
     assert_eq!(capture(&none, &get(), response(full(""), &[])).await.1.unwrap().body(), "");
 }
