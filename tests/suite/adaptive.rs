@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tower::{BoxError, Layer as _, Service, ServiceExt as _, service_fn};
-use tower_distributed::operator::{Entry, Kind, State};
+use tower_distributed::operator::{Entry, Kind};
 use tower_distributed::wait_group::{Adaptive, Signal};
 use tower_distributed::{ConcurrencyLimitLayer, Store, WaitGroup};
 
 use crate::fleet::elsewhere;
+use crate::operators::shown;
 use crate::stores::{Place, SOON};
 use support::eventually;
 use support::redis_server::RedisServer;
@@ -84,29 +85,6 @@ pub(crate) async fn all_processes_have_the_limit_that_one_has_lowered(place: &Pl
     assert!(requests(&started, 40).await <= most as usize);
 }
 
-pub(crate) async fn a_limit_grows_while_it_is_used(place: &Place, name: &str) {
-    let (group, here) = process(place, name, &Arc::default());
-    let (_, there) = process(&elsewhere(place), name, &Arc::default());
-    // Six of 20.
-    let mut windows = 0;
-    while windows < 20 {
-        windows += usize::from(group.inspect_limit("k").await.unwrap().is_some());
-        for _ in 0..5 {
-            tokio::join!(requests(&here, 3), requests(&there, 3));
-        }
-    }
-    assert_eq!(limit(&group).await, 20);
-    eventually("the highest limit", SOON, async || {
-        for _ in 0..5 {
-            tokio::join!(requests(&here, 30), requests(&there, 30));
-        }
-        limit(&group).await == 40
-    })
-    .await;
-    let state = group.inspect_limit("k").await.unwrap().unwrap();
-    assert!(state.latency >= Duration::from_millis(1) && state.base_latency.is_none(), "{state:?}");
-}
-
 pub(crate) async fn an_operator_sees_the_limit(place: &Place, name: &str) {
     let (group, service) = process(place, name, &Arc::new(AtomicBool::new(true)));
     let operator = place.operator();
@@ -120,7 +98,7 @@ pub(crate) async fn an_operator_sees_the_limit(place: &Place, name: &str) {
     let held = group.add("k").await.unwrap();
     let page = operator.scan_namespace(name).unwrap().next().await.unwrap().unwrap();
     assert_eq!(page, std::slice::from_ref(&entry));
-    let Some(State::Permits(permits)) = operator.inspect(&entry).await.unwrap() else { panic!("permits") };
+    let permits = shown!(operator, &entry, Permits);
     assert!(permits.leases.in_use >= 1 && (2..20).contains(&permits.limit.limit), "{permits:?}");
     assert!(held.done().await.unwrap());
 }

@@ -1,7 +1,5 @@
 //! Locks of several keys: all of them, or none.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -72,37 +70,6 @@ pub(crate) async fn all_are_locked_once_they_are_free(place: &Place, name: &str)
     assert!(all.unlock().await.unwrap());
 }
 
-/// Callers that name their keys in all orders wait for each other, and none of them for ever.
-pub(crate) async fn orders_that_cross_make_no_deadlock(place: &Place, name: &str) {
-    let keys = ["a", "b", "c"];
-    let inside: Arc<[AtomicBool; 3]> = Arc::default();
-    let worker = |number: usize| {
-        let (mutex, inside) = (Mutex::new(place, name).unwrap(), Arc::clone(&inside));
-        tokio::spawn(async move {
-            for round in 0..5 {
-                let chosen = [[0, 1], [1, 0], [1, 2], [2, 0], [0, 2]][(number + round) % 5];
-                let guards = mutex.lock_all(chosen.map(|key| keys[key])).await.unwrap();
-                for key in chosen {
-                    assert!(!inside[key].swap(true, Ordering::SeqCst), "two at once");
-                }
-                tokio::task::yield_now().await;
-                for key in chosen {
-                    inside[key].store(false, Ordering::SeqCst);
-                }
-                assert!(guards.unlock().await.unwrap());
-                // Others lock one alone.
-                let alone = mutex.lock(keys[(number + round) % 3]).await.unwrap();
-                assert!(alone.unlock().await.unwrap());
-            }
-        })
-    };
-    let workers = join_all((0..8).map(worker));
-    for outcome in timeout(3 * SOON, workers).await.expect("a deadlock") {
-        outcome.unwrap();
-    }
-    assert_eq!(locked(&Mutex::new(place, name).unwrap(), &keys).await, 0);
-}
-
 pub(crate) async fn who_goes_away_holds_none_of_them(place: &Place, name: &str) {
     let (mutex, keys) = (Mutex::new(place, name).unwrap(), ["a", "b", "c"]);
     for _ in 0..3 {
@@ -151,15 +118,6 @@ pub(crate) async fn settings_are_those_of_each_lock(place: &Place, name: &str) {
     assert!(!both.is_held() && both.extend().await.unwrap_err().is_lost());
     drop(both);
     are_free(&mutex, &["a", "b"]).await;
-    // Others are renewed.
-    let mutex = Mutex::builder().ttl(Duration::from_secs(6)).build(place, name).unwrap();
-    let both = mutex.lock_all(["a", "b"]).await.unwrap();
-    let first: Vec<_> = both.iter().map(|guard| guard.until()).collect();
-    eventually("renewals", SOON, async || {
-        both.iter().zip(&first).all(|(guard, first)| guard.until() > *first)
-    })
-    .await;
-    assert!(both.unlock().await.unwrap());
     let exact = Mutex::builder().exact_names().build(place, name).unwrap();
     assert!(exact.lock_all(["td.ok", "a}b"]).await.unwrap_err().is_invalid());
 }

@@ -1,6 +1,6 @@
 //! One caller at a time.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 use tower_distributed::{Quota, Quotas, Store, TokenBucket};
@@ -51,50 +51,6 @@ pub(crate) async fn what_never_refills_stays_used_up(store: &Store, name: &str) 
     assert!(bucket.allow_n("k", 2).await.unwrap().is_admitted());
 }
 
-/// The window begins and ends at noon, as it were, so the test does not run over its end.
-pub(crate) async fn a_day_of_the_calendar_ends_at_midnight(store: &Store, name: &str) {
-    let minute = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 60 % 1440;
-    let offset = 720 - i16::try_from(minute).unwrap();
-    let quotas = [Quota::per_second(1000), Quota::per_calendar_day(3).at_offset(offset).named("day")];
-    let bucket = TokenBucket::new(store, name, quotas).unwrap();
-    assert!(bucket.allow_n("k", 2).await.unwrap().is_admitted());
-    let refused = bucket.allow_n("k", 2).await.unwrap();
-    assert_eq!(refused.refused_by(), Some("day"));
-    let near = |after: Duration| {
-        let noon = Duration::from_secs(12 * 3600);
-        assert!(after <= noon && after > noon - Duration::from_secs(600), "{after:?}");
-    };
-    near(refused.retry_after().unwrap());
-    let state = bucket.peek("k").await.unwrap();
-    let day = state.tightest();
-    assert_eq!((day.name, day.limit, day.remaining), ("day", 3, 1));
-    assert_eq!(day.window, Some(Duration::from_secs(86_400)));
-    near(day.reset_after.unwrap());
-    near(day.effective_window.unwrap());
-    assert!(bucket.reserve_n("k", 2).await.unwrap_err().is_refused());
-    assert_eq!(bucket.charge("k", 4).await.unwrap().remaining(), 0);
-    assert_eq!(bucket.give_back("k", 5).await.unwrap().remaining(), 2);
-    bucket.reset("k").await.unwrap();
-    assert!(bucket.allow_n("k", 3).await.unwrap().is_admitted());
-}
-
-pub(crate) async fn a_reservation_is_given_back(store: &Store, name: &str) {
-    let bucket = TokenBucket::new(store, name, Quota::per_hour(60).burst(2)).unwrap();
-    assert!(bucket.reserve_n("k", 2).await.unwrap().delay().is_zero());
-    let near = |reserved: Duration, minutes: u64| {
-        let due = Duration::from_secs(60 * minutes);
-        assert!(reserved <= due && reserved > due - Duration::from_secs(10), "{reserved:?}, not {due:?}");
-    };
-    let mut first = bucket.reserve_n("k", 2).await.unwrap();
-    near(first.delay(), 2);
-    near(bucket.reserve("k").await.unwrap().delay(), 3);
-    // One of the two has been built upon.
-    first.cancel().await.unwrap();
-    first.cancel().await.unwrap();
-    near(bucket.reserve("k").await.unwrap().delay(), 3);
-    near(bucket.reserve("k").await.unwrap().delay(), 4);
-}
-
 pub(crate) async fn waiting_takes_its_time(store: &Store, name: &str) {
     let bucket = TokenBucket::new(store, name, Quota::per_second(20).burst(1)).unwrap();
     let began = Instant::now();
@@ -110,24 +66,6 @@ pub(crate) async fn waiting_takes_its_time(store: &Store, name: &str) {
     assert!(error.is_refused() && error.decision().unwrap().retry_after() > Some(Duration::from_secs(3000)));
 }
 
-/// Whoever asks again and again, and never waits for long, does not have its own charges before it.
-pub(crate) async fn a_wait_that_is_dropped_is_given_back_before_the_next(store: &Store, name: &str) {
-    let bucket = TokenBucket::new(store, name, Quota::per_second(5).burst(3)).unwrap();
-    bucket.allow_n("k", 3).await.unwrap();
-    let mut tries = 0;
-    let waited = timeout(SOON, async {
-        loop {
-            tries += 1;
-            if let Ok(waited) = timeout(Duration::from_millis(150), bucket.wait_n("k", 3)).await {
-                break waited.unwrap();
-            }
-        }
-    });
-    assert!(waited.await.expect("each is behind the one before").is_admitted(), "{tries} tries");
-    let after = bucket.peek("k").await.unwrap().available_after(3).unwrap();
-    assert!(after <= Duration::from_millis(600), "{after:?} of debt");
-}
-
 pub(crate) async fn a_block_holds_for_every_holder_of_the_name(store: &Store, name: &str) {
     let one = TokenBucket::new(store, name, Quota::per_hour(60).burst(5)).unwrap();
     let other = TokenBucket::new(store, name, Quota::per_hour(60).burst(5)).unwrap();
@@ -140,16 +78,6 @@ pub(crate) async fn a_block_holds_for_every_holder_of_the_name(store: &Store, na
     assert!(other.allow("l").await.unwrap().is_admitted());
     other.reset("k").await.unwrap();
     assert!(one.allow("k").await.unwrap().is_admitted());
-}
-
-pub(crate) async fn other_quotas_per_call(store: &Store, name: &str) {
-    let bucket = TokenBucket::new(store, name, Quota::per_hour(60).burst(1)).unwrap();
-    let premium = Quotas::new([Quota::per_hour(60).burst(3)]).unwrap();
-    assert!(bucket.allow("k").await.unwrap().is_admitted());
-    assert!(!bucket.allow("k").await.unwrap().is_admitted());
-    let premium = bucket.with_quotas(&premium);
-    assert!(premium.allow_n("k", 2).await.unwrap().is_admitted());
-    assert!(!premium.allow("k").await.unwrap().is_admitted());
 }
 
 /// Whatever quotas calls alternate between, what one has charged is owed to the others.

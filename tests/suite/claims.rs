@@ -111,18 +111,6 @@ pub(crate) async fn what_is_in_flight_is_refused(place: &Place, name: &str) {
     }
 }
 
-pub(crate) async fn what_is_given_back_can_be_claimed_again(place: &Place, name: &str) {
-    for dedupe in both(place, name) {
-        assert!(take(&dedupe, "a").await.release().await.unwrap());
-        let claim = take(&dedupe, "a").await;
-        let handle = claim.handle();
-        drop(claim);
-        handle.lost().await;
-        becomes_free(&dedupe, "a").await;
-        assert!(take(&dedupe, "a").await.confirm().await.unwrap());
-    }
-}
-
 pub(crate) async fn who_waits_hears_what_came_of_it(place: &Place, name: &str) {
     for dedupe in both(place, name) {
         let waiting = |item: &'static str| {
@@ -208,18 +196,6 @@ pub(crate) async fn who_waits_hears_of_a_late_confirmation(place: &Place, name: 
         assert!(!claim.confirm().await.unwrap());
         assert!(other.release().await.unwrap());
         assert!(waiter.await.unwrap(), "what was confirmed is handled again");
-    }
-}
-
-pub(crate) async fn the_fences_of_claims_grow(place: &Place, name: &str) {
-    let (dedupe, mut last) = (claims(place, name), 0);
-    for number in 0..200 {
-        let claim =
-            if number % 2 == 0 { take(&dedupe, "a").await } else { dedupe.claim_anyway("a").await.unwrap() };
-        let fence = claim.handle().fence().unwrap();
-        assert!(fence > last, "{number}: {fence} after {last}");
-        last = fence;
-        assert!(claim.release().await.unwrap());
     }
 }
 

@@ -19,17 +19,6 @@ fn claims(place: &Place, name: &str) -> Dedupe {
     builder(place, name).build().unwrap()
 }
 
-/// Where the bucket of the only item of a test is kept.
-fn bucket(place: &Place, name: &str, item: &str) -> Option<String> {
-    let keys = |bucket: u32| place.part(&format!("{name}:{bucket}"), "exact:?");
-    let of_any = |bucket: u32| {
-        let pattern = keys(bucket);
-        let found: Vec<String> = place.server_of(&pattern)?.query(&["KEYS", &pattern]).unwrap();
-        (!found.is_empty()).then(|| format!("{name}:{bucket}"))
-    };
-    (0..70).find_map(of_any).or_else(|| panic!("{item} is nowhere"))
-}
-
 pub(crate) async fn no_new_item_is_taken_for_a_duplicate(place: &Place, name: &str) {
     // Far above what it is for.
     let dedupe = builder(place, name).capacity(1).build().unwrap();
@@ -54,26 +43,6 @@ pub(crate) async fn what_is_old_is_new_again(place: &Place, name: &str) {
     if let Some(server) = place.server_of(&pattern) {
         let left = || server.query::<Vec<String>>(&["KEYS", &pattern]).unwrap();
         eventually("its slices to expire by themselves", SOON, async || left().is_empty()).await;
-    }
-}
-
-pub(crate) async fn every_key_has_a_time_to_live(place: &Place, name: &str) {
-    let dedupe = claims(place, name);
-    let held = take(&dedupe, "a").await;
-    assert!(dedupe.claim("a", Duration::from_millis(20)).await.unwrap_err().is_waited_too_long());
-    assert!(held.confirm().await.unwrap());
-    assert!(take(&dedupe, "a megabyte is 16 bytes").await.confirm().await.unwrap());
-    if place.server_of(&place.part(&format!("{name}:layout"), "layout")).is_none() {
-        return;
-    }
-    let state = bucket(place, name, "a").unwrap();
-    for state in [state, format!("{name}:layout")] {
-        let server = place.server_of(&place.part(&state, "layout")).unwrap();
-        let beginning = format!("{}:{{{state}}}:", place.prefix);
-        let mut kept = support::keys::keys_without_ttl(server);
-        kept.retain(|key| key.starts_with(&beginning));
-        assert_eq!(kept, [""; 0]);
-        assert!(!server.query::<Vec<String>>(&["KEYS", &format!("{beginning}*")]).unwrap().is_empty());
     }
 }
 

@@ -46,36 +46,6 @@ pub(crate) async fn fences_rise_after_they_are_forgotten(place: &Place, name: &s
     }
 }
 
-/// A lock whose value is the user's is told apart from others by its mark.
-pub(crate) async fn a_lock_that_is_held_keeps_its_fence(place: &Place, name: &str) {
-    let builder = Mutex::builder().fence_ttl(30 * SECOND);
-    let mutexes = [builder.clone(), builder.value_with(|| "host".to_owned())]
-        .map(|builder| builder.build(place, name).unwrap());
-    let locks = RwLock::builder().fence_ttl(30 * SECOND).build(place, name).unwrap();
-    for mutex in mutexes {
-        let (guard, writer) = (mutex.lock("k").await.unwrap(), locks.write("k").await.unwrap());
-        for part in ["fence", "rw:fence"] {
-            let mark = mark(place, name, part);
-            let Some(server) = place.server_of(&mark) else { continue };
-            assert_eq!(server.cli(&["PEXPIRE", &mark, "15000"]), "1");
-        }
-        // Within the first millisecond there is nothing to extend.
-        let lock = mark(place, name, "lock");
-        let ages = async || left(place, &lock).is_none_or(|left| left < 30_000);
-        eventually("a lock that has begun", SOON, ages).await;
-        guard.extend().await.unwrap();
-        writer.extend().await.unwrap();
-        for part in ["fence", "rw:fence"] {
-            let left = left(place, &mark(place, name, part));
-            assert!(
-                left.is_none_or(|left| left > 15_000),
-                "{part} is kept for {left:?} beside a lock of 30 s"
-            );
-        }
-        assert!(guard.unlock().await.unwrap() && writer.release().await.unwrap());
-    }
-}
-
 /// The last holder decides how long the fence is kept.
 pub(crate) async fn fences_rise_under_several_settings(place: &Place, name: &str) {
     let minute = 60 * SECOND;

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use tower_distributed::dedupe::Claimed;
-use tower_distributed::{BloomFilter, Dedupe, Error, Store};
+use tower_distributed::{BloomFilter, Dedupe, Error};
 
+use crate::claims::take;
 use crate::stores;
-use support::keys::keys_without_ttl;
-use support::patient;
 use support::redis_server::RedisServer;
 
 fn server() -> &'static RedisServer {
@@ -28,30 +26,6 @@ async fn filters_take_little_more_memory_than_needed() {
     filter.clear().await.unwrap();
     let kept: Vec<String> = server().query(&["KEYS", "td:{filters-memory:*"]).unwrap();
     assert!(kept.is_empty(), "{kept:?}");
-}
-
-/// All goes by itself where a filter forgets, the configuration last.
-#[tokio::test]
-async fn filters_that_forget_leave_no_key_without_ttl() {
-    for (store, servers) in stores::with_servers().await {
-        let filter = BloomFilter::builder().bits(999).hashes(3).keys(5).remember_for(Duration::from_secs(1));
-        let filter = filter.build(&store, "left-filter").unwrap();
-        for item in 0..50_u8 {
-            filter.insert([item]).await.unwrap();
-            filter.contains([item + 1]).await.unwrap();
-        }
-        filter.estimated_count().await.unwrap();
-        let kept: Vec<_> = servers.iter().flat_map(|server| keys_without_ttl(server)).collect();
-        assert!(!kept.iter().any(|key| key.contains("{left-")), "{kept:?}");
-        for i in 0..5 {
-            let state = format!("left-filter:{i}");
-            let ttl = |part: &str| {
-                let key = store.part(&state, part);
-                store.server_of(&key).unwrap().query::<i64>(&["PTTL", &key]).unwrap()
-            };
-            assert!(ttl("config") > ttl("bits0").max(ttl("bits1")), "{state}");
-        }
-    }
 }
 
 /// A configuration that was lost comes back with the next insertion; the bits are not lost with it.
@@ -94,10 +68,7 @@ async fn filters_outlive_the_loss_of_their_bits_and_then_of_their_configuration(
             filter.insert("a").await.unwrap();
             server().cli(&["DEL", &parts[1], &parts[2]]);
             if by_claim {
-                let Claimed::New(claim) = claims.try_claim("b").await.unwrap() else {
-                    panic!("it was handled")
-                };
-                assert!(claim.confirm().await.unwrap());
+                assert!(take(&claims, "b").await.confirm().await.unwrap());
             } else {
                 assert!(filter.insert("b").await.unwrap());
             }
@@ -137,27 +108,5 @@ async fn filters_tell_keys_of_another_type() {
             server().cli(&["DEL", &key]);
             filter.insert("x").await.unwrap();
         }
-    }
-}
-
-/// A server that takes no writes is told as such, and goes on answering reads.
-#[tokio::test]
-async fn filters_tell_a_server_that_is_full() {
-    let server = RedisServer::start().await;
-    let store = patient!(server.url());
-    let usual = BloomFilter::builder().bits(9_999).hashes(3);
-    for (name, builder) in [("usual", usual), ("forgets", usual.remember_for(Duration::from_secs(3600)))] {
-        let filter = builder.build(&store, name).unwrap();
-        filter.insert("a").await.unwrap();
-        server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
-        let unused = builder.build(&store, &format!("{name}-unused")).unwrap();
-        for filter in [&filter, &unused] {
-            let error = filter.insert("b").await.unwrap_err();
-            assert!(error.is_unavailable() && !error.is_wrong_type(), "{error}");
-            assert!(error.to_string().contains("OOM"), "{error}");
-        }
-        assert_eq!(filter.contains_all(["a", "b"]).await.unwrap(), [true, false]);
-        server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
-        unused.insert("b").await.unwrap();
     }
 }

@@ -1,13 +1,9 @@
 //! Bloom filters.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use futures::future::join_all;
 use tower_distributed::bloom_filter::BloomFilterBuilder;
 use tower_distributed::{BloomFilter, Store};
-
-use crate::stores::SOON;
-use support::eventually;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -26,7 +22,7 @@ fn each(store: &Store, name: &str) -> Vec<BloomFilter> {
     layouts().map(|(layout, builder)| builder.build(store, &format!("{name}.{layout}")).unwrap()).into()
 }
 
-pub(crate) async fn inserted_items_are_contained_until_they_are_cleared(store: &Store, name: &str) {
+pub(crate) async fn what_is_inserted_is_contained_until_cleared(store: &Store, name: &str) {
     for (layout, builder) in layouts() {
         let name = format!("{name}.{layout}");
         let [filter, same] = [(); 2].map(|()| builder.build(store, &name).unwrap());
@@ -46,19 +42,6 @@ pub(crate) async fn inserted_items_are_contained_until_they_are_cleared(store: &
         assert!(!contained.contains(&true) && !same.contains("a").await.unwrap());
         assert_eq!(filter.estimated_count().await.unwrap(), 0);
         assert!(filter.insert([7]).await.unwrap());
-    }
-}
-
-pub(crate) async fn one_of_many_callers_is_told_that_it_is_new(store: &Store, name: &str) {
-    for filter in each(store, name) {
-        let calls: Vec<_> = (0..300_u32)
-            .map(|call| {
-                let filter = filter.clone();
-                tokio::spawn(async move { filter.insert((call % 100).to_le_bytes()).await.unwrap() })
-            })
-            .collect();
-        let new = join_all(calls).await.into_iter().filter(|new| *new.as_ref().unwrap()).count();
-        assert_eq!(new, 100, "{}", filter.name());
     }
 }
 
@@ -142,25 +125,4 @@ pub(crate) async fn items_are_counted_about(store: &Store, name: &str) {
         let most = if layout == "forgets" { 10_200 } else { 5_100 };
         assert!((4_900..most).contains(&count), "{layout}: {count}");
     }
-}
-
-pub(crate) async fn what_is_old_is_forgotten(store: &Store, name: &str) {
-    let filter = BloomFilter::builder().capacity(1_000).false_positive_rate(1e-6).remember_for(SECOND);
-    let filter = filter.build(store, name).unwrap();
-    let began = Instant::now();
-    assert!(filter.insert("once").await.unwrap());
-    let mut kept = Instant::now();
-    filter.insert("kept").await.unwrap();
-    eventually("an item to be forgotten", SOON, async || {
-        let asked = Instant::now();
-        assert!(!filter.insert("kept").await.unwrap() || kept.elapsed() > SECOND);
-        kept = asked;
-        !filter.contains("once").await.unwrap()
-    })
-    .await;
-    assert!(began.elapsed() > SECOND, "{:?}", began.elapsed());
-    assert!(filter.contains("kept").await.unwrap() || kept.elapsed() > SECOND);
-    // It is all gone once nobody inserts anything.
-    eventually("all to be forgotten", SOON, async || !filter.contains("kept").await.unwrap()).await;
-    assert!(filter.insert("once").await.unwrap());
 }

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use tower::{Layer as _, Service, ServiceExt as _, service_fn};
+use tower::{Layer as _, Service as _, ServiceExt as _, service_fn};
 use tower_distributed::fleet::SettingVersion;
-use tower_distributed::operator::{Entry, Kind, State};
+use tower_distributed::operator::{Entry, Kind};
 use tower_distributed::token_bucket::FleetTable;
 use tower_distributed::wait_group::FleetLimit;
-use tower_distributed::{FleetQuotas, Quota, RateLimitLayer, Store, TokenBucket, WaitGroup};
+use tower_distributed::{FleetQuotas, Quota, RateLimitLayer, Store, TokenBucket};
 
+use crate::operators::shown;
 use crate::stores::{Place, SOON};
 use support::eventually;
 use support::redis_server::RedisServer;
@@ -120,9 +121,7 @@ pub(crate) async fn the_last_ten_versions_are_kept(place: &Place, name: &str) {
     let operator = place.operator();
     let page = operator.scan_namespace(name).unwrap().next().await.unwrap().unwrap();
     assert_eq!(page, [Entry::whole(Kind::FleetQuotas, name).unwrap()]);
-    let Some(State::Setting(versions)) = operator.inspect(&page[0]).await.unwrap() else {
-        panic!("a setting")
-    };
+    let versions = shown!(operator, &page[0], Setting);
     assert_eq!(versions, set);
     let of: fn(&SettingVersion) -> u64 = |version| version.number;
     assert_eq!(versions.iter().map(of).collect::<Vec<_>>(), (4..=13).rev().collect::<Vec<_>>());
@@ -133,65 +132,8 @@ pub(crate) async fn the_last_ten_versions_are_kept(place: &Place, name: &str) {
     }
 }
 
-pub(crate) async fn a_change_does_not_refill_a_bucket(place: &Place, name: &str) {
-    let quotas = FleetQuotas::new(place, name, "5/d").unwrap();
-    let bucket = TokenBucket::new(place, name, quotas.current()).unwrap();
-    let admitted = async || {
-        let mut admitted = 0;
-        while bucket.with_quotas(&quotas.current()).allow("k").await.unwrap().is_admitted() {
-            admitted += 1;
-        }
-        admitted
-    };
-    assert_eq!(admitted().await, 5);
-    quotas.set("8/d", "ann").await.unwrap();
-    assert_eq!(admitted().await, 3, "what is missing stays missing");
-    for text in ["5/d", "8/d", "3/d", "8/d"] {
-        quotas.set(text, "ann").await.unwrap();
-        assert_eq!(admitted().await, 0, "{text}");
-    }
-    quotas.undo("ann").await.unwrap();
-    assert_eq!(admitted().await, 0);
-}
-
-async fn is_admitted<S: Service<()>>(service: &mut S) -> bool {
-    let Ok(service) = service.ready().await else { return false };
-    service.call(()).await.is_ok()
-}
-
-pub(crate) async fn twenty_processes_decide_by_it(place: &Place, name: &str) {
-    let services = (0..20).map(|process| {
-        let store = elsewhere(place);
-        let quotas = FleetQuotas::new(&store, name, "1/d").unwrap();
-        let bucket = TokenBucket::new(&store, &format!("{name}.{process}"), quotas.current()).unwrap();
-        let layer = RateLimitLayer::new(bucket, |_: &()| "all").quotas(quotas);
-        layer.layer(service_fn(async |()| Ok::<_, std::io::Error>(())))
-    });
-    let mut services: Vec<_> = services.collect();
-    for service in &mut services {
-        assert!(is_admitted(service).await && !is_admitted(service).await);
-    }
-    FleetQuotas::new(place, name, "1/d").unwrap().set("2/d", "ann").await.unwrap();
-    for service in &mut services {
-        eventually("another token", SOON, async || is_admitted(service).await).await;
-        assert!(!is_admitted(service).await);
-    }
-}
-
-pub(crate) async fn limits_and_tables_follow(place: &Place, name: &str) {
+pub(crate) async fn tables_follow(place: &Place, name: &str) {
     let other = elsewhere(place);
-    let limit = FleetLimit::new(place, name, 1_u32).unwrap();
-    let exports = WaitGroup::new(place, name, limit.current()).unwrap();
-    let group = async || exports.with_limit(limit.current()).unwrap();
-    let held = group().await.add("k").await.unwrap();
-    assert!(group().await.try_add("k").await.unwrap_err().is_refused());
-    FleetLimit::new(&other, name, 1_u32).unwrap().set(2_u32, "ann").await.unwrap();
-    eventually("the limit", SOON, async || limit.current() == 2).await;
-    let second = group().await.try_add("k").await.unwrap();
-    limit.set(1_u32, "ann").await.unwrap();
-    assert!(held.done().await.unwrap() && group().await.try_add("k").await.unwrap_err().is_refused());
-    assert!(second.done().await.unwrap() && group().await.try_add("k").await.is_ok());
-
     let table = FleetTable::new(place, name, "/a = 1/d").unwrap();
     let bucket = TokenBucket::new(place, name, Quota::per_day(3)).unwrap();
     let layer = RateLimitLayer::new(bucket, |_: &&'static str| "user")
@@ -209,8 +151,9 @@ pub(crate) async fn limits_and_tables_follow(place: &Place, name: &str) {
     remote.set("/a = 2/d\n/b = 4/d; 9/h, named \"x = y\"", "ann").await.unwrap();
     eventually("the table", SOON, async || table.current().get("/b").is_some()).await;
     assert_eq!((admitted("/a", 9).await, admitted("/b", 9).await), (1, 4));
-    // The three are apart, though they have one name.
-    assert_eq!((table.version(), limit.version()), (1, 2));
+    // Settings of other kinds are apart, though they have one name.
+    assert_eq!(table.version(), 1);
+    assert_eq!(FleetLimit::new(place, name, 1_u32).unwrap().refresh().await.unwrap(), 0);
     assert_eq!(FleetQuotas::new(place, name, "1/s").unwrap().refresh().await.unwrap(), 0);
 }
 
@@ -235,25 +178,6 @@ async fn an_outage_changes_nothing() {
     let stored = quotas.history().await.unwrap()[0].text.clone().unwrap();
     becomes(&started, &stored).await;
     becomes(&quotas, &stored).await;
-}
-
-/// What is published while a process is not subscribed is read when it is again.
-#[tokio::test]
-async fn a_process_that_was_cut_off_catches_up() {
-    let server = RedisServer::start().await;
-    let store = || Store::redis(&server.url()).unwrap();
-    let (here, there) = (store(), store());
-    let reader = FleetQuotas::new(&here, "api", "1/s").unwrap();
-    let writer = FleetQuotas::new(&there, "api", "1/s").unwrap();
-    for number in 1..=5 {
-        eventually("a subscription", SOON, async || {
-            server.query::<Vec<(String, usize)>>(&["PUBSUB", "NUMSUB", "td:wake:all"]).unwrap()[0].1 == 2
-        })
-        .await;
-        server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-        writer.set(Quota::per_hour(number), "ann").await.unwrap();
-        becomes(&reader, &format!("{number}/h")).await;
-    }
 }
 
 /// A restart of the server without persistence loses what was set. Processes go on with what they know.

@@ -20,8 +20,9 @@ use futures::poll;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tower::BoxError;
 use tower_distributed::SingleFlight;
-use tower_distributed::single_flight::{Postcard, RunError, SingleFlightBuilder};
+use tower_distributed::single_flight::{Codec, Postcard, RunError, SingleFlightBuilder};
 
 use crate::stores::{Place, SOON};
 use support::eventually;
@@ -121,6 +122,33 @@ impl<'a> Inside<'a> {
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         self.0.inside.store(false, Ordering::SeqCst);
+    }
+}
+
+/// A codec of these functions.
+pub(crate) struct OneCodec {
+    name: &'static str,
+    encode: fn(u64) -> Result<Vec<u8>, BoxError>,
+    decode: fn(&[u8]) -> Result<u64, BoxError>,
+}
+
+impl OneCodec {
+    pub(crate) const fn named(name: &'static str) -> Self {
+        Self { name, encode: |_| unreachable!(), decode: |_| unreachable!("nothing of it is published") }
+    }
+}
+
+impl Codec<u64> for OneCodec {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn encode(&self, answer: &u64) -> Result<Vec<u8>, BoxError> {
+        (self.encode)(*answer)
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<u64, BoxError> {
+        (self.decode)(bytes)
     }
 }
 

@@ -61,52 +61,11 @@ pub(crate) async fn any_key_is_legal_and_apart_from_others(place: &Place, name: 
     }
 }
 
-/// Everything that a bucket can be told leaves keys that go away by themselves, but where they must not.
-#[tokio::test]
-async fn no_key_without_ttl_is_left() {
-    for (store, servers) in stores::with_servers().await {
-        let quotas = [Quota::per_second(7).burst(3), Quota::per_hour(100)];
-        for (name, quotas) in [("one", &quotas[..1]), ("two", &quotas[..])] {
-            let bucket = TokenBucket::new(&store, name, quotas.to_vec()).unwrap();
-            for key in ["a", "b", "c"] {
-                bucket.allow_n(key, 3).await.unwrap();
-                let mut reservation = bucket.reserve_n(key, 2).await.unwrap();
-                bucket.reserve(key).await.unwrap().cancel().await.unwrap();
-                reservation.cancel().await.unwrap();
-                bucket.block_for(key, Duration::from_secs(3)).await.unwrap();
-                bucket.allow(key).await.unwrap();
-                bucket.peek(key).await.unwrap();
-            }
-        }
-        let kept: Vec<_> = servers.into_iter().flat_map(keys_without_ttl).collect();
-        // Filters that do not forget and settings of the fleet last, of all that is kept beside them nothing.
-        let parts = ["}:config", "}:bits0", "}:bits1"];
-        let lasts = |key: &&String| {
-            ["{never_refilled", "}:setting:"].iter().any(|last| key.contains(last))
-                || parts.iter().any(|part| key.ends_with(part))
-        };
-        let unexpected: Vec<_> = kept.iter().filter(|key| !lasts(key)).collect();
-        assert!(unexpected.is_empty(), "{unexpected:?}");
-    }
-}
-
-/// A key is gone once its bucket is full, so an idle caller costs nothing.
-#[tokio::test]
-async fn a_full_bucket_leaves_nothing() {
-    let store = stores::redis().await;
-    let server = stores::SERVER.get().unwrap();
-    let bucket = TokenBucket::new(&store, "gone", Quota::per_second(50).burst(2)).unwrap();
-    bucket.allow("k").await.unwrap();
-    support::eventually("the key to go", Duration::from_secs(10), async || {
-        server.query::<u32>(&["EXISTS", "td:{gone:k}:tat"]).unwrap() == 0
-    })
-    .await;
-}
-
 /// Leases, those who wait for them, and those who have gone away leave nothing that stays for ever.
 #[tokio::test]
 async fn no_lease_leaves_a_key_without_ttl() {
-    for (place, servers) in stores::with_servers().await {
+    for place in stores::with_servers().await {
+        let servers = place.servers();
         let short = Duration::from_millis(30);
         let permits = WaitGroup::builder(3).max_wait(short).build(&place, "left-permits").unwrap();
         let mutex = Mutex::builder().max_wait(short).build(&place, "left-mutex").unwrap();

@@ -144,19 +144,6 @@ pub(crate) async fn close_sends_away_who_waits(place: &Place, name: &str) {
     }
 }
 
-pub(crate) async fn what_is_held_is_renewed(place: &Place, name: &str) {
-    let ttl = Duration::from_secs(1);
-    let hold = async |family: Family| {
-        let taken = family.take("k").await.unwrap();
-        let until = taken.until();
-        eventually("it to be renewed", SOON, async || taken.until() > until + ttl).await;
-        assert!(taken.is_held());
-        assert!(family.try_take("k").await.unwrap_err().is_refused());
-        assert!(taken.release().await.unwrap());
-    };
-    join_all(each!(place, name, ttl(ttl)).into_iter().map(hold)).await;
-}
-
 pub(crate) async fn what_is_not_renewed_runs_out(place: &Place, name: &str) {
     let ttl = Duration::from_secs(1);
     let hold = async |family: Family| {
@@ -207,19 +194,6 @@ pub(crate) async fn what_was_taken_away_is_lost(place: &Place, name: &str) {
         assert!(next.release().await.unwrap(), "and what others got since was left alone");
     };
     join_all(each!(place, name, ttl(Duration::from_secs(6))).into_iter().map(hold)).await;
-}
-
-pub(crate) async fn families_of_one_name_share(place: &Place, name: &str) {
-    let (same, others) = (each!(place, name), each!(place, format!("{name}.other")));
-    for ((one, same), other) in each!(place, name).into_iter().zip(same).zip(others) {
-        let taken = one.take("k").await.unwrap();
-        assert!(same.try_take("k").await.unwrap_err().is_refused());
-        assert!(other.try_take("k").await.unwrap().release().await.unwrap());
-        let (state, places) = (same.state(), same.places(1));
-        let waiter = place.line_up(&state, places, async move { same.take("k").await.unwrap() }).await;
-        assert!(taken.release().await.unwrap());
-        assert!(waiter.await.unwrap().release().await.unwrap());
-    }
 }
 
 /// A name may be used for several kinds of things, each of which is its own.

@@ -49,22 +49,6 @@ pub(crate) async fn work_is_done_under_the_lock(place: &Place, name: &str) {
         })
         .await;
     assert!(billed.unwrap());
-    let inside = Arc::new(AtomicBool::new(false));
-    let run = |number: u32| {
-        let (mutex, inside) = ([&one, &other][number as usize % 2].clone(), Arc::clone(&inside));
-        async move {
-            let lock = mutex.lock("k").await.unwrap();
-            lock.run(|_| async move {
-                assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
-                tokio::task::yield_now().await;
-                inside.store(false, Ordering::SeqCst);
-                number
-            })
-            .await
-            .unwrap()
-        }
-    };
-    assert_eq!(join_all((0..12).map(run)).await, (0..12).collect::<Vec<_>>());
     assert!(!one.is_locked("k").await.unwrap());
 }
 

@@ -1,10 +1,8 @@
 //! Permits: several at once, of different weights.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use futures::future::{join, join_all, maybe_done};
+use futures::future::{join, maybe_done};
 use futures::poll;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -12,30 +10,6 @@ use tower_distributed::{Lease, WaitGroup};
 
 use crate::stores::{Place, SOON};
 use support::eventually;
-
-pub(crate) async fn the_limit_is_never_exceeded(place: &Place, name: &str) {
-    const LIMIT: u32 = 5;
-    let group = WaitGroup::new(place, name, LIMIT).unwrap();
-    let inside = Arc::new(AtomicU32::new(0));
-    let worker = |worker: u32| {
-        let (group, inside) = (group.clone(), Arc::clone(&inside));
-        tokio::spawn(async move {
-            for round in 0..6 {
-                let weight = (worker + round) % 3 + 1;
-                let permit = group.add_n("k", weight).await.unwrap();
-                let now = inside.fetch_add(weight, Ordering::SeqCst) + weight;
-                assert!(now <= LIMIT, "{now} at once");
-                tokio::task::yield_now().await;
-                inside.fetch_sub(weight, Ordering::SeqCst);
-                assert!(permit.done().await.unwrap());
-            }
-        })
-    };
-    for outcome in join_all((0..16).map(worker)).await {
-        outcome.unwrap();
-    }
-    assert_eq!(group.count("k").await.unwrap(), 0);
-}
 
 pub(crate) async fn all_that_is_out_is_counted(place: &Place, name: &str) {
     let group = WaitGroup::new(place, name, 5).unwrap();
@@ -75,20 +49,6 @@ pub(crate) async fn each_of_a_crowd_is_asked_for_on_its_own_terms(place: &Place,
     for waiting in waiting {
         assert!(timeout(SOON, waiting).await.unwrap().unwrap().done().await.unwrap());
     }
-}
-
-pub(crate) async fn a_weight_that_never_fits_is_an_error(place: &Place, name: &str) {
-    let group = WaitGroup::new(place, name, 2).unwrap();
-    let error = group.add_n("k", 3).await.unwrap_err();
-    assert!(error.is_exceeds_limit() && !error.is_refused(), "{error}");
-    assert!(group.try_add_n("k", u32::MAX).await.unwrap_err().is_exceeds_limit());
-    assert!(group.add_n("k", 0).await.unwrap_err().is_invalid());
-    assert!(WaitGroup::new(place, name, 0).unwrap_err().is_invalid());
-    let largest = WaitGroup::new(place, &format!("{name}.max"), u32::MAX).unwrap();
-    let all = largest.add_n("k", u32::MAX).await.unwrap();
-    assert_eq!(largest.count("k").await.unwrap(), u32::MAX);
-    assert!(largest.try_add("k").await.unwrap_err().is_refused());
-    assert!(all.done().await.unwrap());
 }
 
 pub(crate) async fn a_heavy_one_is_not_overtaken(place: &Place, name: &str) {

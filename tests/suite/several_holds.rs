@@ -1,15 +1,11 @@
 //! Costs and holds of several limits, a number each: all or none.
 
-use std::task::Poll;
 use std::time::Duration;
 
 use futures::future::join_all;
-use futures::poll;
-use tokio::time::timeout;
-use tower_distributed::token_bucket::OnEnd;
-use tower_distributed::{Key, Quota, Store, TokenBucket, TokenBuckets};
+use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets};
 
-use crate::stores::{Place, SOON};
+use crate::stores::SOON;
 use support::eventually;
 
 /// Requests and tokens.
@@ -90,24 +86,6 @@ pub(crate) async fn all_limits_are_held_or_none(store: &Store, name: &str) {
     comes_to(&buckets, "k", [0, 0], [99, 1000]).await;
 }
 
-pub(crate) async fn all_limits_are_extended_or_none(store: &Store, name: &str) {
-    let (buckets, limits) = limits(store, name);
-    let mut hold = limits.authorize(["k", "k"], [1, 1200]).await.unwrap();
-    let other = limits.authorize(["k", "k"], [1, 500]).await.unwrap();
-    let refused = hold.extend([1, 301]).await.unwrap_err();
-    assert_eq!(refused.decision().unwrap().refused_by(), Some(format!("{name}-tokens").as_str()));
-    assert_eq!(hold.held(), [1, 1200]);
-    comes_to(&buckets, "k", [2, 1700], [98, 300]).await;
-    hold.extend([1, 300]).await.unwrap();
-    assert_eq!(hold.held(), [2, 1500]);
-    comes_to(&buckets, "k", [3, 2000], [97, 0]).await;
-    assert!(hold.extend([0, 501]).await.unwrap_err().is_exceeds_limit());
-    assert!(other.release().await.unwrap());
-    let [requests, tokens] = hold.capture([2, 1600]).await.unwrap();
-    assert_eq!((requests.excess, tokens.charged, tokens.excess), (0, 1600, 100));
-    comes_to(&buckets, "k", [0, 0], [98, 400]).await;
-}
-
 pub(crate) async fn holds_of_several_limits_keep_to_each(store: &Store, name: &str) {
     let (buckets, limits) = limits(store, name);
     let holds = join_all((0..150).map(|_| limits.authorize(["k", "k"], [1, 30]))).await;
@@ -120,71 +98,4 @@ pub(crate) async fn holds_of_several_limits_keep_to_each(store: &Store, name: &s
     let captured = join_all(held.into_iter().map(|hold| hold.unwrap().capture([1, 7]))).await;
     assert!(captured.into_iter().all(|captured| captured.unwrap().iter().all(|captured| !captured.ended)));
     comes_to(&buckets, "k", [0, 0], [100 - count, 2000 - 7 * count]).await;
-}
-
-pub(crate) async fn holds_of_several_limits_are_renewed_and_lost(place: &Place, name: &str) {
-    let (buckets, _) = limits(place, name);
-    let buckets = buckets.map(|bucket| bucket.with_hold_ttl(Duration::from_secs(6)).unwrap());
-    let limits = TokenBuckets::new(buckets.clone()).unwrap();
-    let hold = limits.authorize(["k", "k"], [1, 1200]).await.unwrap();
-    let key = place.part(&format!("{name}-tokens:k"), "tat");
-    // The state has the end of the hold.
-    if let Some(server) = place.server_of(&key) {
-        let state = || server.query::<Vec<u8>>(&["GET", &key]).unwrap();
-        let first = state();
-        eventually("a renewal", SOON, async || state() != first).await;
-    }
-    assert!(hold.is_held());
-    assert_eq!(buckets[1].peek("k").await.unwrap().held(), 1200);
-    assert_eq!(buckets[0].peek("k").await.unwrap().held(), 1);
-    buckets[1].reset("k").await.unwrap();
-    timeout(SOON, hold.lost()).await.expect("it is still held here");
-    assert!(!hold.is_held());
-    let [requests, tokens] = hold.capture([1, 1200]).await.unwrap();
-    assert_eq!((requests.ended, tokens.ended), (false, true));
-    comes_to(&buckets, "k", [0, 0], [99, buckets[1].peek("k").await.unwrap().remaining()]).await;
-}
-
-pub(crate) async fn dropped_holds_of_several_limits_end_as_they_say(store: &Store, name: &str) {
-    let (buckets, limits) = limits(store, name);
-    let mut hold = limits.authorize(["k", "k"], [1, 1200]).await.unwrap();
-    hold.extend([0, 100]).await.unwrap();
-    hold.usage()[1].add(20);
-    drop(hold);
-    comes_to(&buckets, "k", [0, 0], [99, 1980]).await;
-    drop(limits.authorize(["k", "k"], [1, 1200]).await.unwrap());
-    comes_to(&buckets, "k", [0, 0], [98, 780]).await;
-    let released = buckets.each_ref().map(|bucket| bucket.with_on_end(OnEnd::Release));
-    drop(TokenBuckets::new(released).unwrap().authorize(["k", "k"], [1, 700]).await.unwrap());
-    comes_to(&buckets, "k", [0, 0], [98, 780]).await;
-}
-
-pub(crate) async fn who_goes_away_holds_nothing(store: &Store, name: &str) {
-    let (buckets, limits) = limits(store, name);
-    for n in 0..10 {
-        let key = Key::from(n);
-        // Polled once or twice, so under way, and then dropped.
-        let mut asking = Box::pin(limits.authorize([&key, &key], [1, 1200]));
-        let mut polled = poll!(asking.as_mut());
-        if n % 2 == 1 && polled.is_pending() {
-            tokio::task::yield_now().await;
-            polled = poll!(asking.as_mut());
-        }
-        if let Poll::Ready(held) = polled {
-            assert!(held.unwrap().release().await.unwrap());
-        }
-        drop(asking);
-        comes_to(&buckets, &n.to_string(), [0, 0], [100, 2000]).await;
-        // A capture that is dropped is sent nevertheless. What was dropped may be under way still, and hold for a moment.
-        let mut hold = None;
-        eventually("what is left to be held", SOON, async || {
-            hold = limits.authorize([&key, &key], [1, 1200]).await.ok();
-            hold.is_some()
-        })
-        .await;
-        let mut capturing = Box::pin(hold.unwrap().capture([1, 900]));
-        drop(poll!(capturing.as_mut()));
-        drop(capturing);
-        comes_to(&buckets, &n.to_string(), [0, 0], [99, 1100]).await;
-    }
 }

@@ -81,21 +81,13 @@ pub(crate) async fn sentinel() -> Place {
     Place { store, prefix: "td", servers: Servers::Sentinel(sentinel) }
 }
 
-/// One server and a Cluster, and their servers.
-pub(crate) async fn with_servers() -> Vec<(Place, Vec<&'static RedisServer>)> {
+/// One server and a Cluster.
+pub(crate) async fn with_servers() -> Vec<Place> {
     let mut places = vec![redis().await];
     if since_7_0() {
         places.push(cluster().await);
     }
-    let with_servers = |place: Place| {
-        let servers = match place.servers {
-            Servers::One(server) => vec![server],
-            Servers::Cluster(cluster) => cluster.nodes().iter().collect(),
-            Servers::None | Servers::Sentinel(_) => Vec::new(),
-        };
-        (place, servers)
-    };
-    places.into_iter().map(with_servers).collect()
+    places
 }
 
 impl Place {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use support::eventually;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tower_distributed::wait_group::{FleetLimit, Turn, WaitGroupBuilder};
 use tower_distributed::{Error, Permit, Store, WaitGroup};
 
@@ -42,67 +43,34 @@ pub(crate) async fn each_flow_has_its_turn(place: &Place, name: &str) {
     assert!(at("b1") < 3 && at("c1") < 3 && at("b2") < 5, "{served:?}");
 }
 
-/// The waiters of a flow that give up do not count.
-pub(crate) async fn who_gives_up_costs_its_flow_nothing(place: &Place, name: &str) {
-    let group = WaitGroup::builder(1).fair().build(place, name).unwrap();
-    let holder = group.add("k").await.unwrap();
-    let state = format!("{name}:k");
-    for _ in 0..20 {
-        let hasty = group.with_turn(Turn::of("a")).unwrap();
-        let gone = place.line_up(&state, 1, async move { hasty.add("k").await.unwrap() }).await;
-        gone.abort();
-        assert!(gone.await.unwrap_err().is_cancelled());
-        place.lined_up(&state, 0).await;
+/// One that fits does not wait for a heavy one that does not, which is served when there is room. A light one of another flow
+/// cannot keep the heavy one out: each costs a fourth of it. What the store does is the same in all: see the agreement of leases.
+#[tokio::test(start_paused = true)]
+async fn what_is_free_is_used_beside_a_heavy_one() {
+    let place = in_memory().await;
+    let plain = WaitGroup::builder(4);
+    let rows = [
+        (plain.clone().fair(), [Turn::of("heavy"), Turn::of("light")], 3..=4),
+        (plain.newest_first_after(INTERVAL), [Turn::new(), Turn::new()], 10..=10),
+    ];
+    for (number, (builder, turns, expected)) in rows.into_iter().enumerate() {
+        let group = builder.build(&place, &format!("heavy{number}")).unwrap();
+        let [heavy, light] = turns.map(|turn| group.with_turn(turn).unwrap());
+        let holder = group.add_n("k", 3).await.unwrap();
+        let state = format!("{}:k", group.name());
+        let heavy = place.line_up(&state, 1, async move { heavy.add_n("k", 4).await.unwrap() }).await;
+        interval().await;
+        let mut passed = 0;
+        while passed < 10
+            && let Ok(Ok(permit)) = timeout(SOON, light.add("k")).await
+        {
+            assert!(permit.done().await.unwrap());
+            passed += 1;
+        }
+        assert!(expected.contains(&passed) && !heavy.is_finished(), "{number}: passed {passed} times");
+        assert!(holder.done().await.unwrap());
+        assert!(timeout(SOON, heavy).await.unwrap().unwrap().done().await.unwrap());
     }
-    let mut line = Line::new(place, name);
-    for (waiter, flow) in [("b1", "b"), ("b2", "b"), ("b3", "b"), ("a1", "a")] {
-        line.comes(waiter, add(&group, Turn::of(flow), 1)).await;
-    }
-    assert!(holder.done().await.unwrap());
-    let served = line.order().await;
-    assert!(served[..2].contains(&"a1"), "{served:?}");
-}
-
-pub(crate) async fn shares_and_weights_count(place: &Place, name: &str) {
-    let group = WaitGroup::builder(2).fair().build(place, name).unwrap();
-    let holder = group.add_n("k", 2).await.unwrap();
-    let mut line = Line::new(place, name);
-    for _ in 0..9 {
-        line.comes("premium", add(&group, Turn::of("premium").share(3), 2)).await;
-    }
-    for _ in 0..6 {
-        line.comes("plain", add(&group, Turn::of("plain"), 2)).await;
-    }
-    for _ in 0..3 {
-        // Weighs half as much as the others.
-        line.comes("light", add(&group, Turn::of("light"), 1)).await;
-    }
-    assert!(holder.done().await.unwrap());
-    let served = line.order().await;
-    let first = |count: usize, name| served[..count].iter().filter(|other| **other == name).count();
-    // Of 12: 6 of premium, 2 of plain, 3 or 4 of light.
-    let counts = ["premium", "plain", "light"].map(|name| first(11, name));
-    assert!((5..=7).contains(&counts[0]) && (1..=3).contains(&counts[1]) && counts[2] >= 2, "{served:?}");
-}
-
-/// A light one of another flow does not wait for a heavy one behind which there is room, and cannot keep it out.
-pub(crate) async fn what_is_free_is_used_beside_a_heavy_one(place: &Place, name: &str) {
-    let group = WaitGroup::builder(4).fair().build(place, name).unwrap();
-    let holder = group.add_n("k", 3).await.unwrap();
-    let state = format!("{name}:k");
-    let heavy = group.with_turn(Turn::of("heavy")).unwrap();
-    let heavy = place.line_up(&state, 1, async move { heavy.add_n("k", 4).await.unwrap() }).await;
-    let light = group.with_turn(Turn::of("light")).unwrap();
-    let mut passed = 0;
-    while let Ok(Ok(permit)) = tokio::time::timeout(Duration::from_secs(2), light.add("k")).await {
-        assert!(permit.done().await.unwrap());
-        passed += 1;
-        assert!(passed < 10, "the heavy one is passed again and again");
-    }
-    assert!((3..=4).contains(&passed), "each costs a fourth of the heavy one: {passed}");
-    assert!(!heavy.is_finished());
-    assert!(holder.done().await.unwrap());
-    assert!(tokio::time::timeout(SOON, heavy).await.unwrap().unwrap().done().await.unwrap());
 }
 
 /// Stands for the end of the interval of newest first.
@@ -157,30 +125,6 @@ pub(crate) async fn each_is_served_in_its_turn(place: &Place, name: &str) {
     }
 }
 
-/// Under a flood of the highest class, a waiter of the lowest is served all the same.
-pub(crate) async fn a_class_that_has_waited_goes_first(place: &Place, name: &str) {
-    let builder = WaitGroup::builder(2).fair().priorities(2).aging(Duration::from_millis(50));
-    let group = builder.reserve(0, 1).build(place, name).unwrap();
-    let high = group.with_turn(Turn::of("flood").class(0)).unwrap();
-    let flood: Vec<_> = (0..6)
-        .map(|_| {
-            let high = high.clone();
-            tokio::spawn(async move {
-                loop {
-                    let permit = high.add("k").await.unwrap();
-                    tokio::task::yield_now().await;
-                    assert!(permit.done().await.unwrap());
-                }
-            })
-        })
-        .collect();
-    for _ in 0..3 {
-        let low = tokio::time::timeout(SOON, group.add("k")).await.expect("it starves").unwrap();
-        assert!(low.done().await.unwrap());
-    }
-    flood.iter().for_each(JoinHandle::abort);
-}
-
 pub(crate) async fn the_last_permits_are_for_the_class_above(place: &Place, name: &str) {
     let group = WaitGroup::builder(3).priorities(2).reserve(0, 1).build(place, name).unwrap();
     let high = group.with_turn(Turn::new().class(0)).unwrap();
@@ -208,59 +152,6 @@ async fn interval() {
     tokio::time::sleep(INTERVAL + Duration::from_millis(50)).await;
 }
 
-/// Before the interval is over, the order is that of arrival, also after an earlier queue.
-pub(crate) async fn newest_first_begins_anew_with_each_queue(place: &Place, name: &str) {
-    let group = WaitGroup::builder(1).newest_first_after(SOON * 10).build(place, name).unwrap();
-    let impatient = WaitGroup::builder(1).newest_first_after(INTERVAL).build(place, name).unwrap();
-    let holder = group.add("k").await.unwrap();
-    let mut line = Line::new(place, name);
-    line.comes("a", add(&impatient, Turn::new(), 1)).await;
-    interval().await;
-    assert!(holder.done().await.unwrap());
-    assert_eq!(line.order().await, ["a"]);
-
-    let holder = group.add("k").await.unwrap();
-    let mut line = Line::new(place, name);
-    for waiter in ["a", "b", "c"] {
-        line.comes(waiter, add(&group, Turn::new(), 1)).await;
-    }
-    assert!(holder.done().await.unwrap());
-    assert_eq!(line.order().await, ["a", "b", "c"]);
-}
-
-/// A newer one that fits passes a heavy one that does not, which is served when there is room.
-pub(crate) async fn a_newer_one_does_not_wait_for_a_heavy_one(place: &Place, name: &str) {
-    let group = WaitGroup::builder(4).newest_first_after(INTERVAL).build(place, name).unwrap();
-    let holder = group.add_n("k", 3).await.unwrap();
-    let heavy = group.clone();
-    let state = format!("{name}:k");
-    let heavy = place.line_up(&state, 1, async move { heavy.add_n("k", 4).await.unwrap() }).await;
-    interval().await;
-    for _ in 0..3 {
-        let light = tokio::time::timeout(SOON, group.add("k")).await.expect("it waits").unwrap();
-        assert!(light.done().await.unwrap());
-    }
-    assert!(!heavy.is_finished());
-    assert!(holder.done().await.unwrap());
-    assert!(tokio::time::timeout(SOON, heavy).await.unwrap().unwrap().done().await.unwrap());
-}
-
-/// As during a change of the setting.
-pub(crate) async fn the_setting_of_the_last_built_counts(place: &Place, name: &str) {
-    let plain = WaitGroup::builder(1).build(place, name).unwrap();
-    let newest = WaitGroup::builder(1).newest_first_after(INTERVAL).build(place, name).unwrap();
-    let holder = plain.add("k").await.unwrap();
-    let mut line = Line::new(place, name);
-    for (waiter, group) in [("p1", &plain), ("n1", &newest), ("n2", &newest), ("n3", &newest)] {
-        line.comes(waiter, add(group, Turn::new(), 1)).await;
-    }
-    interval().await;
-    line.comes("p2", add(&plain, Turn::new(), 1)).await;
-    assert!(holder.done().await.unwrap());
-    // The newest is served first, of either kind.
-    assert_eq!(line.order().await, ["p2", "n3", "n2", "n1", "p1"]);
-}
-
 /// One tenant fills the queue. Others get a place, and its last callers are refused; made-up names get none.
 pub(crate) async fn a_full_queue_takes_from_its_longest_line(place: &Place, name: &str) {
     let group = WaitGroup::builder(1).fair().max_waiters(3).build(place, name).unwrap();
@@ -278,7 +169,7 @@ pub(crate) async fn a_full_queue_takes_from_its_longest_line(place: &Place, name
     let modest =
         [place.line_up(&state, 3, add("modest")).await, place.line_up(&state, 3, add("other")).await];
     for nth in [2, 1] {
-        let refused = tokio::time::timeout(SOON, greedy.remove(nth)).await.unwrap().unwrap().unwrap_err();
+        let refused = timeout(SOON, greedy.remove(nth)).await.unwrap().unwrap().unwrap_err();
         assert!(refused.is_queue_full(), "{refused}");
     }
     for made_up in ["x", "y", "z"] {
@@ -286,7 +177,7 @@ pub(crate) async fn a_full_queue_takes_from_its_longest_line(place: &Place, name
     }
     assert!(holder.done().await.unwrap());
     for waiter in modest.into_iter().chain(greedy) {
-        assert!(tokio::time::timeout(SOON, waiter).await.unwrap().unwrap().unwrap());
+        assert!(timeout(SOON, waiter).await.unwrap().unwrap().unwrap());
     }
 }
 
@@ -333,7 +224,7 @@ pub(crate) async fn a_limit_of_0_refuses_those_who_wait(place: &Place, name: &st
     let (state, other) = (format!("{name}:k"), group.clone());
     let waiter = place.line_up(&state, 1, async move { other.add("k").await.unwrap_err() }).await;
     limit.set(0_u32, "ann").await.unwrap();
-    let refused = tokio::time::timeout(SOON, waiter).await.expect("it waits").unwrap();
+    let refused = timeout(SOON, waiter).await.expect("it waits").unwrap();
     for refused in [refused, group.add("k").await.unwrap_err(), group.try_add("k").await.unwrap_err()] {
         assert!(refused.is_refused() && refused.to_string() == "no permit: the limit is 0", "{refused}");
     }
@@ -355,22 +246,25 @@ pub(crate) async fn a_limit_below_the_reserve_leaves_a_share(place: &Place, name
             let heavy = group.clone();
             let heavy = place.line_up(&state, 1, async move { heavy.add_n("k", 9).await.unwrap() }).await;
             assert!(one.done().await.unwrap());
-            assert!(
-                tokio::time::timeout(SOON, heavy).await.expect("it waits").unwrap().done().await.unwrap()
-            );
+            assert!(timeout(SOON, heavy).await.expect("it waits").unwrap().done().await.unwrap());
         }
     }
+}
+
+/// A group that refuses early, and knows for how long permits are held.
+async fn known(store: &Store, name: &str, builder: WaitGroupBuilder, millis: u64) -> WaitGroup {
+    let group = builder.max_wait(SOON).refuse_early(true).build(store, name).unwrap();
+    let held = group.add("k").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+    assert!(held.done().await.unwrap());
+    group
 }
 
 /// The places of those who came earlier do not count.
 #[tokio::test(start_paused = true)]
 async fn the_newest_is_not_refused_for_its_place() {
     let (place, name) = (&in_memory().await, "early");
-    let builder = WaitGroup::builder(1).newest_first_after(INTERVAL).max_wait(SOON).refuse_early(true);
-    let group = builder.build(place, name).unwrap();
-    let held = group.add("k").await.unwrap();
-    tokio::time::sleep(Duration::from_millis(200)).await; // how long permits are held
-    assert!(held.done().await.unwrap());
+    let group = known(place, name, WaitGroup::builder(1).newest_first_after(INTERVAL), 200).await;
     let holder = group.add("k").await.unwrap();
     let mut line = Line::new(place, name);
     for waiter in ["a", "b", "c", "d"] {
@@ -413,11 +307,7 @@ fn bad_turns_are_errors() {
 /// not change.
 #[tokio::test(start_paused = true)]
 async fn who_cannot_be_served_in_time_is_refused() {
-    let builder = WaitGroup::builder(1).fair().max_wait(SOON).refuse_early(true);
-    let group = builder.build(&Store::in_memory(), "early").unwrap();
-    let held = group.add("k").await.unwrap();
-    tokio::time::sleep(Duration::from_millis(200)).await; // how long permits are held
-    assert!(held.done().await.unwrap());
+    let group = known(&Store::in_memory(), "early", WaitGroup::builder(1).fair(), 200).await;
     let holder = group.add("k").await.unwrap();
     let mut waiters = Vec::new();
     for _ in 0..4 {
@@ -442,17 +332,13 @@ async fn who_cannot_be_served_in_time_is_refused() {
 /// Eight permits are free eight times as soon as one.
 #[tokio::test(start_paused = true)]
 async fn turns_come_sooner_with_more_permits() {
-    let held_for = Duration::from_millis(400);
-    let builder = WaitGroup::builder(8).max_wait(2 * held_for).refuse_early(true);
-    let group = builder.build(&Store::in_memory(), "early").unwrap();
-    let patient = group.with_max_wait(SOON);
-    let held = patient.add("k").await.unwrap();
-    tokio::time::sleep(held_for).await; // how long permits are held
-    assert!(held.done().await.unwrap());
-    let held = patient.add_n("k", 8).await.unwrap();
-    let refused = group.add("k").await.unwrap_err();
+    let group = known(&Store::in_memory(), "early", WaitGroup::builder(8), 400).await;
+    let held = group.add_n("k", 8).await.unwrap();
+    let add = async |millis| group.with_max_wait(Duration::from_millis(millis)).add("k").await.unwrap_err();
+    let refused = add(800).await;
     assert!(refused.is_waited_too_long(), "{refused}");
-    let refused = group.with_max_wait(Duration::from_millis(10)).add("k").await.unwrap_err();
-    assert!(refused.is_queue_full() && refused.retry_after().unwrap() < held_for, "{refused}");
+    let refused = add(10).await;
+    let after = refused.retry_after().unwrap();
+    assert!(refused.is_queue_full() && after < Duration::from_millis(400), "{refused}");
     assert!(held.done().await.unwrap());
 }

@@ -1,48 +1,19 @@
 //! Answers that cannot be published, or are not read.
 
-use std::time::Duration;
-
-use tower::BoxError;
 use tower_distributed::SingleFlight;
 use tower_distributed::single_flight::{Codec, Json, Postcard, SingleFlightBuilder};
 
-use super::{LONG, Origin, all_differ, all_ended, begin_run, builder, call, ended, several, visible};
+use super::{
+    LONG, OneCodec, Origin, all_differ, all_ended, begin_run, builder, call, ended, several, visible,
+};
 use crate::stores::{Place, SOON};
 use support::eventually;
 
 /// Writes nothing.
-struct Mute;
-
-impl Codec<u64> for Mute {
-    fn name(&self) -> &str {
-        "mute"
-    }
-
-    fn encode(&self, _: &u64) -> Result<Vec<u8>, BoxError> {
-        Err("no words".into())
-    }
-
-    fn decode(&self, _: &[u8]) -> Result<u64, BoxError> {
-        Err("no words".into())
-    }
-}
+const MUTE: OneCodec = OneCodec { encode: |_| Err("no words".into()), ..OneCodec::named("mute") };
 
 /// Writes more than is allowed: of nine bytes, the last is too much.
-struct Wide;
-
-impl Codec<u64> for Wide {
-    fn name(&self) -> &str {
-        "wide"
-    }
-
-    fn encode(&self, _: &u64) -> Result<Vec<u8>, BoxError> {
-        Ok(vec![0; 9])
-    }
-
-    fn decode(&self, _: &[u8]) -> Result<u64, BoxError> {
-        unreachable!("nothing is published")
-    }
-}
+const WIDE: OneCodec = OneCodec { encode: |_| Ok(vec![0; 9]), ..OneCodec::named("wide") };
 
 fn settings(codec: impl Codec<u64>) -> SingleFlightBuilder<u64, std::convert::Infallible> {
     SingleFlight::builder(codec).ttl(LONG).lease_ttl(LONG).largest_answer(8)
@@ -61,8 +32,8 @@ async fn crowd(flights: &[SingleFlight<u64>], origin: &Origin) -> Vec<u64> {
 pub(crate) async fn what_cannot_be_published_is_shared_in_process_or_not(place: &Place, name: &str) {
     for (codec, share) in [("wide", true), ("mute", true), ("wide", false), ("mute", false)] {
         let build = || match codec {
-            "wide" => settings(Wide).share_unpublished(share),
-            _ => settings(Mute).share_unpublished(share),
+            "wide" => settings(WIDE).share_unpublished(share),
+            _ => settings(MUTE).share_unpublished(share),
         };
         let flights = several(place, &format!("{name}.{codec}.{share}"), 2, build);
         let origin = if share { Origin::shut() } else { Origin::crowded() };
@@ -80,21 +51,6 @@ pub(crate) async fn what_cannot_be_published_is_shared_in_process_or_not(place: 
 
 /// For answers of two bytes, with keys of one and 256 each.
 const ROOM_FOR_THREE: u64 = 8 + 1024;
-
-/// A process that has stored as much as it may replaces what there is all the same.
-pub(crate) async fn a_refresh_takes_the_place_of_what_is_stale(place: &Place, name: &str) {
-    let build = || {
-        let stale = builder().ttl(Duration::from_millis(1)).stale_while_revalidate(LONG);
-        stale.largest_answer(8).max_stored(ROOM_FOR_THREE)
-    };
-    let (flights, origin) = (several(place, name, 2, build), Origin::open());
-    assert_eq!(flights[0].run("k", origin.work()).await.unwrap(), 1);
-    for key in ["a", "b", "c"] {
-        let run = flights[1].run(key, origin.work()).await.unwrap();
-        assert!(flights[0].run(key, origin.work()).await.unwrap() >= run);
-    }
-    eventually("a fresh one", SOON, async || flights[1].run("k", origin.work()).await.unwrap() > 4).await;
-}
 
 /// What nobody asks for twice does not fill the store.
 pub(crate) async fn what_goes_beyond_the_budget_is_for_those_who_wait(place: &Place, name: &str) {
@@ -153,30 +109,24 @@ pub(crate) async fn answers_of_another_codec_or_version_are_not_read(place: &Pla
     }
 }
 
-/// Reads only what a codec like it wrote, if that is told.
-struct Picky(bool);
+/// Reads what it wrote.
+const PICKY: OneCodec = OneCodec {
+    encode: |answer| Codec::encode(&Postcard, &(answer, true)),
+    decode: |bytes| match Codec::<(u64, bool)>::decode(&Postcard, bytes)? {
+        (answer, true) => Ok(answer),
+        (_, false) => Err("no answer".into()),
+    },
+    ..OneCodec::named("picky")
+};
 
-impl Codec<u64> for Picky {
-    fn name(&self) -> &str {
-        "picky"
-    }
-
-    fn encode(&self, answer: &u64) -> Result<Vec<u8>, BoxError> {
-        Codec::encode(&Postcard, &(*answer, self.0))
-    }
-
-    fn decode(&self, bytes: &[u8]) -> Result<u64, BoxError> {
-        match Codec::<(u64, bool)>::decode(&Postcard, bytes)? {
-            (answer, true) => Ok(answer),
-            (_, false) => Err("no answer".into()),
-        }
-    }
-}
+/// Writes what that does not read.
+const GARBLED: OneCodec =
+    OneCodec { encode: |answer| Codec::encode(&Postcard, &(answer, false)), ..OneCodec::named("picky") };
 
 /// One runs, however many find it.
 pub(crate) async fn what_cannot_be_decoded_counts_as_none(place: &Place, name: &str) {
-    let garbles = SingleFlight::builder(Picky(false)).ttl(LONG).build(place, name).unwrap();
-    let flights = several(place, name, 6, || SingleFlight::builder(Picky(true)).ttl(LONG).lease_ttl(LONG));
+    let garbles = SingleFlight::builder(GARBLED).ttl(LONG).build(place, name).unwrap();
+    let flights = several(place, name, 6, || SingleFlight::builder(PICKY).ttl(LONG).lease_ttl(LONG));
     let origin = Origin::shut();
     origin.let_go(1);
     assert_eq!(garbles.run("k", origin.work()).await.unwrap(), 1);

@@ -2,27 +2,10 @@
 
 use std::time::Duration;
 
-use tower::BoxError;
-use tower_distributed::single_flight::{Codec, Postcard, SingleFlightBuilder};
+use tower_distributed::single_flight::{Postcard, SingleFlightBuilder};
 use tower_distributed::{SingleFlight, Store};
 
-use super::builder;
-
-struct Named(&'static str);
-
-impl Codec<u64> for Named {
-    fn name(&self) -> &str {
-        self.0
-    }
-
-    fn encode(&self, _: &u64) -> Result<Vec<u8>, BoxError> {
-        unreachable!()
-    }
-
-    fn decode(&self, _: &[u8]) -> Result<u64, BoxError> {
-        unreachable!()
-    }
-}
+use super::{OneCodec, builder};
 
 fn is_told(builder: SingleFlightBuilder<u64, u64>, parts: &[&str]) {
     let error = builder.build(&Store::in_memory(), "x").unwrap_err();
@@ -40,19 +23,19 @@ fn is_fine(builder: SingleFlightBuilder<u64, u64>) {
 const DAY: Duration = Duration::from_secs(86_400);
 const NANO: Duration = Duration::from_nanos(1);
 
+type Set = fn(Duration) -> SingleFlightBuilder<u64, u64>;
+
 #[test]
 fn spans() {
+    let settings: [(&str, Set); 3] = [
+        ("ttl must", |span| builder().ttl(span)),
+        ("stale_while_revalidate must", |span| builder().stale_while_revalidate(span)),
+        ("error_ttl must", |span| builder().share_errors(Postcard).error_ttl(span)),
+    ];
     for span in [Duration::ZERO, Duration::from_millis(1) - NANO, DAY + NANO, Duration::MAX] {
-        let shown = format!("{span:?}");
-        is_told(builder().ttl(span), &["ttl must", "1 ms to 1 day", &shown]);
-        is_told(
-            builder().stale_while_revalidate(span),
-            &["stale_while_revalidate must", "1 ms to 1 day", &shown],
-        );
-        is_told(
-            builder().share_errors(Postcard).error_ttl(span),
-            &["error_ttl must", "1 ms to 1 day", &shown],
-        );
+        for (named, set) in settings {
+            is_told(set(span), &[named, "1 ms to 1 day", &format!("{span:?}")]);
+        }
     }
     for span in [Duration::from_millis(1), DAY] {
         is_fine(builder().ttl(span).stale_while_revalidate(span).share_errors(Postcard).error_ttl(span));
@@ -96,16 +79,19 @@ fn eagerness() {
 fn names() {
     let long = "x".repeat(65);
     for name in ["", "a b", "\n", "ä", &long] {
-        let codec = || SingleFlight::builder(Named(name.to_owned().leak()));
+        let codec = || SingleFlight::builder(OneCodec::named(name.to_owned().leak()));
         let shown = format!("{name:?}");
         is_told(codec(), &["codec", "1 to 64 visible", &shown]);
-        is_told(builder().share_errors(Named(name.to_owned().leak())), &["codec", "1 to 64 visible", &shown]);
+        is_told(
+            builder().share_errors(OneCodec::named(name.to_owned().leak())),
+            &["codec", "1 to 64 visible", &shown],
+        );
         if !name.is_empty() {
             is_told(builder().version(name), &["version", "0 to 64 visible", &shown]);
         }
     }
     for name in ["x", &long[1..]] {
-        is_fine(SingleFlight::builder(Named(name.to_owned().leak())).version(name));
+        is_fine(SingleFlight::builder(OneCodec::named(name.to_owned().leak())).version(name));
     }
     for name in ["", "a b", "a:b", "{x}", "ä", &long, "\0"] {
         let error = SingleFlight::<u64>::new(&Store::in_memory(), name).unwrap_err();

@@ -9,7 +9,7 @@ use futures::{join, poll};
 use tokio::time::timeout;
 use tower_distributed::operator::{Entry, Kind};
 use tower_distributed::single_flight::{Postcard, RunError};
-use tower_distributed::{Error, Mutex, SingleFlight};
+use tower_distributed::{Error, SingleFlight};
 
 use super::{
     Origin, all_differ, all_ended, begin, begin_run, builder, call, call_failing, ended, several, visible,
@@ -263,15 +263,4 @@ pub(crate) async fn what_a_crowd_was_given_is_published_before_the_end(place: &P
         let answer = timeout(SOON, other.run(key, || async { 99 })).await.expect("the lead is given back");
         assert_eq!(answer.unwrap(), key);
     }
-}
-
-/// A mutex of the same name is what those share who take turns, and nothing to those who share answers.
-pub(crate) async fn mutexes_of_one_name_are_apart(place: &Place, name: &str) {
-    let (mutex, flight) = (Mutex::new(place, name).unwrap(), SingleFlight::new(place, name).unwrap());
-    let (guard, origin) = (mutex.lock("k").await.unwrap(), Origin::shut());
-    let leader = begin_run(&flight, &origin).await;
-    assert!(guard.unlock().await.unwrap());
-    assert!(mutex.try_lock("k").await.unwrap().unlock().await.unwrap());
-    origin.let_go(1);
-    assert_eq!(ended(leader).await.unwrap(), 1);
 }

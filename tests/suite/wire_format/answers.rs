@@ -2,11 +2,11 @@
 
 use tokio::sync::oneshot;
 use tower::{Layer as _, ServiceExt as _, service_fn};
-use tower_distributed::dedupe::Claimed;
 use tower_distributed::single_flight::{Json, Postcard};
 use tower_distributed::{BloomFilter, Dedupe, SingleFlight};
 
 use super::{HOUR, MINUTE, Scene, are_stored};
+use crate::claims::take;
 use crate::stores::SOON;
 use support::eventually;
 
@@ -60,7 +60,7 @@ async fn answers_and_items() {
         let filters = [here, there].map(|store| builder.build(store, "filtered").unwrap());
         assert!(filters[0].insert("user-7").await.unwrap());
         let [one, other] = filters.map(|filter| Dedupe::builder().remember_forever().build(&filter).unwrap());
-        let Claimed::New(claim) = one.try_claim("").await.unwrap() else { panic!("it is new") };
+        let claim = take(&one, "").await;
         let waiter = scene.behind("filtered", 1, async move { other.claim("", SOON).await }).await;
         (claim, waiter)
     };
@@ -83,9 +83,8 @@ async fn answers_and_items() {
     let items = async || {
         let builder = |store| Dedupe::exact(store, "items").capacity(100).remember_for(2 * HOUR);
         let [one, other] = [here, there].map(|store| builder(store).build().unwrap());
-        let Claimed::New(claim) = one.try_claim("evt_1").await.unwrap() else { panic!("it is new") };
-        assert!(claim.confirm().await.unwrap());
-        let Claimed::New(claim) = one.try_claim("evt_2").await.unwrap() else { panic!("it is new") };
+        assert!(take(&one, "evt_1").await.confirm().await.unwrap());
+        let claim = take(&one, "evt_2").await;
         let waiter = scene.behind("items", 1, async move { other.claim("evt_2", SOON).await }).await;
         (claim, waiter)
     };

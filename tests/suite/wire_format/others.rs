@@ -1,13 +1,13 @@
 //! Forms that are not recognised, and locks of other programs.
 
 use tokio::time::timeout;
-use tower_distributed::dedupe::Claimed;
 use tower_distributed::single_flight::Postcard;
 use tower_distributed::{
     BloomFilter, Dedupe, Error, Mutex, Quota, RwLock, SingleFlight, TokenBucket, WaitGroup,
 };
 
 use super::{HOUR, MINUTE, Scene, are_stored};
+use crate::claims::take;
 use crate::stores::SOON;
 use support::eventually;
 
@@ -69,8 +69,7 @@ async fn forms_of_others_are_respected() {
 
     // An item in a slice whose number is in another form.
     let items = Dedupe::exact(store, "slices").capacity(100).remember_for(2 * HOUR).build().unwrap();
-    let Claimed::New(claim) = items.try_claim("evt_1").await.unwrap() else { panic!("it is new") };
-    assert!(claim.confirm().await.unwrap());
+    assert!(take(&items, "evt_1").await.confirm().await.unwrap());
     for (slice, ..) in scene.stored("{slices:0}:exact:?") {
         scene.set(&[&["HSET", &slice, "s", "another-form"]]);
     }
