@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::server::{coverage, faults, lock};
 use crate::world::{Outcome, Play, play};
@@ -67,7 +67,7 @@ pub fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<bool, String> {
     let seconds = options.number("seconds")?.unwrap_or(10);
-    let from = options.number("from")?;
+    let from = options.number("from")?.unwrap_or_else(drawn);
     if options.has("help") {
         println!("{HELP}");
         return Ok(true);
@@ -87,28 +87,12 @@ fn run(options: &Options) -> Result<bool, String> {
     }
     if let Some(count) = options.number("truth")? {
         let server = options.0.get("server").map_or("redis-server", String::as_str);
-        return truth::compare(count, from.unwrap_or_else(drawn), server);
+        return truth::compare(count, from, server);
     }
     if let Some(count) = options.number("same")? {
-        return Ok(are_same(from.unwrap_or_else(drawn), count, seconds));
+        return Ok(are_same(from, count, seconds));
     }
-    let wall = options.number("wall")?.map(Duration::from_secs);
-    let many = Many {
-        from: from.unwrap_or_else(drawn),
-        worlds: options.number("worlds")?.unwrap_or(if wall.is_some() { u64::MAX } else { 100 }),
-        seconds,
-        threads: options.number("threads")?.unwrap_or(2),
-        wall,
-        ends_at_first: options.has("first"),
-    };
-    let are_right = many.run();
-    if !faults::is_made() {
-        return Err("no script that ran has the text of --change".into());
-    }
-    if options.has("coverage") {
-        coverage::report().map_err(|error| format!("the scripts cannot be read: {error}"))?;
-    }
-    Ok(are_right)
+    many(options, from, seconds)
 }
 
 /// A seed that the machine draws.
@@ -147,9 +131,7 @@ impl Sum {
             self.broken.push(outcome.seed);
         }
     }
-}
 
-impl Sum {
     fn tell(&self, seconds: u64, took: Duration) {
         let (worlds, took) = (self.worlds, took.as_secs_f64());
         println!("{:?}\n{:?}", self.counts, self.commands);
@@ -165,71 +147,57 @@ impl Sum {
 /// Plays worlds on some threads. A world that is stuck ends the program.
 fn played(sum: &Mutex<Sum>, seeds: &[u64], seconds: u64, threads: u64, goes_on: impl Fn() -> bool + Sync) {
     let next = AtomicU64::new(0);
-    let begun = Mutex::new(BTreeMap::<u64, std::time::Instant>::new());
-    let is_done = std::sync::atomic::AtomicBool::new(false);
+    let begun = Mutex::new(BTreeMap::<u64, Instant>::new());
     std::thread::scope(|scope| {
-        let workers = (0..threads).map(|_| {
-            scope.spawn(|| {
-                while goes_on()
-                    && let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed) as usize)
-                {
-                    lock(&begun).insert(*seed, std::time::Instant::now());
-                    let outcome = play(*seed, Play::of(seconds));
-                    lock(&begun).remove(seed);
-                    lock(sum).add(outcome);
-                }
-            })
-        });
-        let workers: Vec<_> = workers.collect();
-        scope.spawn(|| {
-            while !is_done.load(Ordering::Relaxed) {
-                std::thread::sleep(Duration::from_millis(100));
-                let stuck = lock(&begun).iter().find(|(_, at)| at.elapsed() > STUCK).map(|(seed, _)| *seed);
-                if let Some(seed) = stuck {
-                    println!("seed {seed}: the world does not end within {STUCK:?} of the wall clock");
-                    std::process::exit(1);
-                }
+        let work = || {
+            while goes_on()
+                && let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed) as usize)
+            {
+                lock(&begun).insert(*seed, Instant::now());
+                let outcome = play(*seed, Play::of(seconds));
+                lock(&begun).remove(seed);
+                lock(sum).add(outcome);
             }
-        });
-        for worker in workers {
-            // A world catches the panics of its own.
-            let _ = worker.join();
+        };
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        while !workers.iter().all(|worker| worker.is_finished()) {
+            std::thread::sleep(Duration::from_millis(20));
+            let stuck = lock(&begun).iter().find(|(_, at)| at.elapsed() > STUCK).map(|(seed, _)| *seed);
+            if let Some(seed) = stuck {
+                println!("seed {seed}: the world does not end within {STUCK:?} of the wall clock");
+                std::process::exit(1);
+            }
         }
-        is_done.store(true, Ordering::Relaxed);
     });
 }
 
-/// A run of many worlds.
-struct Many {
-    from: u64,
-    worlds: u64,
-    seconds: u64,
-    threads: u64,
-    /// How long it may take.
-    wall: Option<Duration>,
-    /// Whether it ends once a world is condemned.
-    ends_at_first: bool,
-}
-
-impl Many {
-    fn run(&self) -> bool {
-        println!("worlds of {} s from seed {}", self.seconds, self.from);
-        let began = std::time::Instant::now();
-        let (sum, mut worlds) = (Mutex::new(Sum::default()), 0);
-        let goes_on = || {
-            let has_found = self.ends_at_first && !lock(&sum).broken.is_empty();
-            !has_found && self.wall.is_none_or(|wall| began.elapsed() < wall)
-        };
-        while worlds < self.worlds && goes_on() {
-            let first = self.from + worlds;
-            let seeds: Vec<_> = (first..first + 1000.min(self.worlds - worlds)).collect();
-            played(&sum, &seeds, self.seconds, self.threads, goes_on);
-            worlds += seeds.len() as u64;
-        }
-        let sum = lock(&sum);
-        sum.tell(self.seconds, began.elapsed());
-        sum.broken.is_empty()
+/// Plays many worlds. Returns whether none is condemned.
+fn many(options: &Options, from: u64, seconds: u64) -> Result<bool, String> {
+    let wall = options.number("wall")?.map(Duration::from_secs);
+    let all = options.number("worlds")?.unwrap_or(if wall.is_some() { u64::MAX } else { 100 });
+    let threads = options.number("threads")?.unwrap_or(2);
+    println!("worlds of {seconds} s from seed {from}");
+    let began = Instant::now();
+    let (sum, mut worlds) = (Mutex::new(Sum::default()), 0);
+    let goes_on = || {
+        let has_found = options.has("first") && !lock(&sum).broken.is_empty();
+        !has_found && wall.is_none_or(|wall| began.elapsed() < wall)
+    };
+    while worlds < all && goes_on() {
+        let first = from + worlds;
+        let seeds: Vec<_> = (first..first + 1000.min(all - worlds)).collect();
+        played(&sum, &seeds, seconds, threads, goes_on);
+        worlds += seeds.len() as u64;
     }
+    let sum = lock(&sum);
+    sum.tell(seconds, began.elapsed());
+    if !faults::is_made() {
+        return Err("no script that ran has the text of --change".into());
+    }
+    if options.has("coverage") {
+        coverage::report().map_err(|error| format!("the scripts cannot be read: {error}"))?;
+    }
+    Ok(sum.broken.is_empty())
 }
 
 fn are_same(from: u64, count: u64, seconds: u64) -> bool {

@@ -6,15 +6,10 @@ use crate::os;
 use crate::server::lock;
 
 pub struct Trace {
-    state: Mutex<State>,
+    /// The digest, and how much has happened.
+    state: Mutex<(u64, u64)>,
     /// Whether each event is printed.
     is_printed: bool,
-}
-
-#[derive(Default)]
-struct State {
-    digest: u64,
-    events: u64,
 }
 
 /// FNV-1a, 64 bits.
@@ -23,17 +18,17 @@ const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 
 impl Trace {
     pub fn new(is_printed: bool) -> Self {
-        Self { state: Mutex::default(), is_printed }
+        Self { state: Mutex::new((BASIS, 0)), is_printed }
     }
 
-    pub fn note(&self, what: &str, bytes: &[u8]) {
+    pub fn note(&self, what: &str, bytes: impl AsRef<[u8]>) {
+        let bytes = bytes.as_ref();
         let now = os::elapsed();
         let mut state = lock(&self.state);
-        let start = if state.events == 0 { BASIS } else { state.digest };
         let now_bytes = (now.as_nanos() as u64).to_le_bytes();
         let all = now_bytes.iter().chain(what.as_bytes()).chain(bytes);
-        state.digest = all.fold(start, |digest, byte| (digest ^ u64::from(*byte)).wrapping_mul(PRIME));
-        state.events += 1;
+        state.0 = all.fold(state.0, |digest, byte| (digest ^ u64::from(*byte)).wrapping_mul(PRIME));
+        state.1 += 1;
         if self.is_printed {
             let bytes = &bytes[..bytes.len().min(400)];
             println!("{:>10.3} {what} {}", now.as_secs_f64() * 1e3, bytes.escape_ascii());
@@ -42,7 +37,6 @@ impl Trace {
 
     /// The digest, and how much has happened.
     pub fn end(&self) -> (u64, u64) {
-        let state = lock(&self.state);
-        (state.digest, state.events)
+        *lock(&self.state)
     }
 }

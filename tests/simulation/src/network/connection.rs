@@ -41,7 +41,7 @@ impl Network {
             state.connections.insert(id, open);
             id
         };
-        self.trace.note(&format!("p{process} opens c{id} to"), address.as_bytes());
+        self.note(&format!("p{process} opens c{id} to"), address);
         let (read, write) = tokio::io::split(far);
         let (to_run, requests) = mpsc::unbounded_channel();
         self.runtime.spawn(Arc::clone(self).read(read, lines.clone(), to_run));
@@ -95,13 +95,13 @@ impl Network {
                 _ = line.wait_for(|line| *line == Line::Cut) => break,
                 () = self.reaches(id, at) => {}
             }
-            self.trace.note(&format!("c{id} <"), &joined(&arguments));
+            self.note(&format!("c{id} <"), joined(&arguments));
             let reply = match arguments[0].as_slice() {
                 b"WAIT" => self.wait_for_replicas(id, &arguments).await,
                 _ => self.run(id, &arguments),
             };
             let Some(reply) = reply else { break };
-            self.trace.note(&format!("c{id} >"), &reply);
+            self.note(&format!("c{id} >"), &reply);
             let sent = lock(&self.state).connections.get(&id).map(|open| {
                 // A connection that has ended needs nothing.
                 let _ = open.out.send((Instant::now() + self.delay(), reply));
@@ -114,7 +114,7 @@ impl Network {
         if let Some(open) = state.connections.remove(&id)
             && let Some(Kind::Server(server)) = state.hosts.get_mut(&open.address).map(|host| &mut host.kind)
         {
-            server.leave(&open.session);
+            server.has_left(&open.session.channels);
         }
     }
 

@@ -29,7 +29,7 @@ impl Network {
             8 => Line::Deaf,
             _ => Line::Mute,
         };
-        self.trace.note(&format!("c{id} becomes"), format!("{line:?}").as_bytes());
+        self.note(&format!("c{id} becomes"), format!("{line:?}"));
         if let Some(open) = lock(&self.state).connections.get(&id) {
             open.line.send_replace(line);
         }
@@ -38,7 +38,7 @@ impl Network {
     /// Stalls one connection, both ways.
     pub fn stall_one(&self, span: Duration) {
         let Some(id) = self.any_connection() else { return };
-        self.trace.note(&format!("c{id} stalls"), format!("{span:?}").as_bytes());
+        self.note(&format!("c{id} stalls"), format!("{span:?}"));
         if let Some(open) = lock(&self.state).connections.get_mut(&id) {
             open.stalled_until = Instant::now() + span;
         }
@@ -50,7 +50,7 @@ impl Network {
             lock(&self.state).connections.values().map(|open| open.process).collect();
         let processes: Vec<_> = processes.into_iter().collect();
         let Some(process) = self.one(&processes) else { return };
-        self.trace.note(&format!("p{process} is cut off"), format!("{span:?}").as_bytes());
+        self.note(&format!("p{process} is cut off"), format!("{span:?}"));
         lock(&self.state).parted.insert(*process, Instant::now() + span);
     }
 
@@ -65,7 +65,7 @@ impl Network {
     /// Starts a server anew, with some of its keys. It refuses connections for a span, and loads its keys for another one.
     pub async fn restart(self: Arc<Self>, address: String, keeps: Keeps, away: Duration, loads: Duration) {
         let how = format!("{address}, keeps {keeps:?}, {away:?}, {loads:?}");
-        self.trace.note("restart", how.as_bytes());
+        self.note("restart", how);
         // What has not reached it yet is lost.
         self.end(Line::Cut, |other, _| other == address);
         let now = Instant::now();
@@ -84,7 +84,7 @@ impl Network {
 
     /// Lets a machine stand still.
     pub fn stop(&self, address: &str, span: Duration) {
-        self.trace.note("stops", format!("{address} {span:?}").as_bytes());
+        self.note("stops", format!("{address} {span:?}"));
         if let Some(host) = lock(&self.state).hosts.get_mut(address) {
             host.stops_until = Instant::now() + span;
         }
@@ -92,7 +92,7 @@ impl Network {
 
     /// Fills the memory of a server for a span.
     pub async fn fill(self: Arc<Self>, address: String, span: Duration) {
-        self.trace.note("full", format!("{address} {span:?}").as_bytes());
+        self.note("full", format!("{address} {span:?}"));
         self.with_server(&address, |server| server.condition.is_full = true);
         sleep(span).await;
         self.with_server(&address, |server| server.condition.is_full = false);
@@ -100,7 +100,7 @@ impl Network {
 
     /// Denies commands to the user for a span.
     pub async fn deny(self: Arc<Self>, address: String, command: &'static str, span: Duration) {
-        self.trace.note("denies", format!("{address} {command} {span:?}").as_bytes());
+        self.note("denies", format!("{address} {command} {span:?}"));
         self.with_server(&address, |server| server.condition.denied.insert(command.into()));
         sleep(span).await;
         self.with_server(&address, |server| server.condition.denied.remove(command));
@@ -108,7 +108,7 @@ impl Network {
 
     /// Sets the clock of a server forth or back.
     pub fn set_clock(&self, address: &str, by: i64) {
-        self.trace.note("clock", format!("{address} {by}").as_bytes());
+        self.note("clock", format!("{address} {by}"));
         self.with_server(address, |server| server.condition.clock += by);
     }
 
@@ -121,14 +121,14 @@ impl Network {
     pub fn evict_one(&self, address: &str) {
         let keys = self.keys(address);
         if let Some(key) = self.one(&keys) {
-            self.trace.note("evicts", key);
+            self.note("evicts", key);
             self.with_server(address, |server| server.evict(key));
         }
     }
 
     /// Another program writes a hash to a key, on each server. It expires after 3 s.
     pub fn put_foreign(&self, addresses: &[String], key: &[u8]) {
-        self.trace.note("foreign", key);
+        self.note("foreign", key);
         for address in addresses {
             self.with_server(address, |server| {
                 let mut database = lock(&server.database);
@@ -141,7 +141,7 @@ impl Network {
 
     /// The numbers of the flows in the queues of a server are nearly used up.
     pub fn age(&self, address: &str) {
-        self.trace.note("ages", address.as_bytes());
+        self.note("ages", address);
         let left = self.draw(2) as f64;
         self.with_server(address, |server| {
             for entry in lock(&server.database).entries.values_mut() {
@@ -155,20 +155,20 @@ impl Network {
 
     /// Lets a server forget its scripts.
     pub fn flush_scripts(&self, address: &str) {
-        self.trace.note("flush", address.as_bytes());
+        self.note("flush", address);
         self.with_server(address, |server| server.flush_scripts());
     }
 
     /// Lets a server lose its functions, as `FUNCTION FLUSH` does.
     pub fn flush_functions(&self, address: &str) {
-        self.trace.note("flush of functions", address.as_bytes());
+        self.note("flush of functions", address);
         self.with_server(address, |server| server.flush_functions());
     }
 
     /// Cuts a process off for ever. The servers see its connections end, or nothing at all.
     pub fn kill(&self, process: usize) {
         let line = if self.happens(700) { Line::Closed } else { Line::Gone };
-        self.trace.note(&format!("p{process} is killed"), format!("{line:?}").as_bytes());
+        self.note(&format!("p{process} is killed"), format!("{line:?}"));
         lock(&self.state).killed.push(process);
         self.end(line, |_, other| other == process);
     }

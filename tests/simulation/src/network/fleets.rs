@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::{Kind, Network, State};
+use super::{Kind, Network};
 use crate::server::cluster::{Topology, slot};
 use crate::server::replication::apply;
 use crate::server::reply::{Bytes, Reply};
 use crate::server::sentinel::SWITCHED;
-use crate::server::{Keeps, lock};
+use crate::server::{Channel, Keeps, lock, message};
 
 impl Network {
     /// Lets a server follow another one.
@@ -55,16 +55,14 @@ impl Network {
     /// A replica takes the place of its master, which dies, or stands still and is its replica afterwards. The Sentinels name
     /// the new master once it serves.
     pub async fn fail_over(self: Arc<Self>, servers: Vec<String>) {
-        let master =
-            servers.iter().find(|one| self.with_server(one, |server| server.master.is_none()) == Some(true));
-        let replica =
-            servers.iter().find(|one| self.with_server(one, |server| server.master.is_some()) == Some(true));
-        let (Some(master), Some(replica)) = (master.cloned(), replica.cloned()) else { return };
+        let is_master = |one: &String| self.with_server(one, |server| server.master.is_none());
+        let one = |which| servers.iter().find(|one| is_master(one) == Some(which)).cloned();
+        let (Some(master), Some(replica)) = (one(true), one(false)) else { return };
         // One at a time.
         if std::mem::replace(&mut lock(&self.state).is_failing_over, true) {
             return;
         }
-        self.trace.note("fails over", format!("{master} to {replica}").as_bytes());
+        self.note("fails over", format!("{master} to {replica}"));
         let noticed = Duration::from_millis(200 + self.draw(1500));
         let back = Duration::from_millis(self.draw(2000));
         match self.draw(3) {
@@ -99,7 +97,7 @@ impl Network {
             lock(&server.database).entries = entries;
             server.take_over(&texts);
         });
-        self.trace.note("follows", master.as_bytes());
+        self.note("follows", master);
         lock(&self.state).is_failing_over = false;
     }
 
@@ -112,14 +110,11 @@ impl Network {
                 sentinel.epoch += 1;
             }
         }
-        let is_sentinel = |state: &State, address: &str| {
-            matches!(state.hosts.get(address).map(|host| &host.kind), Some(Kind::Sentinel(_)))
-        };
-        for open in state.connections.values().filter(|open| is_sentinel(&state, &open.address)) {
-            for channel in SWITCHED.map(|channel| channel.as_bytes().to_vec()) {
+        // Nobody subscribes to these channels elsewhere.
+        for open in state.connections.values() {
+            for channel in SWITCHED.map(|channel| (false, Bytes::from(channel))) {
                 if open.session.channels.contains(&channel) {
-                    let text = Bytes::from(master);
-                    self.push(open, &crate::server::message(false, &channel, &text));
+                    self.push(open, &message(&channel, &Bytes::from(master)));
                 }
             }
         }
@@ -135,7 +130,7 @@ impl Network {
             return;
         }
         let (from, to) = (&nodes[from], &nodes[to]);
-        self.trace.note("moves", format!("slot {slot} from {from} to {to}").as_bytes());
+        self.note("moves", format!("slot {slot} from {from} to {to}"));
         loop {
             sleep(Duration::from_millis(self.draw(60))).await;
             let left: Vec<_> = self.keys(from).into_iter().filter(|key| self::slot(key) == slot).collect();
@@ -154,16 +149,17 @@ impl Network {
         let mut ended = Vec::new();
         let mut state = lock(&self.state);
         for open in state.connections.values_mut().filter(|open| open.address == address) {
-            let channels: Vec<_> =
-                open.session.shard_channels.iter().filter(|channel| slot(channel) == gone).cloned().collect();
+            let is_gone = |(is_shard, name): &&Channel| *is_shard && slot(name) == gone;
+            let channels: Vec<_> = open.session.channels.iter().filter(is_gone).cloned().collect();
             for channel in channels {
-                open.session.shard_channels.remove(&channel);
-                ended.push(channel.clone());
+                open.session.channels.remove(&channel);
                 let kind = Reply::bulk("sunsubscribe");
-                self.push(open, &Reply::Push(vec![kind, Reply::Bulk(channel), Reply::Int(0)]));
+                let told = vec![kind, Reply::Bulk(channel.1.clone()), Reply::Int(0)];
+                self.push(open, &Reply::Push(told));
+                ended.push(channel);
             }
         }
         drop(state);
-        self.with_server(address, |server| server.has_left(ended.iter().map(|channel| (true, channel))));
+        self.with_server(address, |server| server.has_left(&ended));
     }
 }

@@ -128,6 +128,11 @@ impl Network {
         lock(&self.state).hosts.insert(address.into(), host);
     }
 
+    /// Notes what happens.
+    pub fn note(&self, what: &str, bytes: impl AsRef<[u8]>) {
+        self.trace.note(what, bytes);
+    }
+
     /// A number below `end`.
     pub fn draw(&self, end: u64) -> u64 {
         os::draw(&mut lock(&self.random)) % end.max(1)
@@ -144,12 +149,11 @@ impl Network {
     }
 
     fn delay(&self) -> Duration {
-        let Weather { usual, often_slow, slow, often_late } = self.weather;
-        let drawn = self.draw(1000);
+        let (weather, drawn) = (self.weather, self.draw(1000));
         Duration::from_millis(match drawn {
-            _ if drawn < often_late => 600 + self.draw(2000),
-            _ if drawn < often_late + often_slow => self.draw(slow),
-            _ => self.draw(usual + 1),
+            _ if drawn < weather.often_late => 600 + self.draw(2000),
+            _ if drawn < weather.often_late + weather.often_slow => self.draw(weather.slow),
+            _ => self.draw(weather.usual + 1),
         })
     }
 
@@ -209,60 +213,46 @@ impl Network {
 
     /// Runs a request of a connection. `None`: the connection or its server is gone.
     fn run(&self, connection: u64, arguments: &[Bytes]) -> Option<Bytes> {
-        let mut state = lock(&self.state);
-        let State { hosts, connections, requests, recorded, rates, busiest, .. } = &mut *state;
-        let open = connections.get_mut(&connection)?;
+        let state = &mut *lock(&self.state);
+        let open = state.connections.get_mut(&connection)?;
         // Who has to subscribe again does so at once, in a Cluster to many channels.
         if !arguments[0].ends_with(b"SUBSCRIBE") {
-            *requests.entry(open.process).or_default() += 1;
+            *state.requests.entry(open.process).or_default() += 1;
         }
-        let (second, rate) = rates.entry(open.process).or_default();
+        let (second, rate) = state.rates.entry(open.process).or_default();
         let now = os::elapsed().as_secs();
         *rate = if *second == now { *rate + 1 } else { 1 };
         *second = now;
-        *busiest = (*busiest).max(*rate);
-        let host = hosts.get_mut(&open.address)?;
+        state.busiest = state.busiest.max(*rate);
+        let host = state.hosts.get_mut(&open.address)?;
         let (replies, published) = match &mut host.kind {
             Kind::Server(server) => {
                 server.set_time(micros());
                 let is_compared = RECORDED.iter().any(|name| arguments[0].starts_with(name));
                 if self.is_recorded && is_compared {
                     let (micros, is_full) = (micros(), server.condition.is_full);
-                    recorded.push(Request { micros, is_full, arguments: arguments.to_vec() });
+                    state.recorded.push(Request { micros, is_full, arguments: arguments.to_vec() });
                 }
                 let replies = server.run(&mut open.session, arguments);
-                let published = std::mem::take(&mut lock(&server.database).published);
-                (replies, published)
+                (replies, std::mem::take(&mut lock(&server.database).published))
             }
             Kind::Sentinel(sentinel) => (sentinel.run(&mut open.session, arguments), vec![]),
         };
         let protocol = open.session.protocol;
-        let (from, is_cluster) = (open.address.clone(), host.is_of_cluster());
-        for (channel, text, is_shard) in published {
-            self.deliver(&state, &from, is_cluster, is_shard, &channel, &text);
+        let is_cluster = matches!(&host.kind, Kind::Server(server) if server.cluster.is_some());
+        let from = open.address.clone();
+        for (channel, text) in published {
+            // In a Cluster all nodes pass on what is not for the nodes of a slot alone.
+            for open in state.connections.values() {
+                let is_here = open.address == from || is_cluster && !channel.0;
+                if is_here && open.session.channels.contains(&channel) {
+                    self.push(open, &message(&channel, &text));
+                }
+            }
         }
         let mut encoded = Bytes::new();
         replies.iter().for_each(|reply| reply.encode(protocol, &mut encoded));
         Some(encoded)
-    }
-
-    /// Sends a message to those who are subscribed. In a Cluster all nodes pass on what is not for the nodes of a slot alone.
-    fn deliver(
-        &self,
-        state: &State,
-        from: &str,
-        is_cluster: bool,
-        is_shard: bool,
-        channel: &Bytes,
-        text: &Bytes,
-    ) {
-        for open in state.connections.values() {
-            let is_here = open.address == from || is_cluster && !is_shard;
-            let channels = if is_shard { &open.session.shard_channels } else { &open.session.channels };
-            if is_here && channels.contains(channel) {
-                self.push(open, &message(is_shard, channel, text));
-            }
-        }
     }
 
     fn push(&self, open: &Open, push: &Reply) {
@@ -270,12 +260,6 @@ impl Network {
         push.encode(open.session.protocol, &mut encoded);
         // A connection that has ended needs nothing.
         let _ = open.out.send((Instant::now() + self.delay(), encoded));
-    }
-}
-
-impl Host {
-    fn is_of_cluster(&self) -> bool {
-        matches!(&self.kind, Kind::Server(server) if server.cluster.is_some())
     }
 }
 

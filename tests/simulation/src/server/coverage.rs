@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::lock;
 
-/// What was run of one script.
+/// What was run of one script, or of one file.
 #[derive(Default)]
 struct Script {
     text: String,
@@ -43,14 +43,6 @@ pub fn runs(digest: &str, line: usize, function: usize) {
     script.functions.insert(function);
 }
 
-/// What there is in one file, and what was run of it.
-struct File {
-    name: String,
-    text: String,
-    lines: BTreeSet<usize>,
-    functions: BTreeSet<usize>,
-}
-
 /// Prints what was run, and which functions were not.
 pub fn report() -> std::io::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lua");
@@ -61,31 +53,28 @@ pub fn report() -> std::io::Result<()> {
     for path in files {
         let text = std::fs::read_to_string(&path)?;
         let name = path.strip_prefix(&root).unwrap_or(&path).display().to_string();
-        let file = File { name, text, lines: BTreeSet::new(), functions: BTreeSet::new() }.covered();
-        let mut missed = Vec::new();
-        for (number, line) in file.text.lines().enumerate().map(|(at, line)| (at + 1, line.trim())) {
+        let ran = covered(text);
+        for (number, line) in ran.text.lines().enumerate().map(|(at, line)| (at + 1, line.trim())) {
             if is_function(line) {
                 functions.1 += 1;
-                match file.functions.contains(&number) {
+                match ran.functions.contains(&number) {
                     true => functions.0 += 1,
-                    false => missed.push(format!("{number} {line}")),
+                    false => println!("  not called: {name}:{number} {line}"),
                 }
             }
             if is_code(line) {
                 lines.1 += 1;
-                lines.0 += u32::from(file.lines.contains(&number));
+                lines.0 += u32::from(ran.lines.contains(&number));
             }
         }
-        missed.iter().for_each(|missed| println!("  not called: {}:{missed}", file.name));
     }
     let share = |(some, all): (u32, u32)| f64::from(some) / f64::from(all.max(1));
-    println!(
-        "functions of the scripts that were called: {} of {}, {:.3}",
-        functions.0,
-        functions.1,
-        share(functions)
-    );
-    println!("lines of the scripts that were run: {} of {}, {:.3}", lines.0, lines.1, share(lines));
+    for (what, counts) in [
+        ("functions of the scripts that were called", functions),
+        ("lines of the scripts that were run", lines),
+    ] {
+        println!("{what}: {} of {}, {:.3}", counts.0, counts.1, share(counts));
+    }
     Ok(())
 }
 
@@ -101,21 +90,20 @@ fn read(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
     Ok(())
 }
 
-impl File {
-    /// A script contains whole files, so a line of a script is a line of one of them.
-    fn covered(mut self) -> Self {
-        for script in lock(&SCRIPTS).values() {
-            let Some(at) = script.text.find(&self.text) else { continue };
-            let before = script.text[..at].matches('\n').count();
-            let count = self.text.lines().count();
-            let own = |lines: &BTreeSet<usize>| {
-                lines.range(before + 1..=before + count).map(|line| line - before).collect::<Vec<_>>()
-            };
-            self.lines.extend(own(&script.lines));
-            self.functions.extend(own(&script.functions));
-        }
-        self
+/// What was run of a file. A script contains whole files, so a line of a script is a line of one of them.
+fn covered(text: String) -> Script {
+    let mut ran = Script { text, ..Script::default() };
+    for script in lock(&SCRIPTS).values() {
+        let Some(at) = script.text.find(&ran.text) else { continue };
+        let before = script.text[..at].matches('\n').count();
+        let end = before + ran.text.lines().count();
+        let own = |lines: &BTreeSet<usize>| {
+            lines.range(before + 1..=end).map(|line| line - before).collect::<Vec<_>>()
+        };
+        ran.lines.extend(own(&script.lines));
+        ran.functions.extend(own(&script.functions));
     }
+    ran
 }
 
 fn is_function(line: &str) -> bool {

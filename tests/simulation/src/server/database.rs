@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Channel;
 use super::commands::{bits, hashes, keys, lists, sorted_sets, strings};
 use super::reply::{Bytes, Reply};
 use super::sorted_set::SortedSet;
@@ -26,18 +27,20 @@ pub struct Database {
     pub entries: BTreeMap<Bytes, Entry>,
     /// The time, in µs since the epoch.
     pub micros: i64,
-    /// Messages that are on their way, and whether they are for the nodes of a slot only.
-    pub published: Vec<(Bytes, Bytes, bool)>,
+    /// Messages that are on their way.
+    pub published: Vec<(Channel, Bytes)>,
     /// Keys that a command may have changed since they were taken.
     pub changed: BTreeSet<Bytes>,
-    /// How many connections are subscribed to a channel, and whether it is one for the nodes of a slot.
-    pub subscribers: BTreeMap<(bool, Bytes), i64>,
+    /// How many connections are subscribed to a channel.
+    pub subscribers: BTreeMap<Channel, i64>,
     /// How often each command has run.
     pub calls: BTreeMap<&'static str, u64>,
 }
 
 /// What a command answers, or why it is refused.
 pub type Outcome = Result<Reply, String>;
+
+type Run = fn(&mut Database, &[Bytes]) -> Outcome;
 
 pub struct Command {
     pub name: &'static str,
@@ -46,7 +49,7 @@ pub struct Command {
     pub writes: bool,
     /// Whether it is refused when the memory is full.
     pub grows: bool,
-    run: fn(&mut Database, &[Bytes]) -> Outcome,
+    run: Run,
 }
 
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -54,16 +57,16 @@ pub const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 pub const NOT_FLOAT: &str = "ERR value is not a valid float";
 pub const SYNTAX: &str = "ERR syntax error";
 
-const fn reads(name: &'static str, arity: i32, run: fn(&mut Database, &[Bytes]) -> Outcome) -> Command {
+const fn reads(name: &'static str, arity: i32, run: Run) -> Command {
     Command { name, arity, writes: false, grows: false, run }
 }
 
-const fn shrinks(name: &'static str, arity: i32, run: fn(&mut Database, &[Bytes]) -> Outcome) -> Command {
-    Command { name, arity, writes: true, grows: false, run }
+const fn shrinks(name: &'static str, arity: i32, run: Run) -> Command {
+    Command { writes: true, ..reads(name, arity, run) }
 }
 
-const fn grows(name: &'static str, arity: i32, run: fn(&mut Database, &[Bytes]) -> Outcome) -> Command {
-    Command { name, arity, writes: true, grows: true, run }
+const fn grows(name: &'static str, arity: i32, run: Run) -> Command {
+    Command { grows: true, ..shrinks(name, arity, run) }
 }
 
 /// All commands on keys, by name.
@@ -90,7 +93,7 @@ pub const COMMANDS: &[Command] = &[
     reads("SCAN", -2, keys::scan),
     grows("SET", -3, strings::set),
     grows("SETRANGE", 4, strings::set_range),
-    reads("SPUBLISH", 3, keys::publish_shard),
+    reads("SPUBLISH", 3, keys::publish),
     reads("STRLEN", 2, strings::len),
     reads("TIME", 1, keys::time),
     reads("TYPE", 2, keys::kind),
@@ -101,7 +104,7 @@ pub const COMMANDS: &[Command] = &[
     grows("ZINCRBY", 4, sorted_sets::increase),
     reads("ZMSCORE", -3, sorted_sets::scores),
     reads("ZRANGE", -4, sorted_sets::range),
-    reads("ZRANGEBYSCORE", -4, sorted_sets::range_by_score),
+    reads("ZRANGEBYSCORE", -4, sorted_sets::range),
     reads("ZRANK", 3, sorted_sets::rank),
     shrinks("ZREM", -3, sorted_sets::remove),
     shrinks("ZREMRANGEBYSCORE", 4, sorted_sets::remove_by_score),
@@ -145,6 +148,35 @@ impl Command {
     }
 }
 
+/// What a key of one kind has: `None` if it is missing, and made if it is to be changed.
+macro_rules! items {
+    ($($get:ident $get_or_new:ident $kind:ident $content:ty,)*) => {
+        impl Database {$(
+            pub fn $get(&mut self, key: &[u8]) -> Result<Option<&mut $content>, String> {
+                match self.get(key) {
+                    None => Ok(None),
+                    Some(Item::$kind(content)) => Ok(Some(content)),
+                    Some(_) => Err(WRONG_TYPE.into()),
+                }
+            }
+
+            pub fn $get_or_new(&mut self, key: &[u8]) -> Result<&mut $content, String> {
+                match self.item(key, Item::$kind(Default::default())) {
+                    Item::$kind(content) => Ok(content),
+                    _ => Err(WRONG_TYPE.into()),
+                }
+            }
+        )*}
+    };
+}
+
+items! {
+    text text_or_new Text Bytes,
+    sorted_set sorted_set_or_new SortedSet SortedSet,
+    hash hash_or_new Hash BTreeMap<Bytes, Bytes>,
+    list list_or_new List Vec<Bytes>,
+}
+
 impl Database {
     pub fn millis(&self) -> i64 {
         self.micros.div_euclid(1000)
@@ -174,66 +206,6 @@ impl Database {
     fn item(&mut self, key: &[u8], empty: Item) -> &mut Item {
         self.get(key);
         &mut self.entries.entry(key.to_vec()).or_insert(Entry { item: empty, until: None }).item
-    }
-
-    pub fn text(&mut self, key: &[u8]) -> Result<Option<&mut Bytes>, String> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(Item::Text(text)) => Ok(Some(text)),
-            Some(_) => Err(WRONG_TYPE.into()),
-        }
-    }
-
-    pub fn text_or_new(&mut self, key: &[u8]) -> Result<&mut Bytes, String> {
-        match self.item(key, Item::Text(Bytes::new())) {
-            Item::Text(text) => Ok(text),
-            _ => Err(WRONG_TYPE.into()),
-        }
-    }
-
-    pub fn sorted_set(&mut self, key: &[u8]) -> Result<Option<&mut SortedSet>, String> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(Item::SortedSet(set)) => Ok(Some(set)),
-            Some(_) => Err(WRONG_TYPE.into()),
-        }
-    }
-
-    pub fn sorted_set_or_new(&mut self, key: &[u8]) -> Result<&mut SortedSet, String> {
-        match self.item(key, Item::SortedSet(SortedSet::default())) {
-            Item::SortedSet(set) => Ok(set),
-            _ => Err(WRONG_TYPE.into()),
-        }
-    }
-
-    pub fn hash(&mut self, key: &[u8]) -> Result<Option<&mut BTreeMap<Bytes, Bytes>>, String> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(Item::Hash(hash)) => Ok(Some(hash)),
-            Some(_) => Err(WRONG_TYPE.into()),
-        }
-    }
-
-    pub fn hash_or_new(&mut self, key: &[u8]) -> Result<&mut BTreeMap<Bytes, Bytes>, String> {
-        match self.item(key, Item::Hash(BTreeMap::new())) {
-            Item::Hash(hash) => Ok(hash),
-            _ => Err(WRONG_TYPE.into()),
-        }
-    }
-
-    pub fn list(&mut self, key: &[u8]) -> Result<Option<&mut Vec<Bytes>>, String> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(Item::List(list)) => Ok(Some(list)),
-            Some(_) => Err(WRONG_TYPE.into()),
-        }
-    }
-
-    pub fn list_or_new(&mut self, key: &[u8]) -> Result<&mut Vec<Bytes>, String> {
-        match self.item(key, Item::List(Vec::new())) {
-            Item::List(list) => Ok(list),
-            _ => Err(WRONG_TYPE.into()),
-        }
     }
 
     /// Drops a key whose last element was removed.

@@ -38,10 +38,10 @@ impl Registered {
 
     fn told(&self) -> Reply {
         let flags = self.flags.iter().map(|flag| Reply::Status((*flag).into()));
-        Reply::Map(vec![
-            (Reply::bulk("name"), Reply::bulk(self.name.as_str())),
-            (Reply::bulk("description"), Reply::of(self.description.as_ref())),
-            (Reply::bulk("flags"), Reply::Array(flags.collect())),
+        Reply::map([
+            ("name", Reply::bulk(self.name.as_str())),
+            ("description", Reply::of(self.description.as_ref())),
+            ("flags", Reply::Array(flags.collect())),
         ])
     }
 }

@@ -71,29 +71,19 @@ pub enum Keeps {
 }
 
 /// What a connection has set at its server.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Session {
+    /// The version of the protocol: the second one, if it is less than 3.
     pub protocol: u8,
-    pub channels: BTreeSet<Bytes>,
-    pub shard_channels: BTreeSet<Bytes>,
+    pub channels: BTreeSet<Channel>,
     /// Whether the next command follows an `ASK`.
     asking: bool,
     /// How much of the log holds what this connection has written.
     pub written: u64,
 }
 
-impl Default for Session {
-    fn default() -> Self {
-        let (channels, shard_channels) = (BTreeSet::new(), BTreeSet::new());
-        Self { protocol: 2, channels, shard_channels, asking: false, written: 0 }
-    }
-}
-
-impl Session {
-    fn subscriptions(&self) -> i64 {
-        (self.channels.len() + self.shard_channels.len()) as i64
-    }
-}
+/// Whether a channel is one for the nodes of a slot, and its name.
+pub type Channel = (bool, Bytes);
 
 /// The keys and the other arguments of a call of a script or a function.
 pub type Parts<'a> = (&'a [Bytes], &'a [Bytes]);
@@ -184,17 +174,11 @@ impl Server {
         self.log.note(&database, BTreeSet::from([key.clone()]));
     }
 
-    /// A connection has ended.
-    pub fn leave(&mut self, session: &Session) {
-        let own = session.channels.iter().map(|channel| (false, channel));
-        self.has_left(own.chain(session.shard_channels.iter().map(|channel| (true, channel))));
-    }
-
     /// A connection is not subscribed to these channels any more.
-    pub fn has_left<'a>(&self, channels: impl Iterator<Item = (bool, &'a Bytes)>) {
+    pub fn has_left<'a>(&self, channels: impl IntoIterator<Item = &'a Channel>) {
         let mut database = lock(&self.database);
-        for (is_shard, channel) in channels {
-            if let Some(count) = database.subscribers.get_mut(&(is_shard, channel.clone())) {
+        for channel in channels {
+            if let Some(count) = database.subscribers.get_mut(channel) {
                 *count -= 1;
             }
         }
@@ -209,11 +193,12 @@ impl Server {
         }
         match name.as_str() {
             "SUBSCRIBE" | "SSUBSCRIBE" => {
-                let is_shard = name == "SSUBSCRIBE";
-                let known = if is_shard { &session.shard_channels } else { &session.channels };
                 let mut database = lock(&self.database);
-                for channel in arguments[1..].iter().filter(|channel| !known.contains(*channel)) {
-                    *database.subscribers.entry((is_shard, channel.clone())).or_default() += 1;
+                for channel in &arguments[1..] {
+                    let channel = (name == "SSUBSCRIBE", channel.clone());
+                    if !session.channels.contains(&channel) {
+                        *database.subscribers.entry(channel).or_default() += 1;
+                    }
                 }
                 drop(database);
                 return subscribe(session, &name, &arguments[1..]);
@@ -234,18 +219,17 @@ impl Server {
 
     /// Why a command does not run, if so.
     fn refusal(&self, name: &str, arguments: &[Bytes], asking: bool) -> Option<Reply> {
-        let Condition { is_loading, is_full, denied, .. } = &self.condition;
+        let (condition, denied) = (&self.condition, &self.condition.denied);
         if functions::arity(name).is_some_and(|arity| !fits(arity, arguments)) {
             return Some(wrong_count(name));
         }
         if denied.contains(name) || name.split_once('|').is_some_and(|(all, _)| denied.contains(all)) {
             let name = name.to_ascii_lowercase();
-            return Some(Reply::error(format!(
-                "NOPERM this user has no permissions to run the '{name}' command"
-            )));
+            let why = format!("NOPERM this user has no permissions to run the '{name}' command");
+            return Some(Reply::Error(why));
         }
         let always = matches!(name, "HELLO" | "CLIENT" | "AUTH" | "SELECT" | "INFO" | "SUBSCRIBE" | "ASKING");
-        if *is_loading && !always {
+        if condition.is_loading && !always {
             return Some(Reply::error("LOADING Redis is loading the dataset in memory"));
         }
         if let Some((topology, own)) = &self.cluster {
@@ -261,7 +245,7 @@ impl Server {
         if writes && self.master.is_some() {
             return Some(Reply::error(READ_ONLY));
         }
-        (grows && *is_full).then(|| Reply::error(FULL))
+        (grows && condition.is_full).then(|| Reply::error(FULL))
     }
 
     /// Whether a command writes, and whether it is refused when the memory is full.
@@ -282,7 +266,7 @@ impl Server {
                 let version = arguments.get(1).and_then(|version| version.first());
                 session.protocol = if version == Some(&b'3') { 3 } else { 2 };
                 let pairs = [("server", "redis"), ("version", "7.0.15"), ("mode", "standalone")];
-                Reply::Map(pairs.map(|(key, value)| (Reply::bulk(key), Reply::bulk(value))).into())
+                Reply::map(pairs.map(|(key, value)| (key, Reply::bulk(value))))
             }
             "ASKING" => Reply::ok(),
             "ROLE" => self.role(),
@@ -302,9 +286,9 @@ impl Server {
             None => Reply::Array(vec![Reply::bulk("master"), Reply::Int(0), Reply::Array(vec![])]),
             Some(master) => {
                 let [host, port] = host_and_port(master);
-                let port = Reply::Int(port.parse().unwrap_or(0));
-                let state = [Reply::bulk("slave"), Reply::bulk(host), port, Reply::bulk("connected")];
-                Reply::Array([&state[..], &[Reply::Int(0)]].concat())
+                let mut told = ["slave", host, port, "connected", ""].map(Reply::bulk);
+                (told[2], told[4]) = (Reply::Int(port.parse().unwrap_or(0)), Reply::Int(0));
+                Reply::Array(told.into())
             }
         }
     }
@@ -313,7 +297,7 @@ impl Server {
 /// What servers and Sentinels answer alike.
 pub fn usual(name: &str, session: &Session) -> Reply {
     match name {
-        "PING" if session.protocol == 2 && session.subscriptions() > 0 => {
+        "PING" if session.protocol < 3 && !session.channels.is_empty() => {
             Reply::Array(vec![Reply::bulk("pong"), Reply::bulk("")])
         }
         "PING" => Reply::Status("PONG".into()),
@@ -333,16 +317,15 @@ pub fn host_and_port(address: &str) -> [&str; 2] {
 pub fn subscribe(session: &mut Session, name: &str, channels: &[Bytes]) -> Vec<Reply> {
     let kind = name.to_ascii_lowercase();
     let subscribed = channels.iter().map(|channel| {
-        let is_shard = name == "SSUBSCRIBE";
-        if is_shard { &mut session.shard_channels } else { &mut session.channels }.insert(channel.clone());
-        let count = Reply::Int(session.subscriptions());
+        session.channels.insert((name == "SSUBSCRIBE", channel.clone()));
+        let count = Reply::count(session.channels.len());
         Reply::Push(vec![Reply::bulk(kind.as_str()), Reply::Bulk(channel.clone()), count])
     });
     subscribed.collect()
 }
 
 /// A message on a channel, as its subscribers get it.
-pub fn message(is_shard: bool, channel: &Bytes, text: &Bytes) -> Reply {
-    let kind = if is_shard { "smessage" } else { "message" };
+pub fn message((is_shard, channel): &Channel, text: &Bytes) -> Reply {
+    let kind = if *is_shard { "smessage" } else { "message" };
     Reply::Push(vec![Reply::bulk(kind), Reply::Bulk(channel.clone()), Reply::Bulk(text.clone())])
 }

@@ -76,17 +76,16 @@ impl Log {
 pub fn apply(server: &mut Server, changes: impl IntoIterator<Item = Change>) {
     for change in changes {
         match change {
-            Change::Keys(keys) => apply_keys(&mut lock(&server.database), keys),
+            Change::Keys(keys) => {
+                let entries = &mut lock(&server.database).entries;
+                for (key, entry) in keys {
+                    match entry {
+                        Some(entry) => drop(entries.insert(key, entry)),
+                        None => drop(entries.remove(&key)),
+                    }
+                }
+            }
             Change::Libraries(texts) => server.take_over(&texts),
-        }
-    }
-}
-
-fn apply_keys(database: &mut Database, keys: Vec<(Bytes, Option<Entry>)>) {
-    for (key, entry) in keys {
-        match entry {
-            Some(entry) => drop(database.entries.insert(key, entry)),
-            None => drop(database.entries.remove(&key)),
         }
     }
 }

@@ -30,6 +30,10 @@ impl Reply {
         Self::Bulk(bytes.into())
     }
 
+    pub fn map<const N: usize>(pairs: [(&str, Reply); N]) -> Self {
+        Self::Map(pairs.map(|(key, value)| (Self::bulk(key), value)).into())
+    }
+
     pub fn count(count: usize) -> Self {
         Self::Int(count as i64)
     }

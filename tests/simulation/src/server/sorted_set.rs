@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Included, Unbounded};
 
 use super::reply::Bytes;
 
@@ -27,6 +28,12 @@ impl Ord for Score {
 pub struct Bound {
     pub score: f64,
     pub is_open: bool,
+}
+
+impl Bound {
+    pub fn open(score: f64) -> Self {
+        Self { score, is_open: true }
+    }
 }
 
 #[derive(Clone, Default)]
@@ -86,21 +93,13 @@ impl SortedSet {
             above && below
         };
         // A range must not end before it begins. No score is above that of the end, which has no greatest member.
-        let empty = from.score.total_cmp(&to.score) == Ordering::Greater;
-        let above = next_up(to.score);
-        let range = match empty {
-            true => self.order.range((Score(f64::INFINITY), vec![])..(Score(f64::INFINITY), vec![])),
-            false => match above {
-                Some(above) => self.order.range((Score(from.score), vec![])..(Score(above), vec![])),
-                None => self.order.range((Score(from.score), vec![])..),
-            },
+        let first = (Score(from.score), vec![]);
+        let end = match Score(from.score) > Score(to.score) {
+            true => Excluded(first.clone()),
+            false if to.score < f64::INFINITY => Excluded((Score(to.score.next_up()), vec![])),
+            false => Unbounded,
         };
-        let given = range.map(|(score, member)| (member, score.0));
+        let given = self.order.range((Included(first), end)).map(|(score, member)| (member, score.0));
         given.filter(move |(_, score)| fits(*score))
     }
-}
-
-/// The next greater score, unless it is the greatest.
-fn next_up(score: f64) -> Option<f64> {
-    (score < f64::INFINITY).then(|| score.next_up())
 }

@@ -14,6 +14,9 @@ enum Part {
     Padding,
 }
 
+/// The name of an operation on bits, and the operation.
+type Operation = (&'static str, fn(u32, u32) -> u32);
+
 pub fn add(lua: &Lua) -> mlua::Result<()> {
     let structs = lua.create_table()?;
     structs.set("pack", lua.create_function(|lua, arguments: MultiValue| pack(lua, arguments))?)?;
@@ -24,13 +27,19 @@ pub fn add(lua: &Lua) -> mlua::Result<()> {
     lua.globals().set("struct", structs)?;
 
     let bits = lua.create_table()?;
-    let low = |number: f64| number as i64 as u32;
-    let told = |bits: u32| f64::from(bits as i32);
-    bits.set("band", lua.create_function(move |_, (a, b): (f64, f64)| Ok(told(low(a) & low(b))))?)?;
-    bits.set("bor", lua.create_function(move |_, (a, b): (f64, f64)| Ok(told(low(a) | low(b))))?)?;
-    bits.set("bxor", lua.create_function(move |_, (a, b): (f64, f64)| Ok(told(low(a) ^ low(b))))?)?;
-    bits.set("lshift", lua.create_function(move |_, (a, n): (f64, f64)| Ok(told(low(a) << (low(n) & 31))))?)?;
-    bits.set("rshift", lua.create_function(move |_, (a, n): (f64, f64)| Ok(told(low(a) >> (low(n) & 31))))?)?;
+    let operations: [Operation; 5] = [
+        ("band", |a, b| a & b),
+        ("bor", |a, b| a | b),
+        ("bxor", |a, b| a ^ b),
+        ("lshift", |a, n| a << (n & 31)),
+        ("rshift", |a, n| a >> (n & 31)),
+    ];
+    for (name, operation) in operations {
+        let run = move |_: &Lua, (a, b): (f64, f64)| {
+            Ok(f64::from(operation(a as i64 as u32, b as i64 as u32) as i32))
+        };
+        bits.set(name, lua.create_function(run)?)?;
+    }
     lua.globals().set("bit", bits)
 }
 
@@ -104,23 +113,18 @@ fn pack(lua: &Lua, arguments: MultiValue) -> mlua::Result<mlua::String> {
             continue;
         }
         let value = arguments.next().unwrap_or(Value::Nil);
+        if let Part::Bytes(size) = part {
+            let text = lua.coerce_string(value)?.ok_or_else(|| Error::runtime("string expected"))?;
+            let text = text.as_bytes();
+            let text = text.get(..size).ok_or_else(|| Error::runtime("string too short"))?;
+            packed.extend_from_slice(text);
+            continue;
+        }
+        let number = lua.coerce_number(value)?.ok_or_else(|| Error::runtime("number expected"))?;
+        let whole = if number < 0.0 { number as i64 as u64 } else { number as u64 };
         match part {
-            Part::Bytes(size) => {
-                let text = lua.coerce_string(value)?.ok_or_else(|| Error::runtime("string expected"))?;
-                let text = text.as_bytes();
-                let text = text.get(..size).ok_or_else(|| Error::runtime("string too short"))?;
-                packed.extend_from_slice(text);
-            }
-            _ => {
-                let number = lua.coerce_number(value)?.ok_or_else(|| Error::runtime("number expected"))?;
-                match part {
-                    Part::Whole(size) => {
-                        let whole = if number < 0.0 { number as i64 as u64 } else { number as u64 };
-                        packed.extend_from_slice(&whole.to_be_bytes()[8 - size..]);
-                    }
-                    _ => packed.extend_from_slice(&number.to_be_bytes()),
-                }
-            }
+            Part::Whole(size) => packed.extend_from_slice(&whole.to_be_bytes()[8 - size..]),
+            _ => packed.extend_from_slice(&number.to_be_bytes()),
         }
     }
     lua.create_string(packed)

@@ -1,11 +1,7 @@
 //! Random commands on a few small libraries, and calls of their functions.
 
-use super::Request;
 use super::random::Random;
-use crate::network::micros;
 use crate::server::reply::Bytes;
-
-const REQUESTS: usize = 200;
 
 /// Libraries that can be loaded, and such that cannot. None passes nil to a command: at a flush after that, Redis 8.2.3 crashes.
 const LIBRARIES: [&str; 24] = [
@@ -67,99 +63,43 @@ register('ends_late', function(keys) redis.call('SET', keys[1] or 'a', 'late') e
 register('ends_loading', function() redis.register_function('late', function() end) end)
 ";
 
-const FUNCTIONS: [&str; 25] = [
-    "add",
-    "calls",
-    "run",
-    "Run",
-    "read",
-    "run_full",
-    "read_full",
-    "none",
-    "",
-    "ends_table",
-    "ends_raised",
-    "ends_text",
-    "ends_plain",
-    "ends_index",
-    "ends_global",
-    "ends_argv",
-    "ends_globals",
-    "ends_set",
-    "ends_state",
-    "ends_number",
-    "ends_nothing",
-    "ends_false",
-    "ends_nested",
-    "ends_late",
-    "ends_loading",
-];
+// Lists that commas divide.
+const USUAL: &str = "add,calls,run,Run,read,run_full,read_full";
+const FUNCTIONS: &str = "\
+    add,calls,run,Run,read,run_full,read_full,none,,ends_table,ends_raised,ends_text,\
+    ends_plain,ends_index,ends_global,ends_argv,ends_globals,ends_set,ends_state,\
+    ends_number,ends_nothing,ends_false,ends_nested,ends_late,ends_loading";
 
-const LOADS: [&str; 3] = ["FUNCTION LOAD REPLACE", "FUNCTION LOAD", "FUNCTION LOAD ONCE"];
-const KEYS: [&str; 10] = ["0", "1 a", "1 a", "1 b", "2 a b", "2 a", "-1", "01 a", "x", "9999999999999999999"];
-const ARGUMENTS: [&str; 9] = [
-    "",
-    "call SET v",
-    "call GET",
-    "pcall SET w",
-    "pcall PUBLISH message",
-    "call DEL",
-    "call NONE",
-    "call ZADD",
-    "call BITFIELD",
-];
-const OTHERS: [&str; 20] = [
-    "FUNCTION",
-    "FUNCTION NONE",
-    "FUNCTION LOAD",
-    "FUNCTION LIST",
-    "FUNCTION LIST WITHCODE",
-    "FUNCTION LIST LIBRARYNAME *S* withcode",
-    "function list libraryname small",
-    "FUNCTION LIST LIBRARYNAME",
-    "FUNCTION LIST WITHCODE WITHCODE",
-    "FUNCTION DELETE",
-    "FUNCTION DELETE small",
-    "FUNCTION DELETE Writer",
-    "FUNCTION DELETE writer",
-    "FUNCTION DELETE ends",
-    "FUNCTION FLUSH",
-    "FUNCTION FLUSH SYNC",
-    "FUNCTION FLUSH NOW",
-    "FUNCTION FLUSH SYNC NOW",
-    "FCALL",
-    "FCALL run",
-];
-
-/// A random sequence.
-pub fn sequence(seed: u64) -> Vec<Request> {
-    let mut random = Random(seed);
-    let mut now = micros();
-    let next = |_| {
-        now += random.below(100_000) as i64;
-        let is_full = random.below(10) == 0;
-        Request { micros: now, is_full, arguments: random.on_functions() }
-    };
-    (0..REQUESTS).map(next).collect()
-}
+const USUAL_LOADS: &str = "FUNCTION LOAD REPLACE,FUNCTION LOAD";
+const LOADS: &str = "FUNCTION LOAD REPLACE,FUNCTION LOAD,FUNCTION LOAD ONCE";
+const KEYS: &str = "0,1 a,1 a,1 b,2 a b,2 a,-1,01 a,x,9999999999999999999";
+const ARGUMENTS: &str = "\
+    ,call SET v,call GET,pcall SET w,pcall PUBLISH message,call DEL,call NONE,call ZADD,\
+    call BITFIELD";
+const OTHERS: &str = "\
+    FUNCTION,FUNCTION NONE,FUNCTION LOAD,FUNCTION LIST,FUNCTION LIST WITHCODE,\
+    FUNCTION LIST LIBRARYNAME *S* withcode,function list libraryname small,\
+    FUNCTION LIST LIBRARYNAME,FUNCTION LIST WITHCODE WITHCODE,FUNCTION DELETE,\
+    FUNCTION DELETE small,FUNCTION DELETE Writer,FUNCTION DELETE writer,\
+    FUNCTION DELETE ends,FUNCTION FLUSH,FUNCTION FLUSH SYNC,FUNCTION FLUSH NOW,\
+    FUNCTION FLUSH SYNC NOW,FCALL,FCALL run";
 
 impl Random {
-    fn on_functions(&mut self) -> Vec<Bytes> {
-        let words = |text: &str| text.split_whitespace().map(Bytes::from).collect::<Vec<_>>();
+    pub fn on_functions(&mut self) -> Vec<Bytes> {
+        let words = |text: String| text.split_whitespace().map(Bytes::from).collect::<Vec<_>>();
         match self.below(10) {
-            0 => words(self.one(&OTHERS)),
+            0 => words(self.one(OTHERS)),
             which @ 1..=3 => {
                 // Those that can be loaded are the first, and so are usual words.
-                let (libraries, options) =
-                    if which == 1 { (&LIBRARIES[..], 3) } else { (&LIBRARIES[..5], 2) };
-                let command = self.one(&LOADS[..options]);
-                [words(command), vec![self.one(libraries).into()]].concat()
+                let (libraries, loads) = if which == 1 { (LIBRARIES.len(), LOADS) } else { (5, USUAL_LOADS) };
+                let command = words(self.one(loads));
+                [command, vec![LIBRARIES[self.below(libraries)].into()]].concat()
             }
             which => {
-                let command = self.one(&["FCALL", "FCALL", "FCALL_RO"]);
-                let functions = if which < 7 { &FUNCTIONS[..] } else { &FUNCTIONS[..7] };
-                let function = vec![command.into(), self.one(functions).into()];
-                [function, words(self.one(&KEYS)), words(self.one(&ARGUMENTS))].concat()
+                let command = self.one("FCALL,FCALL,FCALL_RO");
+                let function = self.one(if which < 7 { FUNCTIONS } else { USUAL });
+                let function = vec![command.into(), function.into()];
+                [function, words(self.one(KEYS)), words(self.one(ARGUMENTS))].concat()
             }
         }
     }

@@ -22,7 +22,9 @@ pub struct Request {
     pub arguments: Vec<Bytes>,
 }
 
-const COMMANDS: usize = 400;
+/// How many requests of each kind are in a sequence, and the memory is full at one of how many.
+const COMMANDS: (usize, usize) = (400, 1000);
+const FUNCTIONS: (usize, usize) = (200, 10);
 
 /// Compares so many sequences of random commands, and the requests of as many worlds.
 pub fn compare(count: u64, from: u64, program: &str) -> Result<bool, String> {
@@ -37,8 +39,8 @@ pub fn compare(count: u64, from: u64, program: &str) -> Result<bool, String> {
     let (mut differ, mut requests) = (0, 0);
     for seed in from..from + count {
         let sequences = [
-            ("random commands", random(seed)),
-            ("functions", functions::sequence(seed)),
+            ("random commands", random(seed, COMMANDS, Random::command)),
+            ("functions", random(seed, FUNCTIONS, |random, _| random.on_functions())),
             ("a world", recorded(seed)),
         ];
         for (what, sequence) in sequences {
@@ -55,36 +57,41 @@ pub fn compare(count: u64, from: u64, program: &str) -> Result<bool, String> {
     Ok(differ == 0)
 }
 
-fn random(seed: u64) -> Vec<Request> {
-    let mut random = Random(seed);
-    let mut now = micros();
+fn random(
+    seed: u64,
+    (count, one_of): (usize, usize),
+    command: impl Fn(&mut Random, i64) -> Vec<Bytes>,
+) -> Vec<Request> {
+    let (mut random, mut micros) = (Random(seed), micros());
     let next = |_| {
-        now += random.below(100_000) as i64;
-        let is_full = random.below(1000) == 0;
-        Request { micros: now, is_full, arguments: random.command(now) }
+        micros += random.below(100_000) as i64;
+        let is_full = random.below(one_of) == 0;
+        Request { micros, is_full, arguments: command(&mut random, micros) }
     };
-    (0..COMMANDS).map(next).collect()
+    (0..count).map(next).collect()
+}
+
+fn words(words: &str) -> Vec<Bytes> {
+    words.split(' ').map(Bytes::from).collect()
 }
 
 /// Runs a sequence on both. Returns the first difference.
 fn difference(real: &mut Real, sequence: &[Request]) -> Result<Option<String>, String> {
     let mut simulated = Server::new().map_err(|error| error.to_string())?;
     let mut session = Session::default();
-    let words = |words: &[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
-    real.ask(&words(&["FLUSHALL"]))?;
-    real.ask(&words(&["SCRIPT", "FLUSH"]))?;
-    // Some servers do not have it.
-    real.ask(&words(&["FUNCTION", "FLUSH"]))?;
-    real.ask(&words(&["CONFIG", "SET", "maxmemory", "0"]))?;
+    // Some servers have no functions.
+    for command in ["FLUSHALL", "SCRIPT FLUSH", "FUNCTION FLUSH", "CONFIG SET maxmemory 0"] {
+        real.ask(&words(command))?;
+    }
     let mut was_full = false;
     for (nth, request) in sequence.iter().enumerate() {
         if request.is_full != was_full {
             was_full = request.is_full;
-            real.ask(&words(&["CONFIG", "SET", "maxmemory", if was_full { "1" } else { "0" }]))?;
+            real.ask(&words(&format!("CONFIG SET maxmemory {}", u8::from(was_full))))?;
         }
         real.set_time(request.micros)?;
         // Some servers read their clock once they have answered something.
-        real.ask(&words(&["PING"]))?;
+        real.ask(&words("PING"))?;
         simulated.set_time(request.micros);
         simulated.condition.is_full = was_full;
         let theirs = comparable(real.ask(&request.arguments)?);
@@ -100,7 +107,7 @@ fn difference(real: &mut Real, sequence: &[Request]) -> Result<Option<String>, S
             return Ok(Some(format!("request {nth}, {request}: {ours:?}, not {theirs:?}")));
         }
     }
-    real.ask(&words(&["CONFIG", "SET", "maxmemory", "0"]))?;
+    real.ask(&words("CONFIG SET maxmemory 0"))?;
     simulated.condition.is_full = false;
     states(real, &mut simulated, &mut session)
 }
@@ -109,28 +116,18 @@ fn difference(real: &mut Real, sequence: &[Request]) -> Result<Option<String>, S
 fn states(real: &mut Real, simulated: &mut Server, session: &mut Session) -> Result<Option<String>, String> {
     lock(&simulated.database).sweep();
     let mut keys: BTreeSet<Bytes> = lock(&simulated.database).entries.keys().cloned().collect();
-    if let Reply::Array(all) = real.ask(&[b"KEYS".to_vec(), b"*".to_vec()])? {
-        keys.extend(
-            all.into_iter().filter_map(|key| if let Reply::Bulk(key) = key { Some(key) } else { None }),
-        );
+    if let Reply::Array(all) = real.ask(&words("KEYS *"))? {
+        let key = |key| if let Reply::Bulk(key) = key { Some(key) } else { None };
+        keys.extend(all.into_iter().filter_map(key));
     }
     for key in keys {
-        let commands = [
-            vec!["TYPE"],
-            vec!["PTTL"],
-            vec!["GET"],
-            vec!["ZRANGE", "0", "-1", "WITHSCORES"],
-            vec!["HGETALL"],
-            vec!["LRANGE", "0", "-1"],
-        ];
-        for words in commands {
-            let mut words: Vec<_> = words.into_iter().map(|word| word.as_bytes().to_vec()).collect();
+        for command in ["TYPE", "PTTL", "GET", "ZRANGE 0 -1 WITHSCORES", "HGETALL", "LRANGE 0 -1"] {
+            let mut words = words(command);
             words.insert(1, key.clone());
-            let (mut ours, mut theirs) =
-                (comparable(simulated.run(session, &words).remove(0)), comparable(real.ask(&words)?));
-            if words[0] == b"HGETALL" {
-                (ours, theirs) = (in_order(ours), in_order(theirs));
-            }
+            let replies = [simulated.run(session, &words).remove(0), real.ask(&words)?];
+            let is_hash = command == "HGETALL";
+            let [ours, theirs] =
+                replies.map(comparable).map(|reply| if is_hash { in_order(reply) } else { reply });
             if !real.says(&ours, &theirs) {
                 return Ok(Some(format!("state, {}: {ours:?}, not {theirs:?}", told(&words))));
             }

@@ -6,79 +6,39 @@ use crate::server::reply::Bytes;
 
 pub struct Random(pub u64);
 
-const KEYS: [&str; 4] = ["a", "b", "c", "{a}d"];
-const NUMBERS: [&str; 14] = [
-    "0",
-    "1",
-    "2",
-    "-1",
-    "-2",
-    "3",
-    "7",
-    "100",
-    "1.5",
-    "x",
-    "",
-    "9007199254740991",
-    "01",
-    "99999999999999999999",
-];
-const SCORES: [&str; 14] = [
-    "0",
-    "1",
-    "2",
-    "2.5",
-    "-3",
-    "inf",
-    "-inf",
-    "1e15",
-    "9007199254740993",
-    "0.1",
-    "x",
-    "-0",
-    "4503599627370496",
-    "3.0e-7",
-];
-const MEMBERS: [&str; 5] = ["m", "n", "o", "", "long member"];
-const WORDS: [&str; 18] = [
-    "NX",
-    "XX",
-    "GT",
-    "LT",
-    "CH",
-    "GET",
-    "PX",
-    "KEEPTTL",
-    "PXAT",
-    "BYSCORE",
-    "REV",
-    "LIMIT",
-    "WITHSCORES",
-    "BYTE",
-    "SET",
-    "u1",
-    "#3",
-    "EX",
-];
+// Lists of words, divided by commas.
+const KEYS: &str = "a,b,c,{a}d";
+const SMALL: &str = "0,1,2,-1,-2,3,7,100";
+const NUMBERS: &str = "0,1,2,-1,-2,3,7,100,1.5,x,,9007199254740991,01,99999999999999999999";
+const SCORES: &str = "0,1,2,2.5,-3,inf,-inf,1e15,9007199254740993,0.1,x,-0,4503599627370496,3.0e-7";
+const MEMBERS: &str = "m,n,o,,long member";
+const WORDS: &str = "NX,XX,GT,LT,CH,GET,PX,KEEPTTL,PXAT,BYSCORE,REV,LIMIT,WITHSCORES,BYTE,SET,u1,#3,EX";
 
 impl Random {
     pub fn below(&mut self, end: usize) -> usize {
         (os::draw(&mut self.0) % end as u64) as usize
     }
 
-    pub fn one<'a>(&mut self, all: &[&'a str]) -> &'a str {
-        all[self.below(all.len())]
+    /// One of some words that commas divide.
+    pub fn one(&mut self, all: &str) -> String {
+        let all: Vec<_> = all.split(',').collect();
+        all[self.below(all.len())].to_owned()
+    }
+
+    /// One to three of them.
+    fn some(&mut self, all: &str) -> Vec<String> {
+        (0..1 + self.below(3)).map(|_| self.one(all)).collect()
     }
 
     fn edge(&mut self) -> String {
-        let score = self.one(&SCORES);
-        if self.below(3) == 0 { format!("({score}") } else { score.into() }
+        let score = self.one(SCORES);
+        if self.below(3) == 0 { format!("({score}") } else { score }
     }
 
     /// A span of time in ms: hardly ever one that is over at the next command.
     fn span(&mut self) -> String {
         match self.below(8) {
-            0 => self.one(&NUMBERS).into(),
+            0 => self.one(NUMBERS),
             _ => (1 + self.below(5000)).to_string(),
         }
     }
@@ -89,7 +49,7 @@ impl Random {
         match self.below(40) {
             0 if words.len() > 1 => drop(words.pop()),
             // Its options differ between versions.
-            1 if words[0] != "PEXPIRE" => words.push(self.one(&WORDS).into()),
+            1 if words[0] != "PEXPIRE" => words.push(self.one(WORDS)),
             _ => {}
         }
         let words = words.into_iter().map(String::into_bytes);
@@ -111,13 +71,12 @@ impl Random {
                 break name;
             }
         };
-        let key = self.one(&KEYS).to_owned();
+        let key = self.one(KEYS);
         let mut words = vec![name.to_owned()];
         match name {
             "TIME" => return words,
             "MGET" | "EXISTS" | "DEL" | "UNLINK" => {
-                let count = 1 + self.below(3);
-                words.extend((0..count).map(|_| self.one(&KEYS).to_owned()));
+                words.extend(self.some(KEYS));
                 return words;
             }
             _ => words.push(key),
@@ -125,22 +84,20 @@ impl Random {
         let more = match name {
             "BITCOUNT" if self.below(2) == 0 => vec![],
             // Versions differ in what they say first about a wrong number.
-            "BITCOUNT" => vec![self.one(&NUMBERS[..8]).into(), self.one(&NUMBERS[..8]).into()],
+            "BITCOUNT" => vec![self.one(SMALL), self.one(SMALL)],
             "GETRANGE" | "LRANGE" | "LTRIM" => {
-                vec![self.one(&NUMBERS).into(), self.one(&NUMBERS).into()]
+                vec![self.one(NUMBERS), self.one(NUMBERS)]
             }
             "BITFIELD" | "BITFIELD_RO" => self.fields(),
-            "HGET" | "HEXISTS" | "ZSCORE" | "ZRANK" => vec![self.one(&MEMBERS).into()],
-            "HDEL" | "RPUSH" | "ZREM" | "ZMSCORE" => {
-                (0..1 + self.below(3)).map(|_| self.one(&MEMBERS).to_owned()).collect()
-            }
-            "HSET" => (0..2 + 2 * self.below(2)).map(|_| self.one(&MEMBERS).to_owned()).collect(),
+            "HGET" | "HEXISTS" | "ZSCORE" | "ZRANK" => vec![self.one(MEMBERS)],
+            "HDEL" | "RPUSH" | "ZREM" | "ZMSCORE" => self.some(MEMBERS),
+            "HSET" => (0..2 + 2 * self.below(2)).map(|_| self.one(MEMBERS)).collect(),
             "PEXPIRE" => vec![self.span()],
-            "PUBLISH" | "SPUBLISH" => vec![self.one(&MEMBERS).into()],
+            "PUBLISH" | "SPUBLISH" => vec![self.one(MEMBERS)],
             "SET" => self.set(now),
-            "SETRANGE" => vec![self.one(&NUMBERS[..8]).into(), self.one(&MEMBERS).into()],
+            "SETRANGE" => vec![self.one(SMALL), self.one(MEMBERS)],
             "ZADD" => self.add(),
-            "ZINCRBY" => vec![self.one(&SCORES).into(), self.one(&MEMBERS).into()],
+            "ZINCRBY" => vec![self.one(SCORES), self.one(MEMBERS)],
             "ZCOUNT" | "ZREMRANGEBYSCORE" => vec![self.edge(), self.edge()],
             "ZRANGE" | "ZRANGEBYSCORE" => self.range(),
             _ => vec![],
@@ -151,18 +108,17 @@ impl Random {
 
     fn fields(&mut self) -> Vec<String> {
         let fields = (0..1 + self.below(3)).flat_map(|_| {
-            let kind = ["u1", "u5", "i8", "i64", "u63", "u64", "x"][self.below(7)].to_owned();
-            let at = ["0", "1", "7", "13", "#0", "#2", "-1", "100", "x"][self.below(9)].to_owned();
+            let (kind, at) = (self.one("u1,u5,i8,i64,u63,u64,x"), self.one("0,1,7,13,#0,#2,-1,100,x"));
             match self.below(2) {
                 0 => vec!["GET".to_owned(), kind, at],
-                _ => vec!["SET".to_owned(), kind, at, ["0", "1", "5", "200"][self.below(4)].to_owned()],
+                _ => vec!["SET".to_owned(), kind, at, self.one("0,1,5,200")],
             }
         });
         fields.collect()
     }
 
     fn set(&mut self, now: i64) -> Vec<String> {
-        let mut words = vec![self.one(&MEMBERS).to_owned()];
+        let mut words = vec![self.one(MEMBERS)];
         for _ in 0..self.below(3) {
             match self.below(6) {
                 0 => words.extend(["PX".to_owned(), self.span()]),
@@ -179,9 +135,9 @@ impl Random {
     }
 
     fn add(&mut self) -> Vec<String> {
-        let mut words: Vec<_> = (0..self.below(3)).map(|_| self.one(&WORDS[..5]).to_owned()).collect();
+        let mut words: Vec<_> = (0..self.below(3)).map(|_| self.one("NX,XX,GT,LT,CH")).collect();
         for _ in 0..1 + self.below(3) {
-            words.extend([self.one(&SCORES).to_owned(), self.one(&MEMBERS).to_owned()]);
+            words.extend([self.one(SCORES), self.one(MEMBERS)]);
         }
         words
     }
@@ -189,18 +145,14 @@ impl Random {
     fn range(&mut self) -> Vec<String> {
         let mut words = match self.below(2) {
             0 => vec![self.edge(), self.edge()],
-            _ => vec![self.one(&NUMBERS).to_owned(), self.one(&NUMBERS).to_owned()],
+            _ => vec![self.one(NUMBERS), self.one(NUMBERS)],
         };
         for _ in 0..self.below(4) {
             match self.below(4) {
                 0 => words.push("BYSCORE".into()),
                 1 => words.push("REV".into()),
                 2 => words.push("WITHSCORES".into()),
-                _ => words.extend([
-                    "LIMIT".to_owned(),
-                    self.one(&NUMBERS[..8]).into(),
-                    self.one(&NUMBERS[..8]).into(),
-                ]),
+                _ => words.extend(["LIMIT".to_owned(), self.one(SMALL), self.one(SMALL)]),
             }
         }
         words

@@ -59,7 +59,7 @@ impl Real {
         clock.write_all_at(&[0; 16], 0).map_err(told("the clock of the server"))?;
         let socket = dir.join("socket");
         let mut command = Command::new(program);
-        command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
+        command.args("--port 0 --appendonly no --save".split(' ')).arg("").arg("--unixsocket").arg(&socket);
         command.current_dir(&dir).stdout(Stdio::null()).stderr(Stdio::null());
         command.env("LD_PRELOAD", shim).env("CLOCK_OFFSET_FILE", dir.join("clock"));
         let process = command.spawn().map_err(told(program))?;

@@ -10,6 +10,10 @@ use super::shape::{Fault, Servers};
 use super::{Process, World};
 use crate::server::Keeps;
 
+/// What a user may not run for a while.
+const DENIED: [&str; 6] = ["EVALSHA", "EVAL", "FCALL", LOAD, "SUBSCRIBE", "PING"];
+const LOAD: &str = "FUNCTION|LOAD";
+
 /// A process, and the tasks of its callers.
 struct Running {
     process: Arc<Process>,
@@ -41,7 +45,7 @@ impl World {
         for one in &mut running {
             for caller in one.callers.drain(..) {
                 if let Err(error) = caller.await {
-                    self.judges.condemn(format!("a caller panicked: {error}"));
+                    self.condemn(format!("a caller panicked: {error}"));
                 }
             }
         }
@@ -67,18 +71,15 @@ impl World {
     }
 
     async fn fail_over(self: Arc<Self>) {
-        let (judges, is_safe) = (&self.judges, self.shape.waits_for_replica());
-        match is_safe {
-            true => judges.forget_charges(),
-            false => judges.is_uncertain(),
-        }
+        let is_told = |is_uncertain| match self.shape.waits_for_replica() {
+            true => self.judges.forget_charges(),
+            false => self.judges.is_uncertain(is_uncertain),
+        };
+        is_told(true);
         Arc::clone(&self.network).fail_over(self.servers.clone()).await;
         // By then each client has heard of the new master.
         sleep(Duration::from_secs(3)).await;
-        match is_safe {
-            true => judges.forget_charges(),
-            false => judges.is_certain(),
-        }
+        is_told(false);
     }
 
     fn strike(self: &Arc<Self>, fault: Fault) {
@@ -124,10 +125,9 @@ impl World {
                 tokio::spawn(Arc::clone(&network).fill(address, span));
             }
             Fault::Deny => {
-                let some = ["EVALSHA", "EVAL", "FCALL", "FUNCTION|LOAD", "SUBSCRIBE", "PING"];
-                let denied = network.one(&some).copied();
+                let denied = network.one(&DENIED).copied().unwrap_or("PING");
                 let span = span(1500);
-                tokio::spawn(Arc::clone(&network).deny(address, denied.unwrap_or("PING"), span));
+                tokio::spawn(Arc::clone(&network).deny(address, denied, span));
             }
             Fault::Clock => {
                 let by = network.draw(20_000_000) as i64 - 10_000_000;
@@ -144,7 +144,7 @@ impl World {
                 let processes = self.runtimes.processes();
                 let Some(process) = network.one(&processes).copied() else { return };
                 let span = span(4000);
-                network.trace.note(&format!("p{process} stands still"), format!("{span:?}").as_bytes());
+                network.note(&format!("p{process} stands still"), format!("{span:?}"));
                 self.runtimes.stop(process, span);
             }
             // Only `live` knows the processes.

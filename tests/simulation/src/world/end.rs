@@ -38,12 +38,12 @@ impl World {
                 world.all_works(&process).await;
                 for store in process.stores() {
                     if let Err(error) = store.shutdown(SHUTDOWN).await {
-                        world.judges.condemn(format!("process {}: {error}", process.number));
+                        world.condemn(format!("process {}: {error}", process.number));
                     }
                 }
             });
             if let Err(error) = ended.await {
-                self.judges.condemn(format!("a process panicked at its end: {error}"));
+                self.condemn(format!("a process panicked at its end: {error}"));
             }
         }
         sleep(Duration::from_secs(5)).await;
@@ -59,8 +59,9 @@ impl World {
 
     /// Whether a server may forget what it has answered, or a process what it holds.
     pub(super) fn may_forget(&self) -> bool {
-        let forgets = [Fault::Kill, Fault::RestartOld, Fault::Clock, Fault::Evict, Fault::Move];
-        forgets.iter().any(|fault| self.shape.faults.contains(fault))
+        use Fault::{Clock, Evict, Kill, Move, RestartOld};
+        let forgets = |fault: &Fault| matches!(fault, Kill | RestartOld | Clock | Evict | Move);
+        self.shape.faults.iter().any(forgets)
     }
 
     /// What was released, or given up, is free before its time: no release is lost while its process lives.
@@ -69,8 +70,7 @@ impl World {
         if self.may_forget() || self.shape.faults.contains(&Fault::Deny) {
             return;
         }
-        let now = micros() as f64;
-        let (from, to) = (Bound { score: now, is_open: true }, Bound { score: LIFT, is_open: true });
+        let (from, to) = (Bound::open(micros() as f64), Bound::open(LIFT));
         let is_held = |key: &[u8], entry: &Entry| match &entry.item {
             Item::Text(_) => key.ends_with(b":lock"),
             Item::SortedSet(set) => key.ends_with(b":holders") && set.between(from, to).next().is_some(),
@@ -88,9 +88,8 @@ impl World {
                 let found = database.entries.iter().filter(|(key, entry)| is_one(key, entry)).take(5);
                 found.map(|(key, _)| key.escape_ascii().to_string()).collect::<Vec<_>>().join(", ")
             });
-            let found = found.unwrap_or_default();
-            if !found.is_empty() {
-                self.judges.condemn(format!("{what}: {found}"));
+            if let Some(found) = found.filter(|found| !found.is_empty()) {
+                self.condemn(format!("{what}: {found}"));
             }
         }
     }
@@ -107,7 +106,7 @@ impl World {
         };
         let tasks = Handle::current().metrics().num_alive_tasks();
         if tasks > own {
-            self.judges.condemn(format!("{} tasks are left after the shutdown", tasks - own));
+            self.condemn(format!("{} tasks are left after the shutdown", tasks - own));
         }
     }
 
@@ -115,7 +114,7 @@ impl World {
         let connections = self.network.connections();
         // The connections of a process that was killed may be open as long as the machine knows nothing of it.
         if connections > 0 && !self.has_killed() {
-            self.judges.condemn(format!("{connections} connections are open after the shutdown"));
+            self.condemn(format!("{connections} connections are open after the shutdown"));
         }
         let lasts = |key: &[u8]| LASTING.iter().any(|part| key.windows(part.len()).any(|own| own == *part));
         self.has_no_key("keys without an end", |key, entry| entry.until.is_none() && !lasts(key));

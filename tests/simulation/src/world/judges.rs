@@ -72,7 +72,7 @@ struct State {
     lost_micros: i64,
     /// How often the clock was set, or another server may have begun to serve.
     turns: u64,
-    uncertain: u32,
+    uncertain: i32,
     /// Whether a key was evicted. If that is the one with the fence, its holder is told none.
     has_evicted: bool,
     clock: i64,
@@ -81,13 +81,17 @@ struct State {
 }
 
 impl State {
+    fn condemn(&mut self, what: String) {
+        let at = os::elapsed().as_secs_f64() * 1e3;
+        if self.broken.len() < 20 {
+            self.broken.push(format!("{at:.3} ms: {what}"));
+        }
+    }
+
     fn forget_charges(&mut self) {
         for (key, budget) in &mut self.budgets {
             // Holds may come back, and be charged later.
-            match key.starts_with("h:") {
-                true => budget.forget(),
-                false => budget.lose(),
-            }
+            if key.starts_with("h:") { budget.forget() } else { budget.lose() }
         }
         self.spent.clear();
     }
@@ -117,11 +121,7 @@ impl Judges {
     }
 
     pub fn condemn(&self, what: impl Into<String>) {
-        let at = os::elapsed().as_secs_f64() * 1e3;
-        let mut state = lock(&self.0);
-        if state.broken.len() < 20 {
-            state.broken.push(format!("{at:.3} ms: {}", what.into()));
-        }
+        lock(&self.0).condemn(what.into());
     }
 
     /// The servers have forgotten something.
@@ -172,18 +172,11 @@ impl Judges {
         of_name.for_each(|(_, budget)| budget.forget());
     }
 
-    /// From now on, and until [`is_certain`](Self::is_certain), two servers may serve.
-    pub fn is_uncertain(&self) {
+    /// From now on two servers may serve, or not any more.
+    pub fn is_uncertain(&self, is_so: bool) {
         self.forget();
         let mut state = lock(&self.0);
-        state.uncertain += 1;
-        state.turn();
-    }
-
-    pub fn is_certain(&self) {
-        self.forget();
-        let mut state = lock(&self.0);
-        state.uncertain -= 1;
+        state.uncertain += if is_so { 1 } else { -1 };
         state.turn();
     }
 
@@ -219,10 +212,9 @@ impl Judges {
         since: u64,
     ) -> u64 {
         let mut state = lock(&self.0);
-        let State { holders, next, losses, lost_micros, .. } = &mut *state;
-        let (who, losses, lost_micros) = (*next, *losses, *lost_micros);
-        *next += 1;
-        let all = holders.entry(key.into()).or_default();
+        let (who, losses, lost_micros) = (state.next, state.losses, state.lost_micros);
+        state.next += 1;
+        let all = state.holders.entry(key.into()).or_default();
         // A process hands a lock on to callers that asked after a loss; its fence is at least the time of the grant.
         let was_before = is_exclusive && handle.fence().is_some_and(|fence| (fence as i64) < lost_micros);
         let since = if was_before { u64::MAX } else { since };
@@ -234,8 +226,7 @@ impl Judges {
         let is_shared = held.len() > 1 && held.iter().any(|one| one.is_exclusive);
         if is_held && (sum > limit || is_shared) {
             let who: Vec<_> = held.iter().map(|one| (one.who, one.weight, one.is_exclusive)).collect();
-            drop(state);
-            self.condemn(format!("{key}: {sum} of {limit} are held, by {who:?}"));
+            state.condemn(format!("{key}: {sum} of {limit} are held, by {who:?}"));
         }
         who
     }
@@ -258,8 +249,7 @@ impl Judges {
         let before = *last;
         *last = before.max(fence);
         if is_held && fence <= before {
-            drop(state);
-            self.condemn(format!("{key}: the fence {fence} comes after {before}"));
+            state.condemn(format!("{key}: the fence {fence} comes after {before}"));
         }
     }
 
@@ -290,9 +280,8 @@ impl Judges {
         for other in all.values_mut().filter(|other| got && other.since + LATEST < own.since) {
             other.passed.get_or_insert(now);
         }
-        drop(state);
         if let Some(passed) = own.passed.filter(|passed| *passed + LATEST < now) {
-            self.condemn(format!("{key}: who came later had the turn {:?} before", now - passed));
+            state.condemn(format!("{key}: who came later had the turn {:?} before", now - passed));
         }
     }
 
@@ -309,24 +298,22 @@ impl Judges {
     pub fn charged(&self, key: &str, began: Instant, cost: f64, outcome: Option<bool>) {
         let mut state = lock(&self.0);
         let Some(budget) = state.budgets.get_mut(key) else { return };
-        let problem = match outcome {
-            None => None,
-            Some(true) => {
-                budget.open -= cost;
+        let Some(is_charged) = outcome else { return };
+        budget.open -= cost;
+        let problem = match is_charged {
+            true => {
                 budget.take(cost);
                 budget.charged.push((began, cost));
                 budget.exceeded()
             }
-            Some(false) => {
-                budget.open -= cost;
+            false => {
                 let (taken, burst) = (budget.most_since(began), budget.burst);
                 (taken + cost <= burst - 0.001)
                     .then(|| format!("{cost} refused, although at most {taken} of {burst} were taken"))
             }
         };
-        drop(state);
         if let Some(problem) = problem {
-            self.condemn(format!("{key}: {problem}"));
+            state.condemn(format!("{key}: {problem}"));
         }
     }
 
@@ -351,10 +338,9 @@ impl Judges {
         let mut state = lock(&self.0);
         let spent = state.spent.entry((key.into(), window)).or_default();
         *spent += tokens;
-        if *spent > limit {
-            let spent = *spent;
-            drop(state);
-            self.condemn(format!("{key}: {spent} of {limit} in one window"));
+        let spent = *spent;
+        if spent > limit {
+            state.condemn(format!("{key}: {spent} of {limit} in one window"));
         }
     }
 
@@ -375,9 +361,8 @@ impl Judges {
             return;
         }
         let first = *state.agreed.entry(what).or_insert(value);
-        drop(state);
         if first != value {
-            self.condemn(format!("{what}: {first} in one process, {value} in another"));
+            state.condemn(format!("{what}: {first} in one process, {value} in another"));
         }
     }
 

@@ -25,9 +25,9 @@ use self::runtimes::{LONG_TURN, Runtimes, TURN};
 use self::shape::{Fault, Servers, Shape};
 use crate::network::{Dialer, Kind, Network};
 use crate::os;
-use crate::server::Server;
 use crate::server::cluster::Topology;
 use crate::server::sentinel::Sentinel;
+use crate::server::{Server, lock};
 use crate::truth::Request;
 
 /// What a world was like.
@@ -81,7 +81,7 @@ pub struct World {
 }
 
 /// How a world is played.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Play {
     /// For how many virtual seconds callers begin calls.
     pub seconds: u64,
@@ -93,13 +93,14 @@ pub struct Play {
 
 impl Play {
     pub fn of(seconds: u64) -> Self {
-        Self { seconds, is_printed: false, is_recorded: false }
+        Self { seconds, ..Self::default() }
     }
 }
 
 /// The requests of a world at its server.
 pub fn recorded(seed: u64) -> Vec<Request> {
-    play(seed, Play { is_recorded: true, ..Play::of(10) }).requests
+    let how = Play { is_recorded: true, ..Play::of(10) };
+    play(seed, how).requests
 }
 
 /// Plays a world on a thread of its own.
@@ -127,10 +128,7 @@ fn run(seed: u64, how: Play) -> Outcome {
     let seeds = RngSeed::from_bytes(&seed.to_le_bytes());
     let mut builder = Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).rng_seed(seeds).build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => return Outcome { broken: vec![error.to_string()], ..Outcome::default() },
-    };
+    let runtime = runtime.unwrap_or_else(|error| panic!("no runtime: {error}"));
     let world = runtime.block_on(async {
         os::start();
         Arc::new(World::new(seed, how))
@@ -139,7 +137,7 @@ fn run(seed: u64, how: Play) -> Outcome {
     match world.shape.has_runtimes {
         false => {
             if let Err(error) = runtime.block_on(life) {
-                world.judges.condemn(format!("it panicked: {error}"));
+                world.condemn(format!("it panicked: {error}"));
             }
         }
         true => {
@@ -176,18 +174,11 @@ impl World {
         let network = Arc::new(Network::new(seed ^ 0x0ac7, shape.weather, how));
         let ends = Instant::now() + Duration::from_secs(how.seconds) * shape.times;
         let judges = Judges::default();
-        let mut world = Self {
-            shape,
-            network,
-            judges,
-            servers: vec![],
-            nodes: vec![],
-            topology: None,
-            upstream: Upstream::default(),
-            runtimes: Runtimes::default(),
-            ends,
-            has_callers: AtomicBool::new(true),
-        };
+        let (servers, nodes, topology) = (vec![], vec![], None);
+        let (upstream, runtimes) = (Upstream::default(), Runtimes::default());
+        let has_callers = AtomicBool::new(true);
+        let mut world =
+            Self { shape, network, judges, servers, nodes, topology, upstream, runtimes, ends, has_callers };
         world.build();
         world
     }
@@ -230,7 +221,7 @@ impl World {
     fn start_server(&self, address: &str) {
         match Server::new() {
             Ok(server) => self.network.add(address, Kind::Server(Box::new(server))),
-            Err(error) => self.judges.condemn(format!("no Lua: {error}")),
+            Err(error) => self.condemn(format!("no Lua: {error}")),
         }
     }
 
@@ -254,18 +245,23 @@ impl World {
         let builder = if self.shape.setting(41, 12) == 0 { builder.max_queued(20) } else { builder };
         let store = match self.shape.servers {
             Servers::One => builder.redis("redis://a:1"),
-            Servers::Sentinel if self.shape.waits_for_replica() => {
-                let builder = builder.replicas(1, Duration::from_millis(200));
+            Servers::Sentinel => {
+                let waits = self.shape.waits_for_replica();
+                let builder = if waits { builder.replicas(1, Duration::from_millis(200)) } else { builder };
                 builder.sentinel(["redis://s:1", "redis://s:2"], "main")
             }
-            Servers::Sentinel => builder.sentinel(["redis://s:1", "redis://s:2"], "main"),
             Servers::Cluster => builder.cluster(["redis://a:1", "redis://b:1"]),
         };
         let made = store.and_then(|store| {
             let primitives = Primitives::new(&self.shape, &store, (&runtime, &dialer))?;
             Ok(Process { number, runtime, store, primitives })
         });
-        made.inspect_err(|error| self.judges.condemn(format!("a process cannot start: {error}"))).ok()
+        made.inspect_err(|error| self.condemn(format!("a process cannot start: {error}"))).ok()
+    }
+
+    /// Something is wrong.
+    pub fn condemn(&self, what: impl Into<String>) {
+        self.judges.condemn(what);
     }
 
     fn is_over(&self) -> bool {
@@ -282,7 +278,7 @@ impl World {
         let mut commands = BTreeMap::new();
         for address in self.all_servers() {
             self.network.with_server(address, |server| {
-                for (name, count) in &crate::server::lock(&server.database).calls {
+                for (name, count) in &lock(&server.database).calls {
                     *commands.entry(*name).or_default() += count;
                 }
             });

@@ -36,7 +36,7 @@ impl World {
     pub(super) fn nobody_hammers(&self) {
         let (busiest, most) = (self.network.busiest(), self.shape.busiest());
         if busiest > most {
-            self.judges.condemn(format!("a process sent {busiest} requests in a second, at most {most}"));
+            self.condemn(format!("a process sent {busiest} requests in a second, at most {most}"));
         }
     }
 
@@ -60,7 +60,7 @@ impl World {
             let connections = if is_cut { CONNECTIONS } else { 0.0 };
             if sent as f64 > self.besides(IDLE) + connections {
                 let number = process.number;
-                self.judges.condemn(format!("process {number} sent {sent} requests in {IDLE:?} of idleness"));
+                self.condemn(format!("process {number} sent {sent} requests in {IDLE:?} of idleness"));
             }
         }
     }
@@ -90,7 +90,7 @@ impl World {
             if sent as f64 > self.besides(WAIT) + calls {
                 let number = waiter.number;
                 let what = format!("process {number} sent {sent} requests in {WAIT:?} of waiting, {kind:?}");
-                self.judges.condemn(what);
+                self.condemn(what);
             }
         }
     }

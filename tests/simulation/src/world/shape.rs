@@ -5,53 +5,25 @@ use std::time::Duration;
 use crate::network::{Network, Weather};
 use crate::os;
 
-/// The primitives of a world.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    Bucket,
-    Buckets,
-    Hold,
-    Mutex,
-    Mutexes,
-    Permit,
-    RwLock,
-    Flight,
-    Claim,
-    FilterClaim,
-    Adaptive,
-    Learned,
-    FleetQuotas,
-    FleetLimit,
-    Calendar,
-    Looks,
-    Operator,
-    Quorum,
-    Shares,
-    Holds,
+/// An enum, and a list of all that it has.
+macro_rules! listed {
+    ($(#[$about:meta])* $name:ident, $all:ident: $($(#[$of_one:meta])* $one:ident,)*) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum $name {
+            $($(#[$of_one])* $one,)*
+        }
+
+        const $all: &[$name] = &[$($name::$one,)*];
+    };
 }
 
-pub const KINDS: [Kind; 20] = [
-    Kind::Bucket,
-    Kind::Buckets,
-    Kind::Hold,
-    Kind::Mutex,
-    Kind::Mutexes,
-    Kind::Permit,
-    Kind::RwLock,
-    Kind::Flight,
-    Kind::Claim,
-    Kind::FilterClaim,
-    Kind::Adaptive,
-    Kind::Learned,
-    Kind::FleetQuotas,
-    Kind::FleetLimit,
-    Kind::Calendar,
-    Kind::Looks,
-    Kind::Operator,
-    Kind::Quorum,
-    Kind::Shares,
-    Kind::Holds,
-];
+listed! {
+    /// The primitives of a world.
+    Kind, KINDS:
+    Bucket, Buckets, Hold, Mutex, Mutexes, Permit, RwLock, Flight, Claim, FilterClaim, Adaptive, Learned, FleetQuotas, FleetLimit,
+    Calendar, Looks, Operator, Quorum, Shares, Holds,
+}
 
 /// The servers of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,18 +35,10 @@ pub enum Servers {
     Cluster,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    Cut,
-    Stall,
-    Restart,
-    RestartEmpty,
-    Stop,
-    Flush,
-    Full,
-    Deny,
-    Clock,
-    Kill,
+listed! {
+    /// What goes wrong in a world.
+    Fault, FAULTS:
+    Cut, Stall, Restart, RestartEmpty, Stop, Flush, Full, Deny, Clock, Kill,
     /// A replica takes the place of its master; in a Cluster, a slot moves.
     Move,
     /// A process stands still, where each has a runtime of its own.
@@ -88,25 +52,6 @@ pub enum Fault {
     /// What is counted upwards was counted for years.
     Age,
 }
-
-const FAULTS: [Fault; 16] = [
-    Fault::Cut,
-    Fault::Stall,
-    Fault::Restart,
-    Fault::RestartEmpty,
-    Fault::Stop,
-    Fault::Flush,
-    Fault::Full,
-    Fault::Deny,
-    Fault::Clock,
-    Fault::Kill,
-    Fault::Move,
-    Fault::Freeze,
-    Fault::Evict,
-    Fault::RestartOld,
-    Fault::Part,
-    Fault::Age,
-];
 
 #[derive(Clone, Debug)]
 pub struct Shape {
@@ -140,23 +85,22 @@ pub struct Shape {
     pub has_foreign_keys: bool,
 }
 
+/// Mostly few: a world of one kind sees more of it.
+fn some<T: Copy + Ord>(all: &[T], mut draw: impl FnMut(u64) -> u64) -> Vec<T> {
+    let count = all.len() as u64;
+    let most = [1, 1, 2, 3, 5, count][draw(6) as usize];
+    let mut chosen: Vec<_> = (0..most).map(|_| all[draw(count) as usize]).collect();
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen
+}
+
 impl Shape {
     pub fn new(seed: u64) -> Self {
         let mut state = seed ^ 0x5eed_0f5a_9e00_0000;
         let mut draw = move |end: u64| os::draw(&mut state) % end;
-        let some = |all: usize, draw: &mut dyn FnMut(u64) -> u64| {
-            // Mostly few: a world of one kind sees more of it.
-            let most = [1, 1, 2, 3, 5, all as u64][draw(6) as usize];
-            let mut chosen: Vec<_> = (0..most).map(|_| draw(all as u64) as usize).collect();
-            chosen.sort_unstable();
-            chosen.dedup();
-            chosen
-        };
-        let kinds = some(KINDS.len(), &mut draw).into_iter().map(|at| KINDS[at]).collect();
-        let faults: Vec<_> = match draw(5) {
-            0 => vec![],
-            _ => some(FAULTS.len(), &mut draw).into_iter().map(|at| FAULTS[at]).collect(),
-        };
+        let kinds = some(KINDS, &mut draw);
+        let faults = if draw(5) == 0 { vec![] } else { some(FAULTS, &mut draw) };
         let weather = match draw(4) {
             0 => Weather { usual: 0, often_slow: 0, slow: 1, often_late: 0 },
             1 => Weather { usual: 3, often_slow: 50, slow: 40, often_late: 0 },

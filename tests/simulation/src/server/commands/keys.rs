@@ -5,14 +5,8 @@ use super::super::reply::{Bytes, Reply};
 use super::{integer, option};
 
 pub fn del(database: &mut Database, arguments: &[Bytes]) -> Outcome {
-    let mut removed = 0;
-    for key in &arguments[1..] {
-        if database.get(key).is_some() {
-            database.entries.remove(key);
-            removed += 1;
-        }
-    }
-    Ok(Reply::Int(removed))
+    let mut removes = |key: &&Bytes| database.get(key).is_some() && database.entries.remove(*key).is_some();
+    Ok(Reply::count(arguments[1..].iter().filter(|key| removes(key)).count()))
 }
 
 pub fn exists(database: &mut Database, arguments: &[Bytes]) -> Outcome {
@@ -57,18 +51,12 @@ pub fn time(database: &mut Database, _: &[Bytes]) -> Outcome {
     Ok(Reply::Array([seconds, micros].map(|part| Reply::bulk(part.to_string())).into()))
 }
 
+/// `PUBLISH` and `SPUBLISH`. The reply is the number of those who get it here.
 pub fn publish(database: &mut Database, arguments: &[Bytes]) -> Outcome {
-    published(database, arguments, false)
-}
-
-pub fn publish_shard(database: &mut Database, arguments: &[Bytes]) -> Outcome {
-    published(database, arguments, true)
-}
-
-/// The reply is the number of those who get it here.
-fn published(database: &mut Database, arguments: &[Bytes], is_shard: bool) -> Outcome {
-    let subscribers = database.subscribers.get(&(is_shard, arguments[1].clone())).copied().unwrap_or(0);
-    database.published.push((arguments[1].clone(), arguments[2].clone(), is_shard));
+    let is_shard = option(&arguments[0]) == "SPUBLISH";
+    let channel = (is_shard, arguments[1].clone());
+    let subscribers = database.subscribers.get(&channel).copied().unwrap_or(0);
+    database.published.push((channel, arguments[2].clone()));
     Ok(Reply::Int(subscribers))
 }
 

@@ -17,53 +17,33 @@ fn told(score: Option<f64>) -> Reply {
     score.map_or(Reply::Nil, |score| Reply::bulk(number(score)))
 }
 
-#[derive(Default)]
-struct Adding {
-    only_new: bool,
-    only_old: bool,
-    greater: bool,
-    less: bool,
-    counts_changes: bool,
-}
-
 pub fn add(database: &mut Database, arguments: &[Bytes]) -> Outcome {
-    let mut adding = Adding::default();
-    let mut at = 2;
-    while let Some(word) = arguments.get(at) {
-        match option(word).as_str() {
-            "NX" => adding.only_new = true,
-            "XX" => adding.only_old = true,
-            "GT" => adding.greater = true,
-            "LT" => adding.less = true,
-            "CH" => adding.counts_changes = true,
-            _ => break,
-        }
-        at += 1;
-    }
-    let pairs = &arguments[at..];
+    let words = arguments[2..].iter().map(|word| option(word));
+    let options: Vec<_> =
+        words.take_while(|word| matches!(word.as_str(), "NX" | "XX" | "GT" | "LT" | "CH")).collect();
+    let [only_new, only_old, greater, less, counts_changes] =
+        ["NX", "XX", "GT", "LT", "CH"].map(|word| options.iter().any(|option| option == word));
+    let pairs = &arguments[2 + options.len()..];
     if pairs.is_empty() || pairs.len() % 2 == 1 {
         return Err(SYNTAX.into());
     }
-    if adding.only_new && adding.only_old {
+    if only_new && only_old {
         return Err("ERR XX and NX options at the same time are not compatible".into());
     }
-    let compared = u8::from(adding.only_new) + u8::from(adding.greater) + u8::from(adding.less);
-    if compared > 1 {
+    if u8::from(only_new) + u8::from(greater) + u8::from(less) > 1 {
         return Err("ERR GT, LT, and/or NX options at the same time are not compatible".into());
     }
     let scores: Vec<_> = pairs.chunks(2).map(|pair| score_of(&pair[0])).collect::<Result<_, _>>()?;
-    if database.sorted_set(&arguments[1])?.is_none() && adding.only_old {
+    if database.sorted_set(&arguments[1])?.is_none() && only_old {
         return Ok(Reply::Int(0));
     }
     let set = database.sorted_set_or_new(&arguments[1])?;
     let (mut added, mut changed) = (0, 0);
     for (pair, score) in pairs.chunks(2).zip(scores) {
         match set.score(&pair[1]) {
-            None if !adding.only_old => added += 1,
+            None if !only_old => added += 1,
             Some(before) => {
-                let fits = !adding.only_new
-                    && (!adding.greater || score > before)
-                    && (!adding.less || score < before);
+                let fits = !only_new && (!greater || score > before) && (!less || score < before);
                 if !fits || score == before {
                     continue;
                 }
@@ -74,7 +54,7 @@ pub fn add(database: &mut Database, arguments: &[Bytes]) -> Outcome {
         set.insert(&pair[1], score);
     }
     database.drop_empty(&arguments[1]);
-    Ok(Reply::Int(if adding.counts_changes { added + changed } else { added }))
+    Ok(Reply::Int(if counts_changes { added + changed } else { added }))
 }
 
 pub fn increase(database: &mut Database, arguments: &[Bytes]) -> Outcome {
@@ -132,82 +112,52 @@ pub fn remove_by_score(database: &mut Database, arguments: &[Bytes]) -> Outcome 
     Ok(Reply::count(members.len()))
 }
 
-#[derive(Default)]
-struct Listing {
-    by_score: bool,
-    reversed: bool,
-    with_scores: bool,
-    limit: Option<(i64, i64)>,
-}
-
-fn listing(arguments: &[Bytes], by_score: bool) -> Result<Listing, String> {
-    let mut listing = Listing { by_score, ..Listing::default() };
-    let (mut rest, is_plain) = (arguments.iter(), by_score);
+/// `ZRANGE` and `ZRANGEBYSCORE`.
+pub fn range(database: &mut Database, arguments: &[Bytes]) -> Outcome {
+    let mut by_score = option(&arguments[0]) == "ZRANGEBYSCORE";
+    let (is_plain, mut is_reversed, mut with_scores, mut limit) = (by_score, false, false, None);
+    let mut rest = arguments[4..].iter();
     while let Some(word) = rest.next() {
         match option(word).as_str() {
-            "BYSCORE" if !is_plain && !listing.by_score => listing.by_score = true,
-            "REV" if !is_plain && !listing.reversed => listing.reversed = true,
-            "WITHSCORES" => listing.with_scores = true,
+            "BYSCORE" if !by_score => by_score = true,
+            "REV" if !is_plain && !is_reversed => is_reversed = true,
+            "WITHSCORES" => with_scores = true,
             "LIMIT" => match (rest.next(), rest.next()) {
-                (Some(skip), Some(count)) => listing.limit = Some((integer(skip)?, integer(count)?)),
+                (Some(skip), Some(count)) => limit = Some((integer(skip)?, integer(count)?)),
                 _ => return Err(SYNTAX.into()),
             },
             _ => return Err(SYNTAX.into()),
         }
     }
-    if listing.limit.is_some_and(|(_, count)| count != -1) && !listing.by_score {
+    if limit.is_some_and(|(_, count)| count != -1) && !by_score {
         return Err(
             "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX".into()
         );
     }
-    Ok(listing)
-}
-
-pub fn range(database: &mut Database, arguments: &[Bytes]) -> Outcome {
-    let listing = listing(&arguments[4..], false)?;
-    listed(database, arguments, &listing)
-}
-
-pub fn range_by_score(database: &mut Database, arguments: &[Bytes]) -> Outcome {
-    let listing = listing(&arguments[4..], true)?;
-    listed(database, arguments, &listing)
-}
-
-fn listed(database: &mut Database, arguments: &[Bytes], listing: &Listing) -> Outcome {
     let (first, last) = (&arguments[2], &arguments[3]);
-    let bounds = match (listing.by_score, listing.reversed) {
-        (false, _) => None,
-        (true, false) => Some((bound(first)?, bound(last)?)),
-        (true, true) => {
-            let (to, from) = (bound(first)?, bound(last)?);
-            Some((from, to))
-        }
-    };
-    let positions = if bounds.is_none() { (integer(first)?, integer(last)?) } else { (0, -1) };
+    let bounds = if by_score { Some((bound(first)?, bound(last)?)) } else { None };
+    let positions = if by_score { (0, -1) } else { (integer(first)?, integer(last)?) };
     let empty = SortedSet::default();
     let set = database.sorted_set(&arguments[1])?.map_or(&empty, |set| set);
-    let found: Vec<_> = match bounds {
-        Some((from, to)) => {
-            let (skip, most) = listing.limit.unwrap_or((0, -1));
-            let most = usize::try_from(most).unwrap_or(usize::MAX);
-            // A negative position skips all.
-            let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-            match listing.reversed {
-                false => set.between(from, to).skip(skip).take(most).collect(),
-                true => set.between(from, to).rev().skip(skip).take(most).collect(),
-            }
+    let (all, skip, most): (Box<dyn DoubleEndedIterator<Item = _>>, _, _) = match bounds {
+        Some((first, last)) => {
+            let (from, to) = if is_reversed { (last, first) } else { (first, last) };
+            // A negative position skips all, and a negative count takes all.
+            let [skip, most] = <[i64; 2]>::from(limit.unwrap_or((0, -1)))
+                .map(|one| usize::try_from(one).unwrap_or(usize::MAX));
+            (Box::new(set.between(from, to)), skip, most)
         }
         None => {
             let part = part(set.len(), positions.0, positions.1);
-            match listing.reversed {
-                false => set.iter().skip(part.start).take(part.len()).collect(),
-                true => set.iter().rev().skip(part.start).take(part.len()).collect(),
-            }
+            (Box::new(set.iter()), part.start, part.len())
         }
     };
     let told = |(member, score): (&Bytes, f64)| {
-        let score = listing.with_scores.then(|| Reply::bulk(number(score)));
+        let score = with_scores.then(|| Reply::bulk(number(score)));
         std::iter::once(Reply::Bulk(member.clone())).chain(score)
     };
-    Ok(Reply::Array(found.into_iter().flat_map(told).collect()))
+    Ok(Reply::Array(match is_reversed {
+        false => all.skip(skip).take(most).flat_map(told).collect(),
+        true => all.rev().skip(skip).take(most).flat_map(told).collect(),
+    }))
 }

@@ -48,43 +48,6 @@ pub fn set_range(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     Ok(Reply::count(text.len()))
 }
 
-/// What `SET` is to do besides.
-#[derive(Default)]
-struct Options {
-    until: Option<i64>,
-    only_new: bool,
-    only_old: bool,
-    gets: bool,
-    keeps: bool,
-}
-
-fn options(now: i64, arguments: &[Bytes]) -> Result<Options, String> {
-    let (mut options, mut given) = (Options::default(), None);
-    let mut rest = arguments.iter();
-    while let Some(word) = rest.next() {
-        match option(word).as_str() {
-            "NX" => options.only_new = true,
-            "XX" => options.only_old = true,
-            "GET" => options.gets = true,
-            "KEEPTTL" => options.keeps = true,
-            "PX" | "EX" | "PXAT" if given.as_ref().is_some_and(|(other, _)| *other != option(word)) => {
-                return Err(SYNTAX.into());
-            }
-            word @ ("PX" | "EX" | "PXAT") => {
-                given = Some((word.to_owned(), rest.next().ok_or(SYNTAX)?));
-            }
-            _ => return Err(SYNTAX.into()),
-        }
-    }
-    if options.only_new && options.only_old || options.keeps && given.is_some() {
-        return Err(SYNTAX.into());
-    }
-    if let Some((word, span)) = given {
-        options.until = Some(until(now, &word, integer(span)?)?);
-    }
-    Ok(options)
-}
-
 fn until(now: i64, word: &str, span: i64) -> Result<i64, String> {
     let until = match word {
         _ if span <= 0 => None,
@@ -96,16 +59,32 @@ fn until(now: i64, word: &str, span: i64) -> Result<i64, String> {
 }
 
 pub fn set(database: &mut Database, arguments: &[Bytes]) -> Outcome {
-    let key = &arguments[1];
-    let options = options(database.millis(), &arguments[3..])?;
-    let before = if options.gets { database.text(key)?.cloned() } else { None };
+    let (key, now) = (&arguments[1], database.millis());
+    let (mut flags, mut given, mut rest) = (vec![], None, arguments[3..].iter());
+    while let Some(word) = rest.next() {
+        let word = option(word);
+        match word.as_str() {
+            "NX" | "XX" | "GET" | "KEEPTTL" => flags.push(word),
+            "PX" | "EX" | "PXAT" if given.as_ref().is_none_or(|(other, _)| *other == word) => {
+                given = Some((word, rest.next().ok_or(SYNTAX)?));
+            }
+            _ => return Err(SYNTAX.into()),
+        }
+    }
+    let [only_new, only_old, gets, keeps] =
+        ["NX", "XX", "GET", "KEEPTTL"].map(|word| flags.iter().any(|flag| flag == word));
+    if only_new && only_old || keeps && given.is_some() {
+        return Err(SYNTAX.into());
+    }
+    let given = given.map(|(word, span)| until(now, &word, integer(span)?)).transpose()?;
+    let before = if gets { database.text(key)?.cloned() } else { None };
     let old = database.entry(key).map(|entry| entry.until);
-    let is_refused = options.only_new && old.is_some() || options.only_old && old.is_none();
+    let is_refused = only_new && old.is_some() || only_old && old.is_none();
     if !is_refused {
-        let until = if options.keeps { old.flatten() } else { options.until };
+        let until = if keeps { old.flatten() } else { given };
         database.entries.insert(key.clone(), Entry { item: Item::Text(arguments[2].clone()), until });
     }
-    Ok(match (options.gets, is_refused) {
+    Ok(match (gets, is_refused) {
         (true, _) => Reply::of(before.as_ref()),
         (false, true) => Reply::Nil,
         (false, false) => Reply::ok(),

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::super::{Process, World};
+use super::super::World;
+use super::Primitives;
 
 /// A run. It ends when this is dropped.
 pub(super) struct Run {
@@ -32,13 +33,13 @@ impl World {
         shape.faults.is_empty() && shape.weather.often_late == 0 && shape.dropped == 0
     }
 
-    pub(super) async fn fly(self: &Arc<Self>, process: &Process, key: &str) {
+    pub(super) async fn fly(self: &Arc<Self>, all: &Primitives, key: &str) -> Option<()> {
         let (world, own) = (Arc::clone(self), key.to_owned());
         let (number, works) = (self.network.draw(1_000_000), self.network.draw(self.shape.held + 1));
         let work = move || async move {
             let running = world.judges.begins(&own);
             if running > 1 && world.runs_alone() {
-                world.judges.condemn(format!("{running} runs of the flight {own} at once"));
+                world.condemn(format!("{running} runs of the flight {own} at once"));
             }
             let answer = format!("{own}:{number}");
             let run = Run::new(&world, own);
@@ -48,11 +49,10 @@ impl World {
         };
         // A leader works after it has waited for its turn.
         let most = self.shape.max_wait + Duration::from_millis(self.shape.held) * 2;
-        let flown = self.call("run", most, process.primitives.flight.run(key, work)).await;
-        if let Some(Ok(answer)) = flown
-            && !answer.starts_with(&format!("{key}:"))
-        {
-            self.judges.condemn(format!("{key} got the answer {answer}"));
+        let answer = self.get("run", most, all.flight.run(key, work)).await?;
+        if !answer.starts_with(&format!("{key}:")) {
+            self.condemn(format!("{key} got the answer {answer}"));
         }
+        Some(())
     }
 }

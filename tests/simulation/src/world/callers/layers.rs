@@ -20,6 +20,7 @@ use tower_distributed::{
 use super::super::World;
 use super::super::shape::Shape;
 use super::flights::Run;
+use super::permits;
 use crate::server::lock;
 
 /// The limits of an adaptive layer.
@@ -47,6 +48,9 @@ const SHARED: u32 = 12;
 /// What an upstream admits in a window.
 const QUOTA: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(1);
+
+/// What a service may take.
+const WORKS: Duration = Duration::from_secs(1);
 
 impl Upstream {
     fn answer(&self) -> Response<()> {
@@ -102,11 +106,10 @@ fn is_of(error: &tower::BoxError, kinds: &[RefusalKind]) -> bool {
 
 impl Layers {
     pub fn new(shape: &Shape, store: &Store) -> Result<Self, Error> {
-        let permits = WaitGroup::builder(LEAST).ttl(shape.ttl).max_wait(shape.max_wait).build(store, "a")?;
-        let group = permits.clone();
+        let group = permits(shape, LEAST).build(store, "a")?;
         let adaptive = if shape.setting(12, 2) == 0 { Adaptive::aimd() } else { Adaptive::gradient() };
         let adaptive = adaptive.min(LEAST).max(MOST).classify(Signals);
-        let adaptive = ConcurrencyLimitLayer::new(permits, Request::clone).adaptive(adaptive)?;
+        let adaptive = ConcurrencyLimitLayer::new(group.clone(), Request::clone).adaptive(adaptive)?;
         let bucket = TokenBucket::new(store, "l", Quota::per_second(50))?;
         let learning = RateLimitLayer::new(bucket, Request::clone);
         let limits = UpstreamLimits::default();
@@ -116,8 +119,7 @@ impl Layers {
         let replicas = NonZeroU32::new(shape.processes as u32).unwrap_or(NonZeroU32::MIN);
         let shared = RateLimitLayer::new(shared, Request::clone)
             .on_store_failure(StoreFailure::CountedShare { replicas, at_least: replicas });
-        let limited =
-            WaitGroup::builder(SHARED).ttl(shape.ttl).max_wait(shape.max_wait).build(store, "cs")?;
+        let limited = permits(shape, SHARED).build(store, "cs")?;
         let limited = ConcurrencyLimitLayer::new(limited, Request::clone)
             .on_store_failure(StoreFailure::LocalShare { replicas });
         Ok(Self { adaptive, group, learning, shared, limited })
@@ -125,14 +127,14 @@ impl Layers {
 }
 
 impl World {
-    pub(super) async fn adapt(self: &Arc<Self>, layers: &Layers, key: &str) {
+    pub(super) async fn adapt(self: &Arc<Self>, layers: &Layers, key: &str) -> Option<()> {
         let (world, name) = (Arc::clone(self), format!("a:{key}"));
         let service = service_fn(move |_: Request| {
             let (world, name) = (Arc::clone(&world), name.clone());
             async move {
                 let running = world.judges.begins(&name);
                 if running > MOST && world.runs_alone() {
-                    world.judges.condemn(format!("{name}: {running} run, at most {MOST} may"));
+                    world.condemn(format!("{name}: {running} run, at most {MOST} may"));
                 }
                 let slow = u64::from(running.saturating_sub(CAPACITY));
                 sleep(Duration::from_millis(world.network.draw(20 + 50 * slow))).await;
@@ -145,48 +147,46 @@ impl World {
             service.oneshot(key.to_owned()).map(|answer| Ok(answer.map_err(|error| error.to_string())));
         let answer: BoxFuture<'static, Result<Result<bool, String>, Error>> = answer.boxed();
         // Errors are those of the permits, which other callers judge.
-        drop(self.call("adaptive", self.shape.max_wait + Duration::from_secs(1), answer).await);
-        if self.network.happens(100)
-            && let Some(Ok(Some(state))) =
-                self.call("look at a limit", Duration::ZERO, layers.group.inspect_limit(key)).await
-            && !(LEAST..=MOST).contains(&state.limit)
-        {
-            self.judges.condemn(format!("a:{key}: the limit {} is not {LEAST} to {MOST}", state.limit));
+        self.call("adaptive", self.shape.max_wait + WORKS, answer).await;
+        if self.network.happens(100) {
+            let limit = self.ask("look at a limit", layers.group.inspect_limit(key)).await??.limit;
+            if !(LEAST..=MOST).contains(&limit) {
+                self.condemn(format!("a:{key}: the limit {limit} is not {LEAST} to {MOST}"));
+            }
         }
+        Some(())
     }
 
     /// A limit that each process applies to its share while the store is away: the store and all shares together admit at
     /// most twice as much.
-    async fn share_alone(self: &Arc<Self>, layers: &Layers, key: &str) {
+    async fn share_alone(self: &Arc<Self>, layers: &Layers, key: &str) -> Option<()> {
         let terms = (f64::from(2 * SHARED), f64::from(2 * SHARED));
         let (name, since, began) = (format!("c:{key}"), self.judges.losses(), Instant::now());
         let service = service_fn(|_: Request| async { Ok::<_, tower::BoxError>(()) });
         let service = layers.shared.layer(service);
         let answer: BoxFuture<'static, _> = service.oneshot(key.to_owned()).map(Ok).boxed();
-        let answer = self.call("shared", Duration::ZERO, answer).await;
-        match answer {
-            Some(Ok(Ok(()))) if self.judges.losses() == since && !self.may_forget() => {
+        match self.ask("shared", answer).await? {
+            Ok(()) if self.judges.losses() == since && !self.may_forget() => {
                 self.judges.asked(&name, terms, 1.0);
                 self.judges.charged(&name, began, 1.0, Some(true));
             }
-            Some(Ok(Err(error))) if !is_of(&error, &[RefusalKind::RateLimited]) => {
-                self.judges.condemn(format!("{name}: neither admitted nor refused: {error}"));
+            Err(error) if !is_of(&error, &[RefusalKind::RateLimited]) => {
+                self.condemn(format!("{name}: neither admitted nor refused: {error}"));
             }
             _ => {}
         }
+        Some(())
     }
 
     /// The same for permits: the store and all shares together admit at most twice as many at once.
-    async fn limit_alone(self: &Arc<Self>, layers: &Layers, key: &str) {
+    async fn limit_alone(self: &Arc<Self>, layers: &Layers, key: &str) -> Option<()> {
         let (world, name, since) = (Arc::clone(self), format!("cs:{key}"), self.judges.losses());
         let service = service_fn(move |_: Request| {
             let (world, name) = (Arc::clone(&world), name.clone());
             async move {
                 let running = world.judges.begins(&name);
                 if running > 2 * SHARED && world.has_all(since) {
-                    world
-                        .judges
-                        .condemn(format!("{name}: {running} run, of {SHARED} in the store and in shares"));
+                    world.condemn(format!("{name}: {running} run, of {SHARED} in the store and in shares"));
                 }
                 let run = Run::new(&world, name);
                 world.pause(20).await;
@@ -196,15 +196,17 @@ impl World {
         });
         let answer: BoxFuture<'static, _> =
             layers.limited.layer(service).oneshot(key.to_owned()).map(Ok).boxed();
-        let answer = self.call("limited", self.shape.max_wait + Duration::from_secs(1), answer).await;
+        let answer = self.call("limited", self.shape.max_wait + WORKS, answer).await;
+        let kinds = [RefusalKind::NoPermit, RefusalKind::WaitedTooLong, RefusalKind::LeaseLost];
         if let Some(Ok(Err(error))) = answer
-            && !is_of(&error, &[RefusalKind::NoPermit, RefusalKind::WaitedTooLong, RefusalKind::LeaseLost])
+            && !is_of(&error, &kinds)
         {
-            self.judges.condemn(format!("cs:{key}: neither admitted nor refused: {error}"));
+            self.condemn(format!("cs:{key}: neither admitted nor refused: {error}"));
         }
+        Some(())
     }
 
-    pub(super) async fn learn(self: &Arc<Self>, layers: &Layers, key: &str) {
+    pub(super) async fn learn(self: &Arc<Self>, layers: &Layers, key: &str) -> Option<()> {
         match self.network.draw(4) {
             0 => return self.share_alone(layers, key).await,
             1 => return self.limit_alone(layers, key).await,
@@ -220,10 +222,9 @@ impl World {
         });
         let service = layers.learning.layer(service);
         let answer = async { Ok(service.oneshot(key.to_owned()).await) };
-        if let Some(Ok(Ok(response))) = self.call("learn", Duration::ZERO, answer).await
-            && response.status() == 429
-        {
+        if self.ask("learn", answer).await?.ok()?.status() == 429 {
             self.judges.count("refused upstream");
         }
+        Some(())
     }
 }

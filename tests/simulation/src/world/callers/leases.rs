@@ -6,8 +6,9 @@ use tower_distributed::dedupe::Claimed;
 use tower_distributed::wait_group::Turn;
 use tower_distributed::{Dedupe, Error, LeaseHandle, WaitGroup};
 
+use super::super::World;
 use super::super::judges::SKEW;
-use super::super::{Process, World};
+use super::Primitives;
 use crate::network::micros;
 
 /// More than all who hold.
@@ -26,10 +27,10 @@ impl World {
         since: u64,
     ) {
         let who = self.judges.acquired(name, (handle.clone(), weight, is_exclusive), limit, since);
-        self.network.trace.note(&format!("h{who} holds"), name.as_bytes());
+        self.network.note(&format!("h{who} holds"), name);
         self.hold(handle.lost()).await;
         self.judges.released(name, who);
-        self.network.trace.note(&format!("h{who} ends"), name.as_bytes());
+        self.network.note(&format!("h{who} ends"), name);
     }
 
     /// Ends what was held, by a call or by a drop.
@@ -38,11 +39,11 @@ impl World {
         what: &'static str,
         held: T,
         release: impl AsyncFnOnce(T) -> Result<bool, Error>,
-    ) {
-        match self.network.happens(500) {
-            true => drop(held),
-            false => drop(self.call(what, Duration::ZERO, release(held)).await),
+    ) -> Option<()> {
+        if self.network.happens(500) {
+            return None;
         }
+        self.ask(what, release(held)).await.map(drop)
     }
 
     /// The holder of a lock does not believe longer in it than the server does.
@@ -56,7 +57,7 @@ impl World {
             // A lock may be of a grant from before, whose message was late.
             && self.judges.nothing_is_lost_for(self.shape.ttl + LATEST)
         {
-            self.judges.condemn(format!("m:{key}: held for {believed} ms, at the server for {left} ms"));
+            self.condemn(format!("m:{key}: held for {believed} ms, at the server for {left} ms"));
         }
     }
 
@@ -65,46 +66,43 @@ impl World {
         &self,
         name: &str,
         in_order: bool,
-        call: impl Future<Output = Option<Result<T, Error>>>,
-    ) -> Option<Result<T, Error>> {
+        call: impl Future<Output = Option<T>>,
+    ) -> Option<T> {
         if !(in_order && self.runs_alone() && self.shape.neglected == 0) {
             return call.await;
         }
         let number = self.judges.waits(name);
         let outcome = call.await;
-        self.judges.waited(name, number, matches!(outcome, Some(Ok(_))));
+        self.judges.waited(name, number, outcome.is_some());
         outcome
     }
 
-    pub(super) async fn lock(&self, process: &Process, key: &str) {
-        let (mutex, since, turns) = (&process.primitives.mutex, self.judges.losses(), self.judges.turns());
+    pub(super) async fn lock(&self, all: &Primitives, key: &str) -> Option<()> {
+        let (since, turns) = (self.judges.losses(), self.judges.turns());
         let name = format!("m:{key}");
-        let locked = match self.network.happens(100) {
-            true => self.call("try_lock", Duration::ZERO, mutex.try_lock(key)).await,
+        let guard = match self.network.happens(100) {
+            true => self.ask("try_lock", all.mutex.try_lock(key)).await?,
             false => {
-                let call = self.call_that_waits("lock", mutex.lock(key));
-                self.in_turn(&name, process.primitives.is_strict, call).await
+                let call = self.call_that_waits("lock", all.mutex.lock(key));
+                self.in_turn(&name, all.is_strict, call).await?
             }
         };
-        let Some(Ok(guard)) = locked else { return };
         self.judges.fence(&name, guard.fence(), guard.is_held(), (since, turns));
         self.is_held_there(key, &guard.handle());
         self.hold_as(&name, (guard.handle(), 1, true), 1, since).await;
         self.is_held_there(key, &guard.handle());
-        self.end_of("unlock", guard, async |guard| guard.unlock().await).await;
+        self.end_of("unlock", guard, async |guard| guard.unlock().await).await
     }
 
-    pub(super) async fn lock_all(&self, process: &Process) {
+    pub(super) async fn lock_all(&self, all: &Primitives) -> Option<()> {
         let (since, turns) = (self.judges.losses(), self.judges.turns());
         let mut keys: Vec<_> = (0..self.shape.keys).map(|key| format!("k{key}")).collect();
         // Two callers name the same keys in another order.
         let turned = self.network.draw(self.shape.keys) as usize;
         keys.rotate_left(turned);
         keys.truncate(3);
-        let mutex = &process.primitives.mutex;
-        let Some(Ok(guards)) = self.call_that_waits("lock_all", mutex.lock_all(keys.clone())).await else {
-            return;
-        };
+        let call = all.mutex.lock_all(keys.clone());
+        let guards = self.call_that_waits("lock_all", call).await?;
         let held: Vec<_> = keys.iter().map(|key| format!("m:{key}")).zip(guards.iter()).collect();
         let acquired = held.iter().map(|(name, guard)| {
             self.judges.fence(name, guard.fence(), guard.is_held(), (since, turns));
@@ -114,11 +112,11 @@ impl World {
         let acquired: Vec<_> = acquired.collect();
         self.hold(guards.lost()).await;
         acquired.iter().for_each(|(name, who)| self.judges.released(name, *who));
-        self.end_of("unlock all", guards, async |guards| guards.unlock().await).await;
+        self.end_of("unlock all", guards, async |guards| guards.unlock().await).await
     }
 
-    pub(super) async fn permit(&self, process: &Process, key: &str) {
-        let (all, since) = (&process.primitives, self.judges.losses());
+    pub(super) async fn permit(&self, all: &Primitives, key: &str) -> Option<()> {
+        let since = self.judges.losses();
         let mut turn = Turn::new();
         if all.has_classes {
             turn = turn.class(self.network.draw(3) as u8);
@@ -128,66 +126,63 @@ impl World {
             turn = turn.flow(format!("flow{}", self.network.draw(3))).share(1 + self.network.draw(3) as u32);
         }
         let group: &WaitGroup = if all.is_fair && !has_flow { &all.plain } else { &all.permits };
-        let group = match group.with_turn(turn) {
-            Ok(group) => group,
-            Err(error) => return self.judges.condemn(format!("with_turn: {error}")),
-        };
+        let group = self.in_turn_of(group, turn)?;
         let name = format!("g:{key}");
         let limit = group.limit();
         let weight = 1 + self.network.draw(u64::from(limit)) as u32;
-        let added = match self.network.happens(100) {
-            true => self.call("try_add", Duration::ZERO, group.try_add_n(key, weight)).await,
+        let permit = match self.network.happens(100) {
+            true => self.ask("try_add", group.try_add_n(key, weight)).await?,
             false => {
                 let call = self.call_that_waits("add", group.add_n(key, weight));
-                self.in_turn(&name, all.is_fifo, call).await
+                self.in_turn(&name, all.is_fifo, call).await?
             }
         };
-        let Some(Ok(permit)) = added else { return };
         self.hold_as(&name, (permit.handle(), weight, false), limit, since).await;
-        self.end_of("done", permit, async |permit| permit.done().await).await;
+        self.end_of("done", permit, async |permit| permit.done().await).await
     }
 
-    pub(super) async fn read_or_write(&self, process: &Process, key: &str) {
-        let (lock, since, turns) = (&process.primitives.lock, self.judges.losses(), self.judges.turns());
+    /// These permits for who waits with this turn.
+    pub(super) fn in_turn_of(&self, group: &WaitGroup, turn: Turn) -> Option<WaitGroup> {
+        let group = group.with_turn(turn);
+        group.inspect_err(|error| self.condemn(format!("with_turn: {error}"))).ok()
+    }
+
+    pub(super) async fn read_or_write(&self, all: &Primitives, key: &str) -> Option<()> {
+        let (lock, since, turns) = (&all.lock, self.judges.losses(), self.judges.turns());
         let name = format!("rw:{key}");
         if self.network.happens(600) {
-            let Some(Ok(guard)) = self.call_that_waits("read", lock.read(key)).await else {
-                return;
-            };
+            let guard = self.call_that_waits("read", lock.read(key)).await?;
             self.hold_as(&name, (guard.handle(), 1, false), ALL, since).await;
             return self.end_of("release a reader", guard, async |guard| guard.release().await).await;
         }
-        let Some(Ok(guard)) = self.call_that_waits("write", lock.write(key)).await else { return };
+        let guard = self.call_that_waits("write", lock.write(key)).await?;
         self.judges.fence(&name, guard.fence(), guard.is_held(), (since, turns));
         self.hold_as(&name, (guard.handle(), 1, true), ALL, since).await;
-        self.end_of("release a writer", guard, async |guard| guard.release().await).await;
+        self.end_of("release a writer", guard, async |guard| guard.release().await).await
     }
 
-    pub(super) async fn claim(&self, dedupe: &Dedupe, key: &str) {
+    pub(super) async fn claim(&self, dedupe: &Dedupe, key: &str) -> Option<()> {
         let item = format!("{key}-{}", self.network.draw(20));
         let name = format!("{}:{item}", dedupe.name());
         let (was_handled, since) = (self.judges.is_handled(&name), self.judges.losses());
         let claimed = match self.network.happens(500) {
-            true => self.call("try_claim", Duration::ZERO, dedupe.try_claim(&item)).await,
-            false => self.call_that_waits("claim", dedupe.claim(&item, self.shape.max_wait)).await,
+            true => self.ask("try_claim", dedupe.try_claim(&item)).await?,
+            false => self.call_that_waits("claim", dedupe.claim(&item, self.shape.max_wait)).await?,
         };
-        let claim = match claimed {
-            Some(Ok(Claimed::New(claim))) => claim,
-            _ => return,
-        };
+        let Claimed::New(claim) = claimed else { return None };
         // Who waited meanwhile, and holds it now, was granted it later.
         let is_held = claim.handle().is_held() && claim.handle().time_left() > SKEW;
         let is_handled = was_handled || is_held && self.judges.is_handled(&name);
         if is_handled && self.judges.losses() == since {
-            self.judges.condemn(format!("{name} was handled, and is claimed again"));
+            self.condemn(format!("{name} was handled, and is claimed again"));
         }
         self.hold_as(&name, (claim.handle(), 1, true), 1, since).await;
         if self.network.happens(300) {
             return self.end_of("give up a claim", claim, async |claim| claim.release().await).await;
         }
-        let confirmed = self.call("confirm", Duration::ZERO, claim.confirm()).await;
-        if let Some(Ok(true)) = confirmed {
+        if self.ask("confirm", claim.confirm()).await? {
             self.judges.handled(&name, since);
         }
+        Some(())
     }
 }

@@ -3,25 +3,24 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tower_distributed::token_bucket::{Captured, Decision};
+use tower_distributed::token_bucket::Captured;
 
-use super::super::{Process, World};
+use super::super::World;
+use super::Primitives;
 
 impl World {
-    pub(super) async fn charge(&self, process: &Process, key: &str) {
-        let all = &process.primitives;
-        let terms = (f64::from(all.rate.burst), f64::from(all.rate.per_second));
+    pub(super) async fn charge(&self, all: &Primitives, key: &str) -> Option<()> {
         let cost = 1 + self.network.draw(u64::from(all.rate.burst.min(3))) as u32;
         let (name, began) = (format!("b:{key}"), Instant::now());
         let since = self.judges.losses();
         let waits = self.network.happens(200);
-        self.judges.asked(&name, terms, f64::from(cost));
+        self.judges.asked(&name, all.rate.terms(), f64::from(cost));
         let decided = match waits {
             true => self.call("wait", self.shape.max_wait, all.bucket.wait_n(key, cost)).await,
             false => self.call("allow", Duration::ZERO, all.bucket.allow_n(key, cost)).await,
         };
         if self.judges.losses() != since {
-            return;
+            return None;
         }
         // A call that waits may go on only then.
         let began = match &decided {
@@ -39,50 +38,36 @@ impl World {
             Some(Err(error)) if error.is_refused() && waits => self.judges.gave_back(&name, f64::from(cost)),
             _ => self.judges.charged(&name, began, f64::from(cost), outcome),
         }
-        if let Some(Ok(decision)) = &decided {
-            self.count(decision);
-        }
+        self.judges.count(if decided?.ok()?.is_admitted() { "admitted" } else { "refused" });
+        Some(())
     }
 
-    fn count(&self, decision: &Decision) {
-        self.judges.count(if decision.is_admitted() { "admitted" } else { "refused" });
-    }
-
-    pub(super) async fn charge_two(&self, process: &Process, key: &str) {
-        let all = &process.primitives;
-        let (burst, per_second) = (f64::from(all.rate.burst), f64::from(all.rate.per_second));
+    pub(super) async fn charge_two(&self, all: &Primitives, key: &str) -> Option<()> {
         // All share the second key.
         let other = "k0";
         let (began, since) = (Instant::now(), self.judges.losses());
-        let second = (burst, f64::from(all.rate.per_second.div_ceil(2)));
-        let both = [("b1", key, (burst, per_second)), ("b2", other, second)];
+        let both = [("b1", key, all.rate.terms()), ("b2", other, all.rate.half().terms())];
         for (name, key, terms) in both {
             self.judges.asked(&format!("{name}:{key}"), terms, 1.0);
         }
-        let decided = self.call("allow two", Duration::ZERO, all.buckets.allow([key, other])).await;
+        let decision = self.ask("allow two", all.buckets.allow([key, other])).await;
         if self.judges.losses() != since {
-            return;
+            return None;
         }
-        let outcome = match &decided {
-            Some(Ok(decision)) => Some(decision.is_admitted()),
-            _ => None,
-        };
-        let refused_by = match &decided {
-            Some(Ok(decision)) => decision.refused_by().map(str::to_owned),
-            _ => None,
-        };
+        let outcome = decision.as_ref().map(|decision| decision.is_admitted());
+        let refused_by = decision.as_ref().and_then(|decision| decision.refused_by());
         for (name, key, _) in both {
             let limit = format!("{name}:{key}");
-            match outcome == Some(false) && refused_by.as_deref() != Some(name) {
+            match outcome == Some(false) && refused_by != Some(name) {
                 true => self.judges.gave_back(&limit, 1.0),
                 false => self.judges.charged(&limit, began, 1.0, outcome),
             }
         }
+        Some(())
     }
 
-    pub(super) async fn authorize(&self, process: &Process, key: &str) {
-        let all = &process.primitives;
-        let terms = (f64::from(all.rate.burst), f64::from(all.rate.per_second));
+    pub(super) async fn authorize(&self, all: &Primitives, key: &str) -> Option<()> {
+        let terms = all.rate.terms();
         let tokens = 1 + self.network.draw(u64::from(all.rate.burst)) as u32;
         let name = format!("h:{key}");
         let since = self.judges.losses();
@@ -93,7 +78,7 @@ impl World {
         if matches!(&authorized, Some(Err(error)) if error.is_refused()) && self.judges.losses() == since {
             self.judges.charged(&name, began, held, Some(false));
         }
-        let Some(Ok(hold)) = authorized else { return };
+        let hold = authorized?.ok()?;
         let span = Duration::from_millis(self.network.draw(self.shape.held + 1));
         tokio::select! {
             biased;
@@ -104,19 +89,18 @@ impl World {
         let (began, was_held) = (Instant::now(), hold.is_held());
         match self.network.draw(4) {
             0 => {
-                let released = self.call("release a hold", Duration::ZERO, hold.release()).await;
-                if matches!(released, Some(Ok(true))) {
+                if self.ask("release a hold", hold.release()).await? {
                     self.judges.held_no_more(&name, held);
                 }
             }
             1 => drop(hold),
             _ => {
-                let captured = self.call("capture", Duration::ZERO, hold.capture(used)).await;
-                let Some(Ok(captured)) = captured else { return };
+                let captured = self.ask("capture", hold.capture(used)).await?;
                 let outcome = (held, used, was_held.then_some(since));
                 self.captured((&name, terms), began, outcome, &captured);
             }
         }
+        Some(())
     }
 
     /// `outcome`: what was held, what was used, and the losses before it was held, if it still was.
@@ -129,7 +113,7 @@ impl World {
     ) {
         // A hold that had ended was captured as a whole.
         if captured.charged > used && !captured.ended {
-            self.judges.condemn(format!("{name}: {} captured instead of {used}", captured.charged));
+            self.condemn(format!("{name}: {} captured instead of {used}", captured.charged));
         }
         // What is captured late is charged as a debt.
         if captured.excess == 0 && since == Some(self.judges.losses()) {
@@ -140,13 +124,10 @@ impl World {
     }
 
     /// Holds tokens of two limits, of all or of none.
-    pub(super) async fn authorize_two(&self, process: &Process, key: &str) {
-        let all = &process.primitives;
-        let (burst, per_second) = (f64::from(all.rate.burst), f64::from(all.rate.per_second));
+    pub(super) async fn authorize_two(&self, all: &Primitives, key: &str) -> Option<()> {
         let tokens = [(); 2].map(|()| 1 + self.network.draw(u64::from(all.rate.burst)) as u32);
-        let second = (burst, f64::from(all.rate.per_second.div_ceil(2)));
         // All share the second key.
-        let both = [(format!("h:1:{key}"), (burst, per_second)), ("h:2:k0".into(), second)];
+        let both = [(format!("h:1:{key}"), all.rate.terms()), ("h:2:k0".into(), all.rate.half().terms())];
         let since = self.judges.losses();
         for ((name, terms), tokens) in both.iter().zip(tokens) {
             self.judges.asked(name, *terms, f64::from(tokens));
@@ -167,9 +148,9 @@ impl World {
                 }
             }
         }
-        let Some(Ok(hold)) = authorized else { return };
+        let hold = authorized?.ok()?;
         if hold.held() != tokens {
-            self.judges.condemn(format!("{:?} held instead of {tokens:?}", hold.held()));
+            self.condemn(format!("{:?} held instead of {tokens:?}", hold.held()));
         }
         self.hold(async {
             hold.lost().await;
@@ -179,15 +160,14 @@ impl World {
         .await;
         let (began, was_held) = (Instant::now(), hold.is_held());
         if self.network.happens(300) {
-            return drop(hold);
+            return None;
         }
         let used = tokens.map(|tokens| self.network.draw(u64::from(tokens) + 1) as u32);
-        let Some(Ok(captured)) = self.call("capture two", Duration::ZERO, hold.capture(used)).await else {
-            return;
-        };
+        let captured = self.ask("capture two", hold.capture(used)).await?;
         for (at, (name, terms)) in both.iter().enumerate() {
             let outcome = (f64::from(tokens[at]), used[at], was_held.then_some(since));
             self.captured((name, *terms), began, outcome, &captured[at]);
         }
+        Some(())
     }
 }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tower_distributed::{BloomFilter, Error, Mutex, Quota, Store, TokenBucket, WaitGroup};
 
+use super::super::World;
 use super::super::shape::Shape;
-use super::super::{Process, World};
+use super::Primitives;
 
 /// How long a process keeps tokens that it has charged in advance.
 const IN_ADVANCE: Duration = Duration::from_millis(10);
@@ -30,7 +31,7 @@ impl Looks {
             filter: filter("lf")?,
             cleared: filter("cf")?,
             mutex: Mutex::builder().ttl(shape.ttl).max_wait(shape.max_wait).build(store, "lm")?,
-            permits: WaitGroup::builder(2).ttl(shape.ttl).max_wait(shape.max_wait).build(store, "lg")?,
+            permits: super::permits(shape, 2).build(store, "lg")?,
             corrected: bucket("lc", Quota::per_second(5))?,
             month: bucket("ld", Quota::per_calendar_month(50).starting(9))?,
             hot: bucket("lh", Quota::per_second(1_000).burst(1_000))?.prefetch(IN_ADVANCE)?,
@@ -39,74 +40,70 @@ impl Looks {
 }
 
 impl World {
-    pub(super) async fn look(&self, process: &Process, looks: &Looks, key: &str) {
+    pub(super) async fn look(&self, all: &Primitives, looks: &Looks, key: &str) -> Option<()> {
         match self.network.draw(8) {
             0 => self.insert(looks, key).await,
             1 => {
-                let inserted = self.call("insert", Duration::ZERO, looks.cleared.insert(key)).await;
-                if matches!(inserted, Some(Ok(false))) {
-                    self.call("estimate", Duration::ZERO, looks.cleared.estimated_count()).await;
-                    self.call("clear", Duration::ZERO, looks.cleared.clear()).await;
+                if !self.ask("insert", looks.cleared.insert(key)).await? {
+                    self.ask("estimate", looks.cleared.estimated_count()).await;
+                    self.ask("clear", looks.cleared.clear()).await;
                 }
+                Some(())
             }
             2 => self.revoke(looks, key).await,
             3 => self.correct(&looks.corrected, key).await,
             4 => self.correct(&looks.month, key).await,
             5 => {
                 for _ in 0..10 {
-                    self.call("hot", Duration::ZERO, looks.hot.allow(key)).await;
+                    self.ask("hot", looks.hot.allow(key)).await;
                 }
+                Some(())
             }
-            _ => self.inspect(process, key).await,
+            _ => self.inspect(all, key).await,
         }
     }
 
     /// What was inserted is contained.
-    async fn insert(&self, looks: &Looks, key: &str) {
+    async fn insert(&self, looks: &Looks, key: &str) -> Option<()> {
         let filter = &looks.filter;
         let since = self.judges.losses();
         let items = [key.to_owned(), format!("{key}-{}", self.network.draw(5))];
-        let inserted = self.call("insert all", Duration::ZERO, filter.insert_all(&items)).await;
-        let contained = self.call("contains all", Duration::ZERO, filter.contains_all(&items)).await;
-        let (Some(Ok(_)), Some(Ok(contained))) = (inserted, contained) else { return };
-        if contained.contains(&false) && self.judges.losses() == since && !self.may_forget() {
-            self.judges.condemn(format!("a filter does not contain what was inserted: {items:?}"));
+        let inserted = self.ask("insert all", filter.insert_all(&items)).await;
+        let contained = self.ask("contains all", filter.contains_all(&items)).await?;
+        if inserted.is_some() && contained.contains(&false) && self.has_all(since) {
+            self.condemn(format!("a filter does not contain what was inserted: {items:?}"));
         }
+        Some(())
     }
 
-    async fn correct(&self, bucket: &TokenBucket, key: &str) {
-        self.call("allow to be corrected", Duration::ZERO, bucket.allow(key)).await;
+    async fn correct(&self, bucket: &TokenBucket, key: &str) -> Option<()> {
+        self.ask("allow to be corrected", bucket.allow(key)).await;
         match self.network.happens(500) {
-            true => drop(self.call("charge", Duration::ZERO, bucket.charge(key, 2)).await),
-            false => drop(self.call("give back", Duration::ZERO, bucket.give_back(key, 1)).await),
+            true => self.ask("charge", bucket.charge(key, 2)).await.map(drop),
+            false => self.ask("give back", bucket.give_back(key, 1)).await.map(drop),
         }
     }
 
     /// Revokes what it and others hold.
-    async fn revoke(&self, looks: &Looks, key: &str) {
+    async fn revoke(&self, looks: &Looks, key: &str) -> Option<()> {
+        let (Looks { mutex, permits, .. }, wait) = (looks, self.shape.max_wait);
         if self.network.happens(500) {
-            let mutex = &looks.mutex;
-            let locked = self.call("lock to be revoked", self.shape.max_wait, mutex.lock(key)).await;
-            let Some(Ok(guard)) = locked else { return };
-            let seen = self.call("look", Duration::ZERO, mutex.inspect(key)).await;
-            for holder in seen.into_iter().flatten().flat_map(|seen| seen.holders) {
-                self.call("revoke", Duration::ZERO, mutex.revoke(key, &holder)).await;
+            let _guard = self.get("lock to be revoked", wait, mutex.lock(key)).await?;
+            for holder in self.ask("look", mutex.inspect(key)).await?.holders {
+                self.ask("revoke", mutex.revoke(key, &holder)).await;
             }
-            return drop(guard);
+        } else {
+            let _permit = self.call("permit to be revoked", wait, permits.add(key)).await;
+            for holder in self.ask("look", permits.inspect(key)).await?.holders {
+                self.ask("revoke", permits.revoke(key, &holder)).await;
+            }
         }
-        let permits = &looks.permits;
-        let added = self.call("permit to be revoked", self.shape.max_wait, permits.add(key)).await;
-        let seen = self.call("look", Duration::ZERO, permits.inspect(key)).await;
-        for holder in seen.into_iter().flatten().flat_map(|seen| seen.holders) {
-            self.call("revoke", Duration::ZERO, permits.revoke(key, &holder)).await;
-        }
-        drop(added);
+        Some(())
     }
 
-    async fn inspect(&self, process: &Process, key: &str) {
-        let all = &process.primitives;
-        self.call("look", Duration::ZERO, all.mutex.inspect(key)).await;
-        self.call("look", Duration::ZERO, all.permits.inspect(key)).await;
-        self.call("look", Duration::ZERO, all.lock.inspect(key)).await;
+    async fn inspect(&self, all: &Primitives, key: &str) -> Option<()> {
+        self.ask("look", all.mutex.inspect(key)).await;
+        self.ask("look", all.permits.inspect(key)).await;
+        self.ask("look", all.lock.inspect(key)).await.map(drop)
     }
 }

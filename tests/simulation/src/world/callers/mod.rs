@@ -19,6 +19,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tower_distributed::dedupe::FilterFull;
 use tower_distributed::single_flight::Postcard;
+use tower_distributed::wait_group::WaitGroupBuilder;
 use tower_distributed::{
     BloomFilter, Dedupe, Error, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, TokenBuckets,
     WaitGroup,
@@ -46,6 +47,18 @@ pub struct Rate {
     pub per_second: u32,
 }
 
+impl Rate {
+    /// Its burst, and what it gets in a second.
+    fn terms(self) -> (f64, f64) {
+        (f64::from(self.burst), f64::from(self.per_second))
+    }
+
+    /// The same burst at half of the speed.
+    fn half(self) -> Self {
+        Self { per_second: self.per_second.div_ceil(2), ..self }
+    }
+}
+
 /// Built once it is used: most worlds use few kinds.
 type Lazy<T> = LazyLock<T, Box<dyn FnOnce() -> T + Send>>;
 
@@ -54,14 +67,18 @@ fn lazy<T>(store: &Store, build: impl FnOnce(&Store) -> Result<T, Error> + Send 
     LazyLock::new(Box::new(move || build(&store).unwrap_or_else(|error| panic!("{error}"))))
 }
 
+/// Permits with the times of a world.
+fn permits(shape: &Shape, limit: u32) -> WaitGroupBuilder {
+    WaitGroup::builder(limit).ttl(shape.ttl).max_wait(shape.max_wait)
+}
+
 /// The primitives of a process. Those of all processes have the same settings.
 pub struct Primitives {
     rate: Rate,
     bucket: Lazy<TokenBucket>,
-    /// Two limits that are charged together; the second has the burst of `rate` and half of its speed.
     buckets: Lazy<TokenBuckets<2>>,
     held: Lazy<TokenBucket>,
-    /// The same two limits, of which is held together.
+    /// Two limits of which is held together.
     held_two: Lazy<TokenBuckets<2>>,
     pub mutex: Lazy<Mutex>,
     /// Whether the mutex is given in strict order.
@@ -97,15 +114,22 @@ impl Primitives {
             burst: 1 + shape.setting(1, 8) as u32,
             per_second: [1, 5, 20, 200][shape.setting(2, 4) as usize],
         };
-        let quota =
-            move |name: &'static str, per_second| Quota::per_second(per_second).burst(rate.burst).named(name);
+        let quota = move |rate: Rate, name: &'static str| {
+            Quota::per_second(rate.per_second).burst(rate.burst).named(name)
+        };
+        // Two limits that are charged together; the second has the burst of the first, and half of its speed.
+        let two = move |store: &Store, [first, second]: [&'static str; 2]| {
+            let of = |name, rate| TokenBucket::new(store, name, quota(rate, name));
+            Ok::<_, Error>([of(first, rate)?, of(second, rate.half())?])
+        };
         let mut mutex = Mutex::builder().ttl(ttl).max_wait(max_wait);
         let is_strict = shape.setting(3, 2) == 0;
         if is_strict {
             mutex = mutex.strict_fifo();
         }
         let (has_classes, is_fair) = (shape.setting(4, 3) == 0, shape.setting(5, 3) == 0);
-        let mut permits = WaitGroup::builder(1 + shape.setting(6, 5) as u32).ttl(ttl).max_wait(max_wait);
+        let mut permits = permits(shape, 1 + shape.setting(6, 5) as u32);
+        let shares = self::permits(shape, shares::LIMIT).fair();
         if has_classes {
             permits = permits.priorities(3);
         }
@@ -135,20 +159,15 @@ impl Primitives {
         Ok(Self {
             rate,
             bucket: lazy(store, move |store| {
-                Ok(TokenBucket::new(store, "b", quota("b", rate.per_second))?.with_max_wait(max_wait))
+                Ok(TokenBucket::new(store, "b", quota(rate, "b"))?.with_max_wait(max_wait))
             }),
-            buckets: lazy(store, move |store| {
-                let of = |name, per_second| TokenBucket::new(store, name, quota(name, per_second));
-                TokenBuckets::new([of("b1", rate.per_second)?, of("b2", rate.per_second.div_ceil(2))?])
-            }),
+            buckets: lazy(store, move |store| TokenBuckets::new(two(store, ["b1", "b2"])?)),
             held: lazy(store, move |store| {
-                TokenBucket::new(store, "h", quota("h", rate.per_second))?.with_hold_ttl(ttl)
+                TokenBucket::new(store, "h", quota(rate, "h"))?.with_hold_ttl(ttl)
             }),
             held_two: lazy(store, move |store| {
-                let of = |name, per_second| {
-                    TokenBucket::new(store, name, quota(name, per_second))?.with_hold_ttl(ttl)
-                };
-                TokenBuckets::new([of("h1", rate.per_second)?, of("h2", rate.per_second.div_ceil(2))?])
+                let [first, second] = two(store, ["h1", "h2"])?;
+                TokenBuckets::new([first.with_hold_ttl(ttl)?, second.with_hold_ttl(ttl)?])
             }),
             mutex: lazy(store, |store| mutex.build(store, "m")),
             is_strict,
@@ -178,9 +197,14 @@ impl Primitives {
             looks: shape.has(&[Kind::Looks]).then(|| Looks::new(shape, store)).transpose()?,
             desk: shape.has(&[Kind::Operator]).then(|| Desk::new(shape, store)).transpose()?,
             quorum: shape.has(&[Kind::Quorum]).then(|| Quorum::new(shape, runtime, dialer)).transpose()?,
-            shares: lazy(store, move |store| shares::group((ttl, max_wait), store)),
+            shares: lazy(store, |store| shares.build(store, "sg")),
         })
     }
+}
+
+/// What worlds have that use it.
+fn built<T>(part: &Option<T>) -> &T {
+    part.as_ref().expect("a kind was not built")
 }
 
 /// For how long a future is not polled at most.
@@ -210,37 +234,30 @@ impl World {
         }
     }
 
-    async fn call_one(self: &Arc<Self>, process: &Process, kind: Kind, key: &str) {
+    /// `None`: the call was refused, failed, or was dropped.
+    async fn call_one(self: &Arc<Self>, process: &Process, kind: Kind, key: &str) -> Option<()> {
         let all = &process.primitives;
-        match (kind, &all.layers, &all.settings, &all.looks) {
-            (Kind::Bucket, ..) => self.charge(process, key).await,
-            (Kind::Buckets, ..) => self.charge_two(process, key).await,
-            (Kind::Hold, ..) => self.authorize(process, key).await,
-            (Kind::Mutex, ..) => self.lock(process, key).await,
-            (Kind::Mutexes, ..) => self.lock_all(process).await,
-            (Kind::Permit, ..) => self.permit(process, key).await,
-            (Kind::RwLock, ..) => self.read_or_write(process, key).await,
-            (Kind::Flight, ..) => self.fly(process, key).await,
-            (Kind::Claim, ..) => self.claim(&all.claims, key).await,
-            (Kind::FilterClaim, ..) => self.claim(&all.filter_claims, key).await,
-            (Kind::Adaptive, Some(layers), ..) => self.adapt(layers, key).await,
-            (Kind::Learned, Some(layers), ..) => self.learn(layers, key).await,
-            (Kind::FleetQuotas, _, Some(settings), _) => self.fleet_quotas(settings, key).await,
-            (Kind::FleetLimit, _, Some(settings), _) => self.fleet_limit(settings, key).await,
-            (Kind::Calendar, _, Some(settings), _) => self.calendar(settings, key).await,
-            (Kind::Looks, .., Some(looks)) => self.look(process, looks, key).await,
-            (Kind::Shares, ..) => self.share(&all.shares).await,
-            (Kind::Holds, ..) => self.authorize_two(process, key).await,
-            _ => self.call_rare(process, kind, key).await,
-        }
-    }
-
-    async fn call_rare(self: &Arc<Self>, process: &Process, kind: Kind, key: &str) {
-        let all = &process.primitives;
-        match (kind, &all.desk, &all.quorum) {
-            (Kind::Operator, Some(desk), _) => self.operate(process, desk).await,
-            (Kind::Quorum, _, Some(quorum)) => self.lock_by_quorum(quorum, key).await,
-            _ => self.judges.condemn(format!("{kind:?} was not built")),
+        match kind {
+            Kind::Bucket => self.charge(all, key).await,
+            Kind::Buckets => self.charge_two(all, key).await,
+            Kind::Hold => self.authorize(all, key).await,
+            Kind::Mutex => self.lock(all, key).await,
+            Kind::Mutexes => self.lock_all(all).await,
+            Kind::Permit => self.permit(all, key).await,
+            Kind::RwLock => self.read_or_write(all, key).await,
+            Kind::Flight => self.fly(all, key).await,
+            Kind::Claim => self.claim(&all.claims, key).await,
+            Kind::FilterClaim => self.claim(&all.filter_claims, key).await,
+            Kind::Adaptive => self.adapt(built(&all.layers), key).await,
+            Kind::Learned => self.learn(built(&all.layers), key).await,
+            Kind::FleetQuotas => self.fleet_quotas(built(&all.settings), key).await,
+            Kind::FleetLimit => self.fleet_limit(built(&all.settings), key).await,
+            Kind::Calendar => self.calendar(built(&all.settings), key).await,
+            Kind::Looks => self.look(all, built(&all.looks), key).await,
+            Kind::Operator => self.operate(process, built(&all.desk)).await,
+            Kind::Quorum => self.lock_by_quorum(built(&all.quorum), key).await,
+            Kind::Shares => self.share(&all.shares).await,
+            Kind::Holds => self.authorize_two(all, key).await,
         }
     }
 
@@ -272,8 +289,23 @@ impl World {
                 error.to_string()
             }
         };
-        self.network.trace.note(what, told.as_bytes());
+        self.network.note(what, told);
         outcome
+    }
+
+    /// What a call got.
+    async fn get<T>(
+        &self,
+        what: &'static str,
+        waits: Duration,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Option<T> {
+        self.call(what, waits, call).await?.ok()
+    }
+
+    /// The same of one that waits for nothing but its answer.
+    async fn ask<T>(&self, what: &'static str, call: impl Future<Output = Result<T, Error>>) -> Option<T> {
+        self.get(what, Duration::ZERO, call).await
     }
 
     /// Awaits a call that waits for a lease. At times it is not polled for a while.
@@ -281,9 +313,9 @@ impl World {
         &self,
         what: &'static str,
         call: impl Future<Output = Result<T, Error>>,
-    ) -> Option<Result<T, Error>> {
+    ) -> Option<T> {
         if !self.network.happens(self.shape.neglected) {
-            return self.call(what, self.shape.max_wait, call).await;
+            return self.get(what, self.shape.max_wait, call).await;
         }
         let (poll, span) = (self.network.draw(6), self.network.draw(NEGLECTED.as_millis() as u64));
         let call = async {
@@ -295,7 +327,7 @@ impl World {
             sleep(Duration::from_millis(span)).await;
             call.await
         };
-        self.call(what, self.shape.max_wait + NEGLECTED, call).await
+        self.get(what, self.shape.max_wait + NEGLECTED, call).await
     }
 
     /// Whether each renewal arrives in time, also where the memory is full.
@@ -320,7 +352,7 @@ impl World {
             () = lost => {
                 self.judges.count("lost");
                 if self.loses_nothing() {
-                    self.judges.condemn("a lease was lost, although nothing is wrong");
+                    self.condemn("a lease was lost, although nothing is wrong");
                 }
             }
             () = sleep(held) => {}
@@ -335,7 +367,7 @@ impl World {
             // Messages are still late at times, and a short wait may end before its answer.
             while let Err(error) = self.works(&process.primitives, *kind).await {
                 if Instant::now() > ends {
-                    self.judges.condemn(format!("{what}, once nothing is wrong: {error}"));
+                    self.condemn(format!("{what}, once nothing is wrong: {error}"));
                     break;
                 }
                 sleep(Duration::from_millis(500)).await;
@@ -358,13 +390,10 @@ impl World {
             Kind::Claim => all.claims.try_claim("end").await.map(drop),
             Kind::FilterClaim => all.filter_claims.try_claim("end").await.map(drop),
             Kind::FleetQuotas | Kind::FleetLimit => {
-                all.settings.iter().for_each(|settings| self.settings_agree(settings));
+                self.settings_agree(built(&all.settings));
                 Ok(())
             }
-            Kind::Quorum => match &all.quorum {
-                Some(quorum) => quorum.mutex.lock("k0").await?.unlock().await.map(drop),
-                None => Ok(()),
-            },
+            Kind::Quorum => built(&all.quorum).mutex.lock("k0").await?.unlock().await.map(drop),
             Kind::Shares => all.shares.add("k0").await?.done().await.map(drop),
             Kind::Holds => all.held_two.allow(["k0", "k0"]).await.map(drop),
             Kind::Adaptive | Kind::Learned | Kind::Calendar | Kind::Looks | Kind::Operator => Ok(()),

@@ -61,7 +61,7 @@ impl Desk {
 }
 
 impl World {
-    pub(super) async fn operate(&self, process: &Process, desk: &Desk) {
+    pub(super) async fn operate(&self, process: &Process, desk: &Desk) -> Option<()> {
         // No other caller has this key.
         let plain = format!("o{}", self.network.draw(1 << 50));
         let key = format!("{plain}{}", self.network.one(&TAILS).copied().unwrap_or_default());
@@ -77,7 +77,7 @@ impl World {
             7 if self.network.happens(200) => self.hold_many(desk, &key).await,
             8 => self.read_status(process, desk).await,
             _ if self.shape.has_foreign_keys => self.meet_foreign_key(desk, &plain).await,
-            _ => {}
+            _ => None,
         }
     }
 
@@ -87,158 +87,138 @@ impl World {
     }
 
     async fn state(&self, desk: &Desk, entry: Result<Entry, Error>) -> Option<State> {
-        match entry {
-            Ok(entry) => {
-                self.call("operate", Duration::ZERO, desk.operator.inspect(&entry)).await?.ok().flatten()
-            }
-            Err(error) => {
-                self.judges.condemn(format!("an entry: {error}"));
-                None
-            }
-        }
+        let entry = entry.inspect_err(|error| self.condemn(format!("an entry: {error}"))).ok()?;
+        self.ask("operate", desk.operator.inspect(&entry)).await?
     }
 
-    async fn run(&self, desk: &Desk, key: &str, answer: &str) -> Option<Result<String, Error>> {
+    async fn run(&self, desk: &Desk, key: &str, answer: &str) -> Option<String> {
         let answer = answer.to_owned();
         let run = desk.flight.run(key, move || async move { answer });
-        self.call("run to forget", self.shape.max_wait, run).await
+        self.get("run to forget", self.shape.max_wait, run).await
     }
 
     /// An answer that is forgotten does not appear again.
-    async fn forget_answer(&self, desk: &Desk, key: &str) {
+    async fn forget_answer(&self, desk: &Desk, key: &str) -> Option<()> {
         let (since, wait) = (self.judges.losses(), self.shape.max_wait);
-        let Some(Ok(_)) = self.run(desk, key, "old").await else { return };
+        self.run(desk, key, "old").await?;
         let entry = || Entry::new(Kind::SingleFlight, "of", key);
         if let Some(State::Flight(state)) = self.state(desk, entry()).await
             && state.answer.is_some_and(|answer| answer.fresh_for > FRESH || answer.bytes == 0)
         {
-            self.judges.condemn(format!("{key}: the stored answer is empty, or fresh for too long"));
+            self.condemn(format!("{key}: the stored answer is empty, or fresh for too long"));
         }
-        let Some(Ok(())) = self.call("forget an answer", wait, desk.flight.forget(key)).await else { return };
-        let is_stored = matches!(
-            self.state(desk, entry()).await,
-            Some(State::Flight(state)) if state.answer.is_some()
-        );
-        let next = self.run(desk, key, "new").await;
-        let is_old = matches!(&next, Some(Ok(answer)) if answer != "new");
+        self.get("forget an answer", wait, desk.flight.forget(key)).await?;
+        let state = self.state(desk, entry()).await;
+        let is_stored = matches!(state, Some(State::Flight(state)) if state.answer.is_some());
+        let is_old = self.run(desk, key, "new").await.is_some_and(|answer| answer != "new");
         if (is_stored || is_old) && self.has_all(since) {
-            self.judges.condemn(format!("{key}: a forgotten answer is back: {is_stored}, {is_old}"));
+            self.condemn(format!("{key}: a forgotten answer is back: {is_stored}, {is_old}"));
         }
+        Some(())
     }
 
     /// An item that is forgotten is new again.
-    async fn forget_item(&self, desk: &Desk, key: &str) {
-        let (since, none) = (self.judges.losses(), Duration::ZERO);
-        let Some(Ok(Claimed::New(claim))) =
-            self.call("claim to forget", none, desk.items.try_claim(key)).await
-        else {
-            return;
-        };
-        let Some(Ok(true)) = self.call("confirm", none, claim.confirm()).await else { return };
-        let before = self.is_handled(desk, key).await;
-        let Some(Ok(_)) = self.call("forget an item", none, desk.items.forget(key)).await else { return };
-        let after = self.is_handled(desk, key).await;
-        let again = self.call("claim again", none, desk.items.try_claim(key)).await;
-        let is_known = matches!(&again, Some(Ok(claimed)) if !matches!(claimed, Claimed::New(_)));
-        if (before == Some(false) || after == Some(true) || is_known) && self.has_all(since) {
-            self.judges.condemn(format!("{key}: handled {before:?}, forgotten {after:?}, known {is_known}"));
+    async fn forget_item(&self, desk: &Desk, key: &str) -> Option<()> {
+        let since = self.judges.losses();
+        let claimed = self.ask("claim to forget", desk.items.try_claim(key)).await?;
+        let Claimed::New(claim) = claimed else { return None };
+        if !self.ask("confirm", claim.confirm()).await? {
+            return None;
         }
+        let before = self.is_handled(desk, key).await;
+        self.ask("forget an item", desk.items.forget(key)).await?;
+        let after = self.is_handled(desk, key).await;
+        let again = self.ask("claim again", desk.items.try_claim(key)).await;
+        let is_known = again.is_some_and(|claimed| !matches!(claimed, Claimed::New(_)));
+        if (before == Some(false) || after == Some(true) || is_known) && self.has_all(since) {
+            self.condemn(format!("{key}: handled {before:?}, forgotten {after:?}, known {is_known}"));
+        }
+        Some(())
     }
 
     async fn is_handled(&self, desk: &Desk, key: &str) -> Option<bool> {
-        match self.state(desk, Entry::new(Kind::Dedupe, "od", key)).await {
-            Some(State::Dedupe(state)) => state.is_handled,
+        match self.state(desk, Entry::new(Kind::Dedupe, "od", key)).await? {
+            State::Dedupe(state) => state.is_handled,
             _ => None,
         }
     }
 
     /// A bucket that is reset is full again.
-    async fn reset(&self, desk: &Desk, key: &str) {
-        let (since, none) = (self.judges.losses(), Duration::ZERO);
-        let Some(Ok(taken)) = self.call("take all", none, desk.bucket.allow_n(key, TOKENS)).await else {
-            return;
-        };
-        let Ok(entry) = Entry::new(Kind::TokenBucket, "ob", key) else { return };
+    async fn reset(&self, desk: &Desk, key: &str) -> Option<()> {
+        let since = self.judges.losses();
+        let taken = self.ask("take all", desk.bucket.allow_n(key, TOKENS)).await?;
+        let entry = Entry::new(Kind::TokenBucket, "ob", key).ok()?;
         let seen = match self.state(desk, Ok(entry.clone())).await {
             Some(State::Bucket(bucket)) => bucket.remaining(),
             _ => 0,
         };
-        let reset = match self.network.happens(500) {
-            true => self.call("reset", none, desk.operator.reset(&entry)).await,
-            false => self.call("reset", none, desk.bucket.reset(key)).await,
-        };
-        let Some(Ok(())) = reset else { return };
-        let again = self.call("take all", none, desk.bucket.allow_n(key, TOKENS)).await;
-        let is_refused = matches!(&again, Some(Ok(decision)) if !decision.is_admitted());
-        if (!taken.is_admitted() || seen > 1 || is_refused) && self.has_all(since) {
-            self.judges.condemn(format!("{key}: {seen} left of all, refused after a reset: {is_refused}"));
+        match self.network.happens(500) {
+            true => self.ask("reset", desk.operator.reset(&entry)).await?,
+            false => self.ask("reset", desk.bucket.reset(key)).await?,
         }
+        let again = self.ask("take all", desk.bucket.allow_n(key, TOKENS)).await;
+        let is_refused = again.is_some_and(|decision| !decision.is_admitted());
+        if (!taken.is_admitted() || seen > 1 || is_refused) && self.has_all(since) {
+            self.condemn(format!("{key}: {seen} left of all, refused after a reset: {is_refused}"));
+        }
+        Some(())
     }
 
     /// A page of the status tells that the server answers, where nothing is wrong.
-    async fn read_status(&self, process: &Process, desk: &Desk) {
+    async fn read_status(&self, process: &Process, desk: &Desk) -> Option<()> {
         let pinged = self.call("ping", Duration::ZERO, process.store.ping()).await;
         let stats = process.store.stats();
         let is_well = stats.breaker == BreakerState::Closed && matches!(pinged, None | Some(Ok(_)));
         if self.runs_alone() && !is_well {
-            self.judges
-                .condemn(format!("nothing is wrong, but the ping told {pinged:?}, and the status {stats:?}"));
+            self.condemn(format!("nothing is wrong, but a ping told {pinged:?}, the status {stats:?}"));
         }
         if let Err(error) = desk.operator.acl_rule("ops") {
-            self.judges.condemn(format!("no rules for an operator: {error}"));
+            self.condemn(format!("no rules for an operator: {error}"));
         }
+        Some(())
     }
 
     /// A list of what is stored has each bucket that is not full.
-    async fn list(&self, desk: &Desk, key: &str) {
-        let (since, none) = (self.judges.losses(), Duration::ZERO);
-        let Some(Ok(_)) = self.call("take to be listed", none, desk.bucket.allow_n(key, 10)).await else {
-            return;
-        };
+    async fn list(&self, desk: &Desk, key: &str) -> Option<()> {
+        let since = self.judges.losses();
+        self.ask("take to be listed", desk.bucket.allow_n(key, 10)).await?;
         let (Ok(entry), Ok(mut scan)) =
             (Entry::new(Kind::TokenBucket, "ob", key), desk.operator.scan_namespace("ob"))
         else {
-            return self.judges.condemn("the entry of a bucket is not valid");
+            self.condemn("the entry of a bucket is not valid");
+            return None;
         };
+        // Of a long key, only the digest is known.
+        let is_long = |other: &Entry| key.len() > LONG.len() && other.key().is_none();
         let mut is_listed = false;
-        loop {
-            match self.call("scan", Duration::from_secs(1), scan.next()).await {
-                Some(Ok(Some(page))) => {
-                    // Of a long key, only the digest is known.
-                    let is_long = |other: &Entry| key.len() > LONG.len() && other.key().is_none();
-                    is_listed |=
-                        page.iter().any(|other| other.key_text() == entry.key_text() || is_long(other));
-                }
-                Some(Ok(None)) => break,
-                _ => return,
-            }
+        while let Some(page) = self.get("scan", Duration::from_secs(1), scan.next()).await? {
+            is_listed |= page.iter().any(|other| other.key_text() == entry.key_text() || is_long(other));
         }
         if !is_listed && self.has_all(since) {
-            self.judges.condemn(format!("the bucket {} is not listed", entry.key_text()));
+            self.condemn(format!("the bucket {} is not listed", entry.key_text()));
         }
+        Some(())
     }
 
     /// Of many holds, all are charged that are captured, and nothing else is.
-    async fn hold_many(&self, desk: &Desk, key: &str) {
-        let (since, none) = (self.judges.losses(), Duration::ZERO);
-        let authorized =
-            (0..HOLDS).map(|_| self.call("hold one of many", none, desk.bucket.authorize(key, 1)).boxed());
-        let holds: Vec<_> = join_all(authorized).await.into_iter().filter_map(|hold| hold?.ok()).collect();
-        let captures =
-            holds.into_iter().map(|hold| self.call("capture one of many", none, hold.capture(1)).boxed());
-        let captured: Vec<_> =
-            join_all(captures).await.into_iter().map(|captured| captured.and_then(Result::ok)).collect();
-        let Some(Ok(state)) = self.call("peek", none, desk.bucket.peek(key)).await else { return };
+    async fn hold_many(&self, desk: &Desk, key: &str) -> Option<()> {
+        let since = self.judges.losses();
+        let holds = (0..HOLDS).map(|_| self.ask("hold one of many", desk.bucket.authorize(key, 1)).boxed());
+        let holds = join_all(holds).await.into_iter().flatten();
+        let captured = holds.map(|hold| self.ask("capture one of many", hold.capture(1)).boxed());
+        let captured = join_all(captured).await;
+        let left = self.ask("peek", desk.bucket.peek(key)).await?.remaining();
         let charged: u32 = captured.iter().flatten().map(|captured| captured.charged).sum();
         let is_known = captured.len() == HOLDS as usize && captured.iter().all(Option::is_some);
-        let (left, most) = (state.remaining(), TOKENS.saturating_sub(charged) + 1);
+        let most = TOKENS.saturating_sub(charged) + 1;
         if (left > most || is_known && left + 1 < most) && self.has_all(since) {
-            self.judges.condemn(format!("{key}: {charged} of {TOKENS} were captured, and {left} are left"));
+            self.condemn(format!("{key}: {charged} of {TOKENS} were captured, and {left} are left"));
         }
+        Some(())
     }
 
     /// The numbers of the keys that are refused most are bounds of what was counted.
-    async fn count_refused(&self, process: &Process, desk: &Desk) {
+    async fn count_refused(&self, process: &Process, desk: &Desk) -> Option<()> {
         let key = self.shape.key(&self.network);
         let process = process.number;
         self.judges.note(&key);
@@ -247,51 +227,50 @@ impl World {
         for one in desk.refused.top(4) {
             let counted = self.judges.noted(&format!("p{process} {}", one.key));
             if !(one.at_least..=one.at_most).contains(&counted) {
-                self.judges.condemn(format!("{}: {} to {} of {counted}", one.key, one.at_least, one.at_most));
+                self.condemn(format!("{}: {} to {} of {counted}", one.key, one.at_least, one.at_most));
             }
         }
         if self.network.happens(100) {
-            let top = self
-                .call("top refused", Duration::from_secs(1), desk.operator.top_refused("or", 4).boxed())
-                .await;
-            for one in top.into_iter().flatten().flatten() {
+            let top = desk.operator.top_refused("or", 4).boxed();
+            for one in self.get("top refused", Duration::from_secs(1), top).await? {
                 let counted = self.judges.noted(&one.key);
                 if one.at_least > counted {
-                    self.judges.condemn(format!("{}: at least {} of {counted}", one.key, one.at_least));
+                    self.condemn(format!("{}: at least {} of {counted}", one.key, one.at_least));
                 }
             }
         }
+        Some(())
     }
 
     /// What is told of a filter is so.
-    async fn inspect_filter(&self, desk: &Desk, key: &str) {
+    async fn inspect_filter(&self, desk: &Desk, key: &str) -> Option<()> {
         let since = self.judges.losses();
-        let Some(Ok(_)) = self.call("insert", Duration::ZERO, desk.filter.insert(key)).await else { return };
-        let Some(State::Filter(state)) = self.state(desk, Entry::whole(Kind::BloomFilter, "ol")).await else {
-            return;
-        };
+        self.ask("insert", desk.filter.insert(key)).await?;
+        let state = self.state(desk, Entry::whole(Kind::BloomFilter, "ol")).await?;
+        let State::Filter(state) = state else { return None };
         let (told, own) = (state.size, desk.filter.size());
         let differs = (told.bits, told.hashes, told.keys) != (own.bits, own.hashes, own.keys);
         if differs && self.has_all(since) {
-            self.judges.condemn(format!("a filter of {own:?} is told as {told:?}"));
+            self.condemn(format!("a filter of {own:?} is told as {told:?}"));
         }
+        Some(())
     }
 
     /// Nobody is told that all permits are free while one is held, and there are never more than the limit.
-    async fn wait_for_all(&self, desk: &Desk, key: &str) {
+    async fn wait_for_all(&self, desk: &Desk, key: &str) -> Option<()> {
         let (since, permits) = (self.judges.losses(), &desk.permits);
-        let Some(Ok(permit)) = self.call("add", SHORT, permits.add(key)).await else { return };
-        let count = self.call("count", Duration::ZERO, permits.count(key)).await;
+        let permit = self.get("add", SHORT, permits.add(key)).await?;
+        let count = self.ask("count", permits.count(key)).await;
         let waited = self.call("wait for all", SHORT, permits.wait(key)).await;
-        let is_wrong = matches!(count, Some(Ok(count)) if count != 1) || matches!(waited, Some(Ok(())));
+        let is_wrong = count.is_some_and(|count| count != 1) || matches!(waited, Some(Ok(())));
         if is_wrong && permit.is_held() && self.has_all(since) {
-            self.judges.condemn(format!("{key}: one holds, counted as {count:?}, waited for: {waited:?}"));
+            self.condemn(format!("{key}: one holds, counted as {count:?}, waited for: {waited:?}"));
         }
-        drop(self.call("done", Duration::ZERO, permit.done()).await);
+        self.ask("done", permit.done()).await.map(drop)
     }
 
     /// Another program has a key of this name: that is told, and it is left as it is.
-    async fn meet_foreign_key(&self, desk: &Desk, key: &str) {
+    async fn meet_foreign_key(&self, desk: &Desk, key: &str) -> Option<()> {
         const PARTS: [(&str, &str); 5] = [
             ("ob", "tat"),
             ("om", "lock"),
@@ -303,24 +282,22 @@ impl World {
         let (name, part) = PARTS[which];
         let since = self.judges.losses();
         self.network.put_foreign(&self.servers, format!("td:{{{name}:{key}}}:{part}").as_bytes());
-        let entry = |kind| Entry::new(kind, name, key);
         let outcome = match which {
             0 => desk.bucket.allow(key).await.map(|_| ()),
             1 => desk.mutex.try_lock(key).await.map(|_| ()),
             2 => desk.permits.try_add(key).await.map(|_| ()),
-            kind => match entry(if kind == 3 { Kind::SingleFlight } else { Kind::RefusedKeys }) {
-                Ok(entry) => desk.operator.inspect(&entry).await.map(|_| ()),
-                Err(error) => Err(error),
-            },
+            kind => {
+                let kind = if kind == 3 { Kind::SingleFlight } else { Kind::RefusedKeys };
+                let entry = Entry::new(kind, name, key).ok()?;
+                desk.operator.inspect(&entry).await.map(|_| ())
+            }
         };
-        self.judges.count(if matches!(&outcome, Err(error) if error.is_wrong_type()) {
-            "foreign"
-        } else {
-            "errors"
-        });
+        let is_foreign = matches!(&outcome, Err(error) if error.is_wrong_type());
+        self.judges.count(if is_foreign { "foreign" } else { "errors" });
         let is_told = matches!(&outcome, Err(error) if error.is_unavailable() || error.is_overloaded());
         if !is_told && self.has_all(since) {
-            self.judges.condemn(format!("{name} meets a foreign key: {outcome:?}"));
+            self.condemn(format!("{name} meets a foreign key: {outcome:?}"));
         }
+        Some(())
     }
 }

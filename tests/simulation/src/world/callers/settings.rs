@@ -41,10 +41,7 @@ impl Settings {
             quotas: FleetQuotas::new(store, "q", quota(RATES[0]))?,
             bucket: TokenBucket::new(store, "q", quota(RATES[0]))?,
             limit: FleetLimit::new(store, "fg", LIMITS[0])?,
-            permits: WaitGroup::builder(LIMITS[0])
-                .ttl(shape.ttl)
-                .max_wait(shape.max_wait)
-                .build(store, "fg")?,
+            permits: super::permits(shape, LIMITS[0]).build(store, "fg")?,
             calendar: TokenBucket::new(store, "day", Quota::per_calendar_day(OF_A_DAY))?,
             ahead: TokenBucket::new(store, "ahead", Quota::per_calendar_day(OF_A_DAY).reserve_ahead(true))?
                 .with_max_wait(DAYS),
@@ -54,17 +51,16 @@ impl Settings {
 
 impl World {
     /// Sets a value for the fleet once in a while. A version of somebody else in between is a conflict.
-    async fn change<T, V>(&self, setting: &FleetSetting<T>, value: V) -> bool
+    async fn change<T, V>(&self, setting: &FleetSetting<T>, value: V)
     where
         T: tower_distributed::fleet::SettingValue,
         V: TryInto<T>,
         Error: From<V::Error>,
     {
-        let set = self.call("set", Duration::ZERO, setting.set(value, "a world")).await;
-        matches!(set, Some(Ok(_)))
+        self.ask("set", setting.set(value, "a world")).await;
     }
 
-    pub(super) async fn fleet_quotas(&self, settings: &Settings, key: &str) {
+    pub(super) async fn fleet_quotas(&self, settings: &Settings, key: &str) -> Option<()> {
         let (quotas, most) = (&settings.quotas, RATES[2]);
         if self.network.happens(50) {
             let rate = RATES[self.network.draw(3) as usize];
@@ -75,43 +71,43 @@ impl World {
         let (began, since) = (Instant::now(), self.judges.losses());
         let current: Quotas = quotas.current();
         let bucket = settings.bucket.with_quotas(&current);
-        let decided = self.call("fleet quota", Duration::ZERO, bucket.allow(key)).await;
-        let admitted = matches!(&decided, Some(Ok(decision)) if decision.is_admitted());
-        if admitted && self.judges.losses() == since {
+        let decision = self.ask("fleet quota", bucket.allow(key)).await?;
+        if decision.is_admitted() && self.judges.losses() == since {
             let terms = (f64::from(most.0), f64::from(most.1));
             self.judges.asked(&format!("q:{key}"), terms, 1.0);
             self.judges.charged(&format!("q:{key}"), began, 1.0, Some(true));
         }
+        Some(())
     }
 
-    pub(super) async fn fleet_limit(&self, settings: &Settings, key: &str) {
+    pub(super) async fn fleet_limit(&self, settings: &Settings, key: &str) -> Option<()> {
         if self.network.happens(50) {
             self.change(&settings.limit, LIMITS[self.network.draw(3) as usize]).await;
         } else if self.network.happens(50) {
             self.undo(settings).await;
         }
         let since = self.judges.losses();
-        let Some(Ok(permit)) = self.call("fleet limit", self.shape.max_wait, settings.permits.add(key)).await
-        else {
-            return;
-        };
+        let call = settings.permits.add(key);
+        let permit = self.get("fleet limit", self.shape.max_wait, call).await?;
         let name = format!("fg:{key}");
         let who = self.judges.acquired(&name, (permit.handle(), 1, false), LIMITS[2], since);
         self.hold(permit.lost()).await;
         self.judges.released(&name, who);
         drop(permit);
+        Some(())
     }
 
     /// The versions of a setting have numbers without gaps, and going back sets the value of the version before.
-    async fn undo(&self, settings: &Settings) {
+    async fn undo(&self, settings: &Settings) -> Option<()> {
         let (limit, since) = (&settings.limit, self.judges.losses());
         // There may be nothing to undo.
         drop(limit.undo("a world").await);
-        let Some(Ok(history)) = self.call("history", Duration::ZERO, limit.history()).await else { return };
+        let history = self.ask("history", limit.history()).await?;
         let is_row = history.windows(2).all(|two| two[0].number == two[1].number + 1);
         if !is_row && self.has_all(since) {
-            self.judges.condemn(format!("a setting has the versions {history:?}"));
+            self.condemn(format!("a setting has the versions {history:?}"));
         }
+        Some(())
     }
 
     /// Once nothing is wrong, all processes have the same versions.
@@ -125,7 +121,7 @@ impl World {
         (micros() + self.judges.clock()) / DAY
     }
 
-    pub(super) async fn calendar(&self, settings: &Settings, key: &str) {
+    pub(super) async fn calendar(&self, settings: &Settings, key: &str) -> Option<()> {
         match self.network.draw(4) {
             0 => self.reserve_ahead(settings, key).await,
             1 => self.spend_under_another_quota(settings, key).await,
@@ -134,43 +130,43 @@ impl World {
     }
 
     /// What is charged by another quota of the same bucket is charged to the day as well, once the bucket knows the day.
-    async fn spend_under_another_quota(&self, settings: &Settings, key: &str) {
-        let Ok(other) = Quotas::new([Quota::per_second(100)]) else { return };
-        let bucket = settings.calendar.with_quotas(&other);
-        let (day, since, none) = (self.server_day(), self.judges.losses(), Duration::ZERO);
+    async fn spend_under_another_quota(&self, settings: &Settings, key: &str) -> Option<()> {
+        let bucket = settings.calendar.with_quotas(&Quotas::new([Quota::per_second(100)]).ok()?);
+        let (day, since) = (self.server_day(), self.judges.losses());
         let before = settings.calendar.peek(key).await.map_or(OF_A_DAY, |state| state.remaining());
-        let decided = self.call("another quota", none, bucket.allow(key)).await;
-        let admitted = matches!(&decided, Some(Ok(decision)) if decision.is_admitted());
+        let decision = self.ask("another quota", bucket.allow(key)).await;
+        let admitted = decision.is_some_and(|decision| decision.is_admitted());
         let after = settings.calendar.peek(key).await.map_or(0, |state| state.remaining());
         // Only calls that are dropped, or whose answers are lost, give tokens back.
         let is_free = admitted && before < OF_A_DAY && after > before.saturating_sub(1);
         if is_free && self.runs_alone() && self.has_all(since) && self.server_day() == day {
-            self.judges.condemn(format!("day:{key}: {before} were left before a charge, {after} after it"));
+            self.condemn(format!("day:{key}: {before} were left before a charge, {after} after it"));
         }
+        Some(())
     }
 
     /// Reserves tokens of today or of days to come, and gives some back.
-    async fn reserve_ahead(&self, settings: &Settings, key: &str) {
+    async fn reserve_ahead(&self, settings: &Settings, key: &str) -> Option<()> {
         let (tokens, since) = (1 + self.network.draw(6) as u32, self.judges.losses());
         let day = self.server_day();
-        let reserved =
-            self.call("reserve ahead", Duration::ZERO, settings.ahead.reserve_n(key, tokens)).await;
-        let Some(Ok(mut reservation)) = reserved else { return };
+        let call = settings.ahead.reserve_n(key, tokens);
+        let mut reservation = self.ask("reserve ahead", call).await?;
         let acts = (micros() + self.judges.clock() + reservation.delay().as_micros() as i64) / DAY;
         if self.network.happens(300) {
-            return drop(self.call("cancel", Duration::ZERO, reservation.cancel()).await);
+            return self.ask("cancel", reservation.cancel()).await.map(drop);
         }
         if self.judges.losses() == since && self.server_day() == day {
             self.judges.spent(&format!("ahead:{key}"), acts, tokens, OF_A_DAY);
         }
+        Some(())
     }
 
-    async fn spend(&self, settings: &Settings, key: &str) {
+    async fn spend(&self, settings: &Settings, key: &str) -> Option<()> {
         let (day, since) = (self.server_day(), self.judges.losses());
-        let decided = self.call("calendar", Duration::ZERO, settings.calendar.allow(key)).await;
-        let admitted = matches!(&decided, Some(Ok(decision)) if decision.is_admitted());
-        if admitted && self.judges.losses() == since && self.server_day() == day {
+        let decision = self.ask("calendar", settings.calendar.allow(key)).await?;
+        if decision.is_admitted() && self.judges.losses() == since && self.server_day() == day {
             self.judges.spent(&format!("day:{key}"), day, 1, OF_A_DAY);
         }
+        Some(())
     }
 }

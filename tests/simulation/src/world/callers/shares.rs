@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use tokio::time::sleep;
+use tower_distributed::WaitGroup;
 use tower_distributed::wait_group::Turn;
-use tower_distributed::{Error, Store, WaitGroup};
 
 use super::super::World;
 use crate::server::lock;
@@ -22,14 +22,13 @@ pub const LIMIT: u32 = u32::MAX;
 
 impl World {
     /// One holds all until the others wait. Then the flows get the same shares.
-    pub(super) async fn share(&self, permits: &WaitGroup) {
+    pub(super) async fn share(&self, permits: &WaitGroup) -> Option<()> {
         let key = format!("s{}", self.network.draw(1 << 50));
         // It has as many calls as forty others.
         if self.shape.max_wait < LINED_UP * 2 || !self.network.happens(200) {
-            return;
+            return None;
         }
-        let first = self.call("add all", self.shape.max_wait, permits.add_n(&*key, LIMIT));
-        let Some(Ok(first)) = first.await else { return };
+        let first = self.get("add all", self.shape.max_wait, permits.add_n(&*key, LIMIT)).await?;
         let served = Mutex::new(Vec::new());
         let holds = async {
             sleep(LINED_UP).await;
@@ -47,43 +46,37 @@ impl World {
         let mut served = served.into_inner().unwrap_or_default();
         served.retain(|flow| *flow < FLOWS);
         self.judges.count("shares");
-        if all.contains(&false) || !self.runs_alone() || self.shape.has_runtimes {
-            return;
+        if all.contains(&None) || !self.runs_alone() || self.shape.has_runtimes {
+            return None;
         }
         for end in 0..served.len() {
             let of = |flow: usize| served[..end].iter().filter(|served| **served == flow).count();
             let (most, least) =
                 (0..FLOWS).map(of).fold((0, EACH), |(most, least), own| (most.max(own), least.min(own)));
             if most > least + 1 {
-                return self
-                    .judges
-                    .condemn(format!("{key}: flows of equal shares were served as {served:?}"));
+                self.condemn(format!("{key}: flows of equal shares were served as {served:?}"));
+                break;
             }
         }
+        Some(())
     }
 
-    /// Takes all permits in turn, notes that, and gives them back. Returns whether it had them.
-    async fn serve(&self, permits: &WaitGroup, key: &str, flow: usize, served: &Mutex<Vec<usize>>) -> bool {
+    /// Takes all permits in turn, notes that, and gives them back. `None`: it did not have them.
+    async fn serve(
+        &self,
+        permits: &WaitGroup,
+        key: &str,
+        flow: usize,
+        served: &Mutex<Vec<usize>>,
+    ) -> Option<()> {
         let since = self.judges.losses();
-        let group = match permits.with_turn(Turn::of(format!("flow{flow}"))) {
-            Ok(group) => group,
-            Err(error) => {
-                self.judges.condemn(format!("with_turn: {error}"));
-                return false;
-            }
-        };
-        let added = self.call("add in turn", self.shape.max_wait, group.add_n(key, LIMIT)).await;
-        let Some(Ok(permit)) = added else { return false };
+        let group = self.in_turn_of(permits, Turn::of(format!("flow{flow}")))?;
+        let permit = self.get("add in turn", self.shape.max_wait, group.add_n(key, LIMIT)).await?;
         lock(served).push(flow);
         let name = format!("s:{key}");
         let who = self.judges.acquired(&name, (permit.handle(), 1, true), 1, since);
         self.judges.released(&name, who);
-        self.call("done in turn", Duration::ZERO, permit.done()).await;
-        true
+        self.ask("done in turn", permit.done()).await;
+        Some(())
     }
-}
-
-/// The group of these permits.
-pub fn group((ttl, max_wait): (Duration, Duration), store: &Store) -> Result<WaitGroup, Error> {
-    WaitGroup::builder(LIMIT).ttl(ttl).max_wait(max_wait).fair().build(store, "sg")
 }
