@@ -41,6 +41,10 @@ async fn a_server_that_cannot_be_reached_is_named_as_the_cause() {
         TokenBucket::new(&Store::redis("redis://127.0.0.1:1").unwrap(), "x", Quota::per_hour(1)).unwrap();
     let error = bucket.allow("k").await.unwrap_err();
     assert!(error.is_unavailable() && error.to_string().contains("refused"), "{error}");
+    for _ in 0..4 {
+        let error = bucket.allow("k").await.unwrap_err();
+        assert!(error.is_unavailable() && !error.is_timeout(), "{error}");
+    }
     let nowhere = Store::redis("redis://no-such-host.invalid").unwrap();
     let bucket = TokenBucket::new(&nowhere, "x", Quota::per_hour(1)).unwrap();
     assert!(bucket.allow("k").await.unwrap_err().is_unavailable());

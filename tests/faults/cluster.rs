@@ -10,7 +10,6 @@ use tower_distributed::{BreakerState, Credentials, Quota, Store, TokenBucket};
 use crate::woken::a_waiter_is_woken;
 use support::cluster::RedisCluster;
 use support::eventually;
-use support::pools::pool_of_cluster;
 use support::program::since_7_0;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
@@ -19,44 +18,6 @@ use support::requires;
 use support::slot_move::SlotMove;
 
 const SOON: Duration = Duration::from_secs(20);
-
-#[tokio::test]
-async fn keys_of_other_masters_are_not_concerned() {
-    requires!(since_7_0());
-    let cluster = RedisCluster::start().await;
-    for node in cluster.nodes() {
-        node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
-    }
-    let pool = pool_of_cluster(cluster.urls());
-    check_others(&cluster, &Store::from(pool), 0).await;
-    cluster.nodes()[0].restart().await;
-    cluster.nodes()[0].cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
-    cluster.settled().await;
-    check_others(&cluster, &Store::builder().cluster(cluster.urls()).unwrap(), 1).await;
-}
-
-async fn check_others(cluster: &RedisCluster, store: &Store, first: usize) {
-    let bucket = TokenBucket::new(store, "shards", Quota::per_hour(1).burst(1000)).unwrap();
-    let lost_port = cluster.nodes()[first].port();
-    let (mut lost, mut healthy) = (Vec::new(), Vec::new());
-    for key in 0..30 {
-        bucket.allow(key).await.unwrap();
-        let node = cluster.node_of(&format!("td:{{shards:{key}}}:tat"));
-        if node.port() == lost_port { lost.push(key) } else { healthy.push(key) }
-    }
-    cluster.nodes()[first].kill9();
-    eventually("the healthy keys to be served", Duration::from_secs(30), async || {
-        bucket.allow(healthy[0]).await.is_ok()
-    })
-    .await;
-    // More failures than it takes to open a breaker.
-    for &key in lost.iter().cycle().take(6) {
-        assert!(bucket.allow(key).await.unwrap_err().is_unavailable());
-        for &key in &healthy {
-            assert!(bucket.allow(key).await.unwrap().is_admitted());
-        }
-    }
-}
 
 /// A master dies, and its replica takes its place: calls, the breaker and the subscription follow.
 #[tokio::test]

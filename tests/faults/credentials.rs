@@ -164,6 +164,15 @@ async fn user(server: &RedisServer, more: &[&str]) -> Store {
     store
 }
 
+fn nothing_was_denied(server: &RedisServer) {
+    let log = server.cli(&["ACL", "LOG"]);
+    let lines: Vec<_> = log.lines().collect();
+    let denied = lines.windows(2).filter(|two| two[0] == "object").map(|two| two[1]);
+    // The client library tells its name by CLIENT SETINFO.
+    let denied: Vec<_> = denied.filter(|object| !["client", "client|setinfo"].contains(object)).collect();
+    assert!(denied.is_empty(), "{denied:?}");
+}
+
 #[tokio::test]
 async fn the_rule_allows_what_a_store_does_and_nothing_else() {
     let server = RedisServer::start().await;
@@ -171,12 +180,7 @@ async fn the_rule_allows_what_a_store_does_and_nothing_else() {
     allow(&store).await.unwrap();
     check_waiter(&store, &server).await;
     store.ping().await.unwrap();
-    let log = server.cli(&["ACL", "LOG"]);
-    let lines: Vec<_> = log.lines().collect();
-    let denied = lines.windows(2).filter(|two| two[0] == "object").map(|two| two[1]);
-    // The client library tells its name by CLIENT SETINFO.
-    let denied: Vec<_> = denied.filter(|object| !["client", "client|setinfo"].contains(object)).collect();
-    assert!(denied.is_empty(), "{denied:?}");
+    nothing_was_denied(&server);
     let mut client = server.client().unwrap();
     client.query::<()>(cmd("AUTH").arg("app").arg("secret")).unwrap();
     for denied in [cmd("GET").arg("other:key"), &mut cmd("FLUSHALL")] {
@@ -241,11 +245,7 @@ async fn the_rule_of_an_operator_allows_what_it_does_and_nothing_else() {
     }
     assert!(writer.await.unwrap().unwrap().is_held(), "it was woken");
     assert!(futures::future::select_all(waiters).await.0.unwrap().is_ok());
-    let log = server.cli(&["ACL", "LOG"]);
-    let denied = log.lines().collect::<Vec<_>>();
-    let denied = denied.windows(2).filter(|two| two[0] == "object").map(|two| two[1]);
-    let denied: Vec<_> = denied.filter(|object| !["client", "client|setinfo"].contains(object)).collect();
-    assert!(denied.is_empty(), "{denied:?}");
+    nothing_was_denied(&server);
     let mut client = server.client().unwrap();
     client.query::<()>(cmd("AUTH").arg("ops").arg("secret")).unwrap();
     for denied in [cmd("GET").arg("other:key"), &mut cmd("FLUSHALL"), cmd("KEYS").arg("*")] {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use deadpool_redis::Runtime;
 use deadpool_redis::sentinel::{Config, SentinelServerType};
-use tower_distributed::{Mutex, Quota, Store, TokenBucket};
+use tower_distributed::{Mutex, MutexGuard, Quota, Store, TokenBucket};
 
 use support::eventually;
 use support::program::since_7_0;
@@ -47,6 +47,22 @@ fn durable(sentinel: &Sentinel) -> Mutex {
     Mutex::new(&builder.redis(&sentinel.master().url()).unwrap(), "x").unwrap()
 }
 
+/// A lock, once the replica is in step.
+async fn locked(mutex: &Mutex) -> MutexGuard {
+    let mut guard = None;
+    eventually("the replica to be in step", SOON, async || {
+        guard = mutex.try_lock("k").await.ok();
+        guard.is_some()
+    })
+    .await;
+    guard.unwrap()
+}
+
+async fn one_waits(sentinel: &Sentinel) {
+    let waiting = async || sentinel.master().query(&["ZCARD", "td:{x:k}:waiters"]) == Ok(1);
+    eventually("it to wait", SOON, waiting).await;
+}
+
 /// What replicas do not have does not count, and is released.
 #[tokio::test]
 async fn a_lock_that_no_replica_has_is_refused_and_released() {
@@ -56,8 +72,7 @@ async fn a_lock_that_no_replica_has_is_refused_and_released() {
     let guard = mutex.lock("k").await.unwrap();
     // A waiter of another process gets it by a message.
     let waiter = tokio::spawn(async move { other.lock("k").await.unwrap() });
-    eventually("it to wait", SOON, async || sentinel.master().query(&["ZCARD", "td:{x:k}:waiters"]) == Ok(1))
-        .await;
+    one_waits(&sentinel).await;
     assert!(guard.unlock().await.unwrap());
     let guard = tokio::time::timeout(SOON, waiter).await.unwrap().unwrap();
     assert!(guard.is_held() && guard.unlock().await.unwrap());
@@ -78,17 +93,11 @@ async fn a_grant_that_no_replica_has_is_not_believed() {
     requires!(since_7_0());
     let sentinel = Sentinel::start().await;
     let (holder, other) = (durable(&sentinel), durable(&sentinel));
-    let mut guard = None;
-    eventually("the replica to be in step", SOON, async || {
-        guard = holder.try_lock("k").await.ok();
-        guard.is_some()
-    })
-    .await;
+    let guard = locked(&holder).await;
     let mut waiter = tokio::spawn(async move { other.lock("k").await.unwrap() });
-    eventually("it to wait", SOON, async || sentinel.master().query(&["ZCARD", "td:{x:k}:waiters"]) == Ok(1))
-        .await;
+    one_waits(&sentinel).await;
     sentinel.replica().pause();
-    let unlocked = guard.unwrap().unlock().await;
+    let unlocked = guard.unlock().await;
     assert!(unlocked.unwrap_err().to_string().contains("0 of 1 replicas"));
     let early = tokio::time::timeout(Duration::from_millis(700), &mut waiter).await;
     assert!(early.is_err(), "it believes in a grant that no replica has");
@@ -107,18 +116,12 @@ async fn a_waiter_beside_a_release_that_no_replica_has_is_woken() {
     let store = Store::builder().timeout(SOON).replicas(1, within).redis(&sentinel.master().url()).unwrap();
     // Each waiter has its own place, so the lock goes through the store.
     let mutex = Mutex::builder().strict_fifo().build(&store, "x").unwrap();
-    let mut guard = None;
-    eventually("the replica to be in step", SOON, async || {
-        guard = mutex.try_lock("k").await.ok();
-        guard.is_some()
-    })
-    .await;
+    let guard = locked(&mutex).await;
     let waiting = mutex.clone();
     let waiter = tokio::spawn(async move { waiting.lock("k").await.unwrap() });
-    eventually("it to wait", SOON, async || sentinel.master().query(&["ZCARD", "td:{x:k}:waiters"]) == Ok(1))
-        .await;
+    one_waits(&sentinel).await;
     sentinel.replica().pause();
-    let unlocked = guard.unwrap().unlock().await;
+    let unlocked = guard.unlock().await;
     sentinel.replica().resume();
     assert!(unlocked.unwrap_err().to_string().contains("0 of 1 replicas"));
     let guard = tokio::time::timeout(SOON, waiter).await.unwrap().unwrap();

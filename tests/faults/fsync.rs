@@ -50,7 +50,7 @@ async fn a_lock_counts_once_it_is_on_disk() {
 async fn a_lock_that_is_granted_to_a_waiter_lasts() {
     requires!(with_waitaof());
     let server = with_aof().await;
-    let mutexes = [(); 4].map(|()| mutex(&builder().redis(&server.url()).unwrap()));
+    let mutexes = [(); 2].map(|()| mutex(&builder().redis(&server.url()).unwrap()));
     let turns = mutexes.map(|mutex| async move {
         let guard = mutex.lock("k").await.unwrap();
         // Longer than a grant without this setting.

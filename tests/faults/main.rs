@@ -7,7 +7,6 @@ mod bad_input;
 mod certificates;
 #[cfg(feature = "cluster")]
 mod cluster;
-mod crashes;
 mod credentials;
 #[cfg(feature = "cluster")]
 mod durable_cluster;
@@ -17,13 +16,10 @@ mod fsync;
 mod functions;
 mod late_captures;
 mod leases;
-mod max_clients;
-mod network;
 mod not_serving;
 mod other_servers;
 mod pools;
 mod resent;
-mod several;
 mod several_holds;
 #[cfg(feature = "cluster")]
 mod shards;

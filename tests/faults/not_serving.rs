@@ -1,11 +1,16 @@
 //! A server that is there and cannot serve: never told as a refusal, and over when it is over.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use deadpool_redis::redis::cmd;
 use tower_distributed::{Error, Mutex, Quota, Store, TokenBucket};
 
 use support::eventually;
+use support::program::call_command;
+use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
+
+const SOON: Duration = Duration::from_secs(20);
 
 /// Meets an outage whose text names `code`, and its end.
 async fn outage(server: &RedisServer, code: &str, begin: impl AsyncFn(), end: impl AsyncFn()) {
@@ -30,8 +35,7 @@ async fn outage(server: &RedisServer, code: &str, begin: impl AsyncFn(), end: im
     assert!(error.is_unavailable() && !error.is_refused(), "{error}");
     assert!(error.to_string().contains(code), "{error}");
     end().await;
-    eventually("the end of the outage", Duration::from_secs(20), async || matches!(allow().await, Ok(true)))
-        .await;
+    eventually("the end of the outage", SOON, async || matches!(allow().await, Ok(true))).await;
     assert!(!allow().await.unwrap());
 }
 
@@ -50,7 +54,7 @@ async fn read_only() {
     let port = master.port().to_string();
     let become_replica = async || {
         follow("127.0.0.1", &port).await;
-        eventually("the replica to be in step", Duration::from_secs(20), async || {
+        eventually("the replica to be in step", SOON, async || {
             server.cli(&["INFO", "replication"]).contains("master_link_status:up")
         })
         .await;
@@ -73,9 +77,9 @@ async fn busy_with_a_script() {
         let mut client = server.client().unwrap();
         std::thread::spawn(move || {
             let spin = "while true do end";
-            let _ = client.query::<()>(deadpool_redis::redis::cmd("EVAL").arg(spin).arg(0));
+            let _ = client.query::<()>(cmd("EVAL").arg(spin).arg(0));
         });
-        eventually("the server to be busy", Duration::from_secs(20), async || {
+        eventually("the server to be busy", SOON, async || {
             server.query::<String>(&["PING"]).is_err_and(|error| error.to_string().contains("BUSY"))
         })
         .await;
@@ -109,4 +113,41 @@ async fn without_a_password() {
     let url = format!("redis://:secret@127.0.0.1:{}", server.port());
     let bucket = TokenBucket::new(&Store::redis(&url).unwrap(), "auth", Quota::per_hour(1)).unwrap();
     assert!(bucket.allow("k").await.unwrap().is_admitted());
+}
+
+#[tokio::test]
+async fn with_too_many_clients() {
+    let server = RedisServer::start().await;
+    let mut only = server.client().unwrap();
+    only.query::<String>(cmd("CONFIG").arg("SET").arg("maxclients").arg(1)).unwrap();
+    let bucket = TokenBucket::new(&Store::redis(&server.url()).unwrap(), "full", Quota::per_hour(1)).unwrap();
+    let error = bucket.allow("k").await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("`maxclients`"), "{error:?}");
+    only.query::<String>(cmd("CONFIG").arg("SET").arg("maxclients").arg(100)).unwrap();
+}
+
+#[tokio::test]
+async fn a_stalled_server_costs_the_time_out_and_then_nothing() {
+    const TIMEOUT: Duration = Duration::from_millis(300);
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let store = Store::builder().timeout(TIMEOUT).redis(&proxy.url()).unwrap();
+    let bucket = TokenBucket::new(&store, "net", Quota::per_hour(1).burst(10)).unwrap();
+    // Connected, and the script known.
+    bucket.allow("warm").await.unwrap();
+    proxy.stall();
+    let began = Instant::now();
+    let error = bucket.allow("k").await.unwrap_err();
+    assert!(error.is_timeout() && error.is_unavailable(), "{error}");
+    assert!(began.elapsed() >= TIMEOUT, "{:?}", began.elapsed());
+    // The breaker opens: no more waiting, for nothing is sent.
+    let is_open = async || !bucket.allow("k").await.unwrap_err().is_timeout();
+    eventually("the breaker to open", SOON, is_open).await;
+    let sent = proxy.requests_containing(call_command());
+    for _ in 0..100 {
+        assert!(bucket.allow("k").await.unwrap_err().is_unavailable());
+    }
+    assert_eq!(proxy.requests_containing(call_command()), sent);
+    proxy.heal();
+    eventually("the breaker to close", SOON, async || bucket.allow("k").await.is_ok()).await;
 }

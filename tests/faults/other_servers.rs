@@ -217,17 +217,17 @@ async fn a_proxy_that_checks_scripts_is_named() {
 
 #[tokio::test]
 async fn a_read_replica_is_named() {
-    let (server, replica) = (RedisServer::start().await, replica_of().await);
-    replica.follow(&server).await;
-    all_fail(&store(&replica.0.url()), "connect to the primary").await;
+    let server = RedisServer::start().await;
+    let replica = replica_of(&server).await;
+    all_fail(&store(&replica.url()), "connect to the primary").await;
 }
 
 /// A load balancer gives each connection another server.
 #[tokio::test]
 async fn replicas_behind_one_address_admit_nobody() {
-    let (server, replica) = (RedisServer::start().await, replica_of().await);
-    replica.follow(&server).await;
-    let proxy = FaultProxy::before(&[replica.0.port(), server.port()]).await;
+    let server = RedisServer::start().await;
+    let replica = replica_of(&server).await;
+    let proxy = FaultProxy::before(&[replica.port(), server.port()]).await;
     let stores = two(&proxy.url());
     let bucket = |store| TokenBucket::new(store, "x", Quota::per_hour(5)).unwrap();
     let mutex = |store| Mutex::new(store, "x").unwrap();
@@ -252,20 +252,14 @@ async fn replicas_behind_one_address_admit_nobody() {
     assert!(proxy.accepted().len() >= 4, "each store has left the replica");
 }
 
-struct Replica(RedisServer);
-
-async fn replica_of() -> Replica {
-    Replica(RedisServer::start().await)
-}
-
-impl Replica {
-    async fn follow(&self, primary: &RedisServer) {
-        self.0.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
-        eventually("the replica to be in step", SOON, async || {
-            self.0.cli(&["INFO", "replication"]).contains("master_link_status:up")
-        })
-        .await;
-    }
+async fn replica_of(primary: &RedisServer) -> RedisServer {
+    let replica = RedisServer::start().await;
+    replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+    eventually("the replica to be in step", SOON, async || {
+        replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
+    })
+    .await;
+    replica
 }
 
 #[tokio::test]

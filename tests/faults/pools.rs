@@ -22,14 +22,3 @@ async fn a_store_takes_nothing_away_from_a_pool_of_one() {
     let pong: String = redis::cmd("PING").query_async(&mut users_own).await.unwrap();
     assert_eq!(pong, "PONG");
 }
-
-#[tokio::test]
-async fn a_prefix_keeps_stores_apart() {
-    let server = RedisServer::start().await;
-    for prefix in ["a", "b"] {
-        let store = Store::builder().prefix(prefix).redis(&server.url()).unwrap();
-        let bucket = TokenBucket::new(&store, "same", Quota::per_hour(1)).unwrap();
-        assert!(bucket.allow("k").await.unwrap().is_admitted());
-        assert_eq!(server.query(&["EXISTS", &format!("{prefix}:{{same:k}}:tat")]), Ok(1));
-    }
-}

@@ -86,9 +86,11 @@ async fn a_connection_that_was_closed_while_idle_is_not_noticed() {
     let bucket = TokenBucket::new(&scene.stores[0], "requests", Quota::per_hour(10)).unwrap();
     let filter = BloomFilter::new(&scene.stores[1], "items", 1000, 1e-9).unwrap();
     for number in 0..3_u32 {
+        if number > 0 {
+            scene.idle().await;
+            scene.server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        }
         assert_eq!(bucket.allow("k").await.unwrap().remaining(), 9 - number);
         assert!(filter.insert(number.to_string()).await.unwrap());
-        scene.idle().await;
-        scene.server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     }
 }

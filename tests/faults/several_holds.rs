@@ -153,3 +153,20 @@ async fn an_authorization_that_was_not_sent_owes_no_release() {
     assert!(requests.authorize("k", 1).await.unwrap_err().is_unavailable());
     place.store.shutdown(SOON).await.unwrap();
 }
+
+/// A limit in memory before one that all processes share.
+#[tokio::test]
+async fn limits_of_different_stores_go_together() {
+    let place = Place::new().await;
+    let bucket =
+        |store: &Store, name, tokens| TokenBucket::new(store, name, Quota::non_refilling(tokens)).unwrap();
+    let own = bucket(&Store::in_memory(), "own", 5);
+    let limits = TokenBuckets::new([own.clone(), bucket(&place.store, "shared", 2)]).unwrap();
+    for _ in 0..2 {
+        let decision = limits.allow(["a", "k"]).await.unwrap();
+        assert!(decision.is_admitted());
+        assert_eq!(decision.state.balances().count(), 2);
+    }
+    assert_eq!(limits.allow(["a", "k"]).await.unwrap().refused_by(), Some("shared"));
+    assert_eq!(own.peek("a").await.unwrap().remaining(), 3);
+}

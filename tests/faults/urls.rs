@@ -1,15 +1,8 @@
 //! URLs of several servers that do not go together, and settings that have no effect beside them.
 
-use tower_distributed::{Error, Mutex, Store};
+use tower_distributed::{Mutex, Store};
 
-fn is_told(outcome: Result<impl std::fmt::Debug, Error>, parts: &[&str]) {
-    let error = outcome.unwrap_err();
-    let text = error.to_string();
-    assert!(
-        error.is_invalid() && parts.iter().all(|part| text.contains(part)),
-        "{text:?} names no {parts:?}"
-    );
-}
+use crate::leases::bad_settings::is_told;
 
 #[cfg(feature = "cluster")]
 #[test]

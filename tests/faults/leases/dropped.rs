@@ -67,23 +67,34 @@ async fn free(family: &Family, key: &str) {
     .await;
 }
 
+/// A row for each call: its name, what is held before, and the call.
+macro_rules! each {
+    ($family:expr, $key:ident: $($what:literal, $held:expr, $call:expr;)*) => {$(
+        each($family, $what, async |key| {
+            let $key = key.to_owned();
+            ($held, $call)
+        })
+        .await;
+    )*};
+}
+
 #[tokio::test]
 async fn permits() {
     let permits = &WaitGroup::builder(3).ttl(LONG).build(&Store::in_memory(), "permits").unwrap();
     let family = &Family::Permits(permits.clone());
     let held = async |key: &str, n| Some(Taken::Permit(permits.add_n(key, n).await.unwrap()));
-    let own = str::to_owned;
-    each(family, "add", async |key| (None, permits.add(own(key)))).await;
-    each(family, "add, waiting", async |key| (held(key, 3).await, permits.add(own(key)))).await;
-    each(family, "add_n", async |key| (None, permits.add_n(own(key), 2))).await;
-    each(family, "add_n, waiting", async |key| (held(key, 2).await, permits.add_n(own(key), 3))).await;
-    each(family, "try_add", async |key| (None, permits.try_add(own(key)))).await;
-    each(family, "try_add_n, refused", async |key| (held(key, 2).await, permits.try_add_n(own(key), 2)))
-        .await;
-    each(family, "count", async |key| (held(key, 2).await, permits.count(own(key)))).await;
-    each(family, "done", async |key| (None, permits.add(key).await.unwrap().done())).await;
-    each(family, "wait", async |key| (None, permits.wait(own(key)))).await;
-    each(family, "wait, waiting", async |key| (held(key, 1).await, permits.wait(own(key)))).await;
+    each! { family, key:
+        "add", None, permits.add(key);
+        "add, waiting", held(&key, 3).await, permits.add(key);
+        "add_n", None, permits.add_n(key, 2);
+        "add_n, waiting", held(&key, 2).await, permits.add_n(key, 3);
+        "try_add", None, permits.try_add(key);
+        "try_add_n, refused", held(&key, 2).await, permits.try_add_n(key, 2);
+        "count", held(&key, 2).await, permits.count(key);
+        "done", None, permits.add(key).await.unwrap().done();
+        "wait", None, permits.wait(key);
+        "wait, waiting", held(&key, 1).await, permits.wait(key);
+    }
 }
 
 #[tokio::test]
@@ -98,26 +109,21 @@ async fn mutexes() {
         trying().build_quorum(stores.clone(), "quorum"),
         trying().fail_fast(true).build_quorum(stores.clone(), "fast"),
     ] {
-        each_of_a_mutex(&mutex.unwrap()).await;
+        let mutex = &mutex.unwrap();
+        let held = async |key: &str| Some(Taken::Mutex(mutex.lock(key).await.unwrap()));
+        each! { &Family::Mutex(mutex.clone()), key:
+            "lock", None, mutex.lock(key);
+            "lock, waiting", held(&key).await, mutex.lock(key);
+            "try_lock", None, mutex.try_lock(key);
+            "try_lock, refused", held(&key).await, mutex.try_lock(key);
+            "is_locked", held(&key).await, mutex.is_locked(key);
+            "unlock", None, mutex.lock(key).await.unwrap().unlock();
+            "extend", None, {
+                let guard = mutex.lock(key).await.unwrap();
+                async move { guard.extend().await }
+            };
+        }
     }
-}
-
-async fn each_of_a_mutex(mutex: &Mutex) {
-    let family = &Family::Mutex(mutex.clone());
-    let guard = async |key: &str| mutex.lock(key).await.unwrap();
-    let held = async |key: &str| Some(Taken::Mutex(guard(key).await));
-    let own = str::to_owned;
-    each(family, "lock", async |key| (None, mutex.lock(own(key)))).await;
-    each(family, "lock, waiting", async |key| (held(key).await, mutex.lock(own(key)))).await;
-    each(family, "try_lock", async |key| (None, mutex.try_lock(own(key)))).await;
-    each(family, "try_lock, refused", async |key| (held(key).await, mutex.try_lock(own(key)))).await;
-    each(family, "is_locked", async |key| (held(key).await, mutex.is_locked(own(key)))).await;
-    each(family, "unlock", async |key| (None, guard(key).await.unlock())).await;
-    each(family, "extend", async |key| {
-        let guard = guard(key).await;
-        (None, async move { guard.extend().await })
-    })
-    .await;
 }
 
 #[tokio::test]
@@ -126,27 +132,21 @@ async fn locks() {
     let others = &lock.with_group("others").unwrap();
     let family = &Family::Writers(lock.clone());
     let written = async |key: &str| Some(Taken::Writer(lock.write(key).await.unwrap()));
-    let own = str::to_owned;
-    each(family, "read", async |key| (None, lock.read(own(key)))).await;
-    each(family, "read, waiting", async |key| (written(key).await, lock.read(own(key)))).await;
-    each(family, "write", async |key| (None, lock.write(own(key)))).await;
-    each(family, "write, waiting", async |key| (written(key).await, lock.write(own(key)))).await;
-    each(family, "write, after readers", async |key| {
-        (Some(Taken::Reader(lock.read(key).await.unwrap())), lock.write(own(key)))
-    })
-    .await;
-    each(family, "read, after another group", async |key| {
-        (Some(Taken::Reader(others.read(key).await.unwrap())), lock.read(own(key)))
-    })
-    .await;
-    each(family, "try_read", async |key| (None, lock.try_read(own(key)))).await;
-    each(family, "try_read, refused", async |key| (written(key).await, lock.try_read(own(key)))).await;
-    each(family, "try_write", async |key| (None, lock.try_write(own(key)))).await;
-    each(family, "try_write, refused", async |key| (written(key).await, lock.try_write(own(key)))).await;
-    let guard = async |key: &str| lock.read(key).await.unwrap();
-    each(family, "release a reader", async |key| (None, guard(key).await.release())).await;
-    let guard = async |key: &str| lock.write(key).await.unwrap();
-    each(family, "release a writer", async |key| (None, guard(key).await.release())).await;
+    let read = async |lock: &RwLock, key: &str| Some(Taken::Reader(lock.read(key).await.unwrap()));
+    each! { family, key:
+        "read", None, lock.read(key);
+        "read, waiting", written(&key).await, lock.read(key);
+        "write", None, lock.write(key);
+        "write, waiting", written(&key).await, lock.write(key);
+        "write, after readers", read(lock, &key).await, lock.write(key);
+        "read, after another group", read(others, &key).await, lock.read(key);
+        "try_read", None, lock.try_read(key);
+        "try_read, refused", written(&key).await, lock.try_read(key);
+        "try_write", None, lock.try_write(key);
+        "try_write, refused", written(&key).await, lock.try_write(key);
+        "release a reader", None, lock.read(key).await.unwrap().release();
+        "release a writer", None, lock.write(key).await.unwrap().release();
+    }
 }
 
 /// What goes is the extension, not the lease.

@@ -1,5 +1,6 @@
 //! Calls that are sent twice: one copy runs after the other was answered, or given up.
 
+use futures::future::join_all;
 use tower_distributed::{Mutex, Store, WaitGroup};
 
 use crate::leases::kinds::{Family, LONG, SOON, hasty, left, open, with_proxy};
@@ -34,58 +35,57 @@ impl Scene {
         let is_idle = async || self.server.has_idle_callers();
         eventually("the connections to be idle", SOON, is_idle).await;
     }
+}
 
-    /// Each family from near and far, once it has a connection and its scripts are known.
-    async fn each(&self, check: impl AsyncFn(&Family, &Family)) {
-        for (near, far) in Family::each(&self.near, LONG).iter().zip(&Family::each(&self.far, LONG)) {
-            eventually("a connection", SOON, async || far.take("warm").await.is_ok()).await;
-            self.quiet("warm").await;
-            check(near, far).await;
-            assert!(near.try_take("k").await.unwrap().release().await.unwrap());
-        }
-        assert_eq!(keys_without_ttl(&self.server), [""; 0]);
-    }
+/// Each family from near and far, once it has a connection and its scripts are known. All wait to be idle at the same time.
+async fn each(check: impl AsyncFn(&Scene, &Family, &Family)) {
+    let check = &check;
+    join_all((0..3).map(async |kind| {
+        let scene = &Scene::set().await;
+        let [near, far] = [&scene.near, &scene.far].map(|store| Family::each(store, LONG)[kind].clone());
+        eventually("a connection", SOON, async || far.take("warm").await.is_ok()).await;
+        scene.quiet("warm").await;
+        assert!(far.take("k").await.unwrap().release().await.unwrap());
+        scene.idle().await;
+        check(scene, &near, &far).await;
+        assert!(near.try_take("k").await.unwrap().release().await.unwrap());
+        assert_eq!(keys_without_ttl(&scene.server), [""; 0]);
+    }))
+    .await;
 }
 
 /// A call whose connection turns out to be closed is sent once more where that was idle. The first copy may have been
 /// read from it by then, and may run at any time.
 #[tokio::test]
 async fn an_acquire_that_was_sent_twice_makes_no_holder_after_its_release() {
-    let scene = &Scene::set().await;
-    scene
-        .each(async |near, far| {
-            assert!(far.take("k").await.unwrap().release().await.unwrap());
-            scene.idle().await;
-            let dropped = scene.proxy.replies_dropped();
-            scene.proxy.drop_next_reply_after(b"acquire");
-            let holder = far.take("k").await.unwrap();
-            assert_eq!(scene.proxy.replies_dropped(), dropped + 1, "it was sent once");
-            assert_eq!(near.withdrawn(&scene.server, "k"), 0);
-            assert!(holder.release().await.unwrap());
-            assert_eq!(near.withdrawn(&scene.server, "k"), 1, "the other copy may take it");
-        })
-        .await;
+    each(async |scene, near, far| {
+        let dropped = scene.proxy.replies_dropped();
+        scene.proxy.drop_next_reply_after(b"acquire");
+        let holder = far.take("k").await.unwrap();
+        assert_eq!(scene.proxy.replies_dropped(), dropped + 1, "it was sent once");
+        assert_eq!(near.withdrawn(&scene.server, "k"), 0);
+        assert!(holder.release().await.unwrap());
+        assert_eq!(near.withdrawn(&scene.server, "k"), 1, "the other copy may take it");
+    })
+    .await;
 }
 
 /// That the second copy found no connection says nothing of the first.
 #[tokio::test]
 async fn an_acquire_whose_second_copy_was_not_sent_makes_no_holder() {
-    let scene = &Scene::set().await;
     for waits in [false, true] {
-        scene
-            .each(async |_, far| {
-                assert!(far.take("k").await.unwrap().release().await.unwrap());
-                scene.idle().await;
-                scene.proxy.cut_after(b"acquire");
-                let outcome = if waits { far.take("k").await } else { far.try_take("k").await };
-                let error = outcome.unwrap_err();
-                assert!(error.is_unavailable() && !error.is_refused(), "{error}");
-                assert_ne!(left(&scene.server, "k"), [""; 0], "it has not run");
-                scene.proxy.heal();
-                scene.quiet("k").await;
-            })
-            .await;
+        each(async |scene, _, far| {
+            scene.proxy.cut_after(b"acquire");
+            let outcome = if waits { far.take("k").await } else { far.try_take("k").await };
+            let error = outcome.unwrap_err();
+            assert!(error.is_unavailable() && !error.is_refused(), "{error}");
+            assert_ne!(left(&scene.server, "k"), [""; 0], "it has not run");
+            scene.proxy.heal();
+            scene.quiet("k").await;
+        })
+        .await;
     }
+    let scene = Scene::set().await;
     // Nor of locks that are asked for together.
     let mutex = Mutex::builder().ttl(LONG).build(&scene.far, "all").unwrap();
     let is_had = async || mutex.try_lock_all(["a", "b"]).await.is_ok();

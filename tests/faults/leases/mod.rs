@@ -1,7 +1,7 @@
 //! What becomes of leases when Redis, the way to it, or their holders fail: what a simulation cannot show.
 
 mod bad_calls;
-mod bad_settings;
+pub(crate) mod bad_settings;
 mod beside_a_line;
 mod crowds;
 mod dropped;

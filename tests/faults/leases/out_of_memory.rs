@@ -12,7 +12,7 @@ use crate::leases::kinds::{Family, SOON, Taken, open};
 use support::eventually;
 use support::redis_server::RedisServer;
 
-const TTL: Duration = Duration::from_millis(1500);
+const TTL: Duration = Duration::from_secs(1);
 
 fn set_maxmemory(server: &RedisServer, bytes: &str) {
     assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", bytes]), "OK");

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use tower_distributed::{Error, Mutex, RwLock, WaitGroup};
+use tower_distributed::{Error, Mutex, Quota, RwLock, TokenBucket, WaitGroup};
 
 use crate::leases::kinds::{Family, LONG, SOON, hasty, left, open, with_proxy};
 use support::eventually;
@@ -76,15 +76,17 @@ async fn who_hears_nothing_is_not_told_that_its_wait_was_too_long() {
 async fn flushed_scripts_and_functions_are_never_noticed() {
     let servers = join_all((0..3).map(|_| RedisServer::start())).await;
     let stores: Vec<_> = servers.iter().map(|server| open(&server.url())).collect();
+    let bucket = TokenBucket::new(&stores[0], "bucket", Quota::per_second(4_000_000_000)).unwrap();
     let mut families = Family::each(&stores[0], LONG).to_vec();
     let quorum = Mutex::builder().ttl(LONG).retry_delay(|_| Duration::from_millis(2)).tries(u32::MAX);
     families.push(Family::Mutex(quorum.build_quorum(stores, "quorum").unwrap()));
     let turns = Arc::<AtomicU64>::default();
     let caller = |family: &Family| {
-        let (family, turns) = (family.clone(), Arc::clone(&turns));
+        let (family, bucket, turns) = (family.clone(), bucket.clone(), Arc::clone(&turns));
         tokio::spawn(async move {
             while turns.load(Ordering::Relaxed) < 2000 {
                 assert!(family.take("k").await.unwrap().release().await.unwrap());
+                assert!(bucket.allow("k").await.unwrap().is_admitted());
                 turns.fetch_add(1, Ordering::Relaxed);
             }
         })

@@ -8,7 +8,7 @@ use support::eventually;
 use support::keys::keys_without_ttl;
 use support::redis_server::RedisServer;
 
-const TTL: Duration = Duration::from_secs(6);
+const TTL: Duration = Duration::from_secs(4);
 const WAITERS: u64 = 4;
 
 /// Who waited asks anew; who held is told so at the next renewal, long before the lease would have run out. Where only the

@@ -13,7 +13,7 @@ async fn the_answer_to_who_asks_is_not_taken_up() {
     let server = RedisServer::start().await;
     let near = Family::each(&open(&server.url()), LONG);
     // What is not taken up is given back after the time-out of a call.
-    let far = Family::each(&hasty(&server.url(), 3000), LONG);
+    let far = Family::each(&hasty(&server.url(), 1500), LONG);
     join_all(near.iter().zip(&far).map(async |(near, far)| {
         // Its connection is there, so that the first poll sends.
         assert!(far.take("k").await.unwrap().release().await.unwrap());

@@ -90,24 +90,3 @@ async fn a_lost_message_costs_one_beat() {
     }
     assert!(proxy.held_back() == 0, "the subscription was used for requests");
 }
-
-/// A pool does not tell where to subscribe.
-#[tokio::test]
-async fn a_pool_without_wakeups_serves_by_asking() {
-    let server = RedisServer::start().await;
-    let [near, far] = [(); 2].map(|()| Family::each(&Store::from(pool(&server)), LONG));
-    for _ in 0..5 {
-        for (near, far) in near.iter().zip(&far) {
-            let holder = near.take("k").await.unwrap();
-            let waiters = [near, far, near, far].map(|family| {
-                let family = family.clone();
-                tokio::spawn(async move { family.take("k").await.unwrap().release().await.unwrap() })
-            });
-            near.wait_for(&server, "k", 4).await;
-            assert!(holder.release().await.unwrap());
-            let served = timeout(IN_TIME, join_all(waiters)).await.expect("a waiter is forgotten");
-            assert!(served.into_iter().all(|released| released.unwrap()));
-        }
-    }
-    assert_eq!(subscribed(&server), 0);
-}

@@ -6,7 +6,7 @@ use futures::future::join_all;
 use tokio::time::timeout;
 use tower_distributed::{Error, Mutex, RwLock, WaitGroup};
 
-use crate::leases::kinds::{Family, LONG, SOON, Taken, open, two_of_each};
+use crate::leases::kinds::{Family, SOON, open, two_of_each};
 use support::eventually;
 use support::redis_server::RedisServer;
 
@@ -101,28 +101,4 @@ async fn any_part_of_another_type_is_named() {
     }
     println!("{told} of 36 attempts were told the cause");
     assert!(told >= 12, "{told}");
-}
-
-/// A number beside a lease was overwritten by something else: that concerns its own key alone. Permits have none.
-#[tokio::test]
-async fn a_number_that_is_none_concerns_no_other_key() {
-    let server = RedisServer::start().await;
-    for family in Family::each(&open(&server.url()), LONG).into_iter().skip(1) {
-        for text in ["abc", "12.5", "0x10", "-7", "99999999999999999999", ""] {
-            let held = family.take("bad").await.unwrap();
-            let name = family.part("bad", "fence");
-            server.cli(&["SET", &name, text]);
-            let tries = join_all(["a", "bad", "b"].map(|key| family.try_take(key))).await;
-            let [a, bad, b] = <[_; 3]>::try_from(tries).unwrap();
-            let error = bad.unwrap_err();
-            assert!(error.is_refused() || names_the_cause(&error), "{} {text:?}: {error}", family.name());
-            let [a, b] = [a, b].map(|taken| taken.unwrap_or_else(|error| panic!("{text:?}: {error}")));
-            let released = join_all([a, held, b].map(Taken::release)).await;
-            assert!(matches!(released[..], [Ok(true), _, Ok(true)]), "{text:?}: {released:?}");
-            // Once it is put right.
-            server.cli(&["DEL", &name]);
-            let again = timeout(SOON, family.take("bad")).await.expect("it is left locked").unwrap();
-            assert!(again.release().await.unwrap());
-        }
-    }
 }

@@ -1,8 +1,8 @@
 //! The faults, and what they do to a scene.
 
-use std::fmt;
 use std::time::Duration;
 
+use super::Fault;
 use super::history::now;
 use super::means::{evict, kill_master, last, migrate, spin, to_masters, while_faulty};
 use super::site::{Scene, Servers, links};
@@ -19,76 +19,6 @@ pub(crate) const SHORT: Duration = Duration::from_millis(300);
 pub(crate) const LONG: Duration = Duration::from_millis(1500);
 const TWO_HOURS: i64 = 7200;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    None,
-    Cut,
-    Stall,
-    /// Replies take 0 to 2 × ttl.
-    Slow,
-    /// Commands run, and their replies are dropped.
-    ReplyDropped,
-    /// All connections are closed every 100 ms.
-    Resets,
-    /// One of the workers is cut off.
-    Partition,
-    ScriptFlush,
-    ClientKill,
-    ClientPause,
-    Busy,
-    OutOfMemory,
-    EvictAll,
-    EvictVolatile,
-    ReadOnly,
-    Restart,
-    RestartEverysec,
-    RestartAlways,
-    SentinelKill,
-    ClusterKill,
-    SlotMigration,
-    ClockForward,
-    ClockBack,
-    ServerStopped,
-    ClientStopped,
-    HostSuspended,
-    ClientKilled,
-}
-
-/// For readers of the table.
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Cut => "connections closed, and refused for 0.3 or 1.5 s",
-            Self::Stall => "network stalled for 0.3 or 1.5 s",
-            Self::Slow => "replies take 0 to 2 s (2 × ttl)",
-            Self::ReplyDropped => "commands run, replies dropped for 0.3 or 1.5 s",
-            Self::Resets => "connections closed every 100 ms",
-            Self::Partition => "one of two processes cut off for 1.5 s",
-            Self::ScriptFlush => "`SCRIPT FLUSH` and `FUNCTION FLUSH`",
-            Self::ClientKill => "`CLIENT KILL` of all connections",
-            Self::ClientPause => "`CLIENT PAUSE` for 0.3 or 1.5 s",
-            Self::Busy => "busy with a script for 0.3 or 1.5 s",
-            Self::OutOfMemory => "out of memory, `noeviction`, for 0.3 or 1.5 s",
-            Self::EvictAll => "100 keys evicted, `allkeys-lru`",
-            Self::EvictVolatile => "100 keys evicted, `volatile-lru`",
-            Self::ReadOnly => "`READONLY` for 0.3 or 1.5 s",
-            Self::Restart => "server killed and restarted, without persistence",
-            Self::RestartEverysec => "server killed and restarted, `appendfsync everysec`",
-            Self::RestartAlways => "server killed and restarted, `appendfsync always`",
-            Self::SentinelKill => "master killed, Sentinel",
-            Self::ClusterKill => "master killed, Cluster",
-            Self::SlotMigration => "slots moved, each for 0.3 or 1.5 s",
-            Self::ClockForward => "clock of the server set forward by 2 h",
-            Self::ClockBack => "clock of the server set back by 2 h",
-            Self::ServerStopped => "server stopped (`SIGSTOP`) for 0.3 or 1.5 s",
-            Self::ClientStopped => "process stopped (`SIGSTOP`) for 1.5 s",
-            Self::HostSuspended => "server and processes stopped for 0.3 or 1.5 s",
-            Self::ClientKilled => "process killed",
-        })
-    }
-}
-
 impl Fault {
     /// Whether it is one of the way to the server.
     fn has_links(self) -> bool {
@@ -98,9 +28,9 @@ impl Fault {
         )
     }
 
-    /// Starts what the faults need. `None` where that cannot be had.
-    pub(crate) async fn scene(faults: &[Self]) -> Option<Scene> {
-        let has = |fault| faults.contains(&fault);
+    /// Starts what the fault needs. `None` where that cannot be had.
+    pub(crate) async fn scene(self) -> Option<Scene> {
+        let has = |fault| self == fault;
         let arguments: &[_] = if has(Self::Busy) { &["--lua-time-limit", "10"] } else { &[] };
         let mut clock = None;
         let servers = if has(Self::SentinelKill) {
@@ -123,9 +53,7 @@ impl Fault {
             Servers::One(RedisServer::launch(|| config.to_owned(), arguments).await)
         };
         let links = match &servers {
-            Servers::One(server) => {
-                links(server, faults.iter().copied().filter(|fault| fault.has_links())).await
-            }
+            Servers::One(server) if self.has_links() => links(server).await,
             _ => Vec::new(),
         };
         Some(Scene::start(servers, clock, links).await)
@@ -136,17 +64,17 @@ impl Fault {
     pub(crate) async fn strike(self, scene: &Scene, round: u32, lasts: Duration) -> u64 {
         match self {
             Self::None => {}
-            Self::Cut => while_faulty(scene.links(self), lasts, FaultProxy::cut).await,
-            Self::Stall => while_faulty(scene.links(self), lasts, FaultProxy::stall).await,
-            Self::ReplyDropped => while_faulty(scene.links(self), lasts, FaultProxy::drop_replies).await,
+            Self::Cut => while_faulty(&scene.links, lasts, FaultProxy::cut).await,
+            Self::Stall => while_faulty(&scene.links, lasts, FaultProxy::stall).await,
+            Self::ReplyDropped => while_faulty(&scene.links, lasts, FaultProxy::drop_replies).await,
             Self::Resets => {
                 for _ in 0..lasts.as_millis() / 100 {
-                    while_faulty(scene.links(self), Duration::from_millis(1), FaultProxy::cut).await;
+                    while_faulty(&scene.links, Duration::from_millis(1), FaultProxy::cut).await;
                     last(Duration::from_millis(99)).await;
                 }
             }
             Self::Partition => {
-                let proxy = &scene.links(self)[0];
+                let proxy = &scene.links[0];
                 if round.is_multiple_of(2) {
                     proxy.cut()
                 } else {
@@ -156,11 +84,11 @@ impl Fault {
                 proxy.heal();
             }
             Self::Slow => {
-                for part in [1, 4, 2, 8, 3] {
-                    scene.links(self).iter().for_each(|proxy| proxy.delay_replies(TTL * part / 4));
+                for part in [1, 8, 3] {
+                    scene.links.iter().for_each(|proxy| proxy.delay_replies(TTL * part / 4));
                     last(lasts).await;
                 }
-                scene.links(self).iter().for_each(|proxy| proxy.delay_replies(Duration::ZERO));
+                scene.links.iter().for_each(|proxy| proxy.delay_replies(Duration::ZERO));
             }
             Self::ScriptFlush => {
                 to_masters(scene, &["SCRIPT", "FLUSH"]).await;

@@ -14,9 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use super::worker::ALONE;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Primitive {
+    #[default]
     TokenBucket,
     WaitGroup,
     Mutex,

@@ -1,37 +1,44 @@
-//! The judges themselves: they find what is wrong in forged histories.
+//! The judges themselves: they find what is wrong in forged histories. That they find nothing in what the faults explain is
+//! shown by each run of the table.
 
-use super::history::{Event, History, Primitive, Record};
-use super::linearizable;
+use super::history::{Event, History, HoldOutcome, HoldStep, Primitive, Record};
 use super::verdict::Row;
-use super::worker::{ALONE, BURST, PERMITS, TTL, oldest};
+use super::worker::{ALONE, BUDGET, BURST, EVERY_BURST, LASTING, PERMITS, TTL, oldest};
 
-/// The history of tasks that do one thing after the other: at, task, event.
-fn history(primitive: Primitive, events: &[(u64, u32, Event)]) -> History {
+type Events = Vec<(u64, u32, Event)>;
+
+/// The row of one key that several workers have used. Each of their tasks does one thing after the other.
+fn judged(primitive: Primitive, key: &str, workers: &[Events]) -> Row {
     let mut history = History::default();
-    let record = |(at, task, event): &(u64, u32, Event)| {
-        let (at, task, key, event) = (*at, *task, "k".to_owned(), event.clone());
-        Record { at, task, primitive, key, event }
-    };
-    history.add(&events.iter().map(record).collect::<Vec<_>>());
-    history
-}
-
-fn is_linearizable(primitive: Primitive, events: &[(u64, u32, Event)]) -> bool {
-    let history = history(primitive, events);
-    let (operations, holds) = history.keys(primitive).remove("k").unwrap();
-    linearizable::check(primitive, &operations, &holds)
-}
-
-fn row(primitive: Primitive, events: &[(u64, u32, Event)]) -> Row {
-    Row::of(primitive, &history(primitive, events))
+    for events in workers {
+        let record = |(at, task, event): &(u64, u32, Event)| {
+            let (at, task, key, event) = (*at, *task, key.to_owned(), event.clone());
+            Record { at, task, primitive, key, event }
+        };
+        history.add(&events.iter().map(record).collect::<Vec<_>>());
+    }
+    Row::of(primitive, &history)
 }
 
 fn unordered(row: &Row) -> usize {
     row.unordered.as_ref().unwrap().len()
 }
 
+fn is_wrong(primitive: Primitive, key: &str, workers: &[Events]) -> bool {
+    unordered(&judged(primitive, key, workers)) > 0
+}
+
+/// A question and its answer, 5 ns later.
+fn call(at: u64, task: u32, asked: Event, answer: Event) -> Events {
+    vec![(at, task, asked), (at + 5, task, answer)]
+}
+
+fn failed() -> Event {
+    Event::Failed("reset".to_owned())
+}
+
 /// A lease of a task: asked for, granted, held for the last time, and released.
-fn lease(task: u32, share: u32, fence: u64, at: [u64; 4]) -> Vec<(u64, u32, Event)> {
+fn lease(task: u32, share: u32, fence: u64, at: [u64; 4]) -> Events {
     let [asked, granted, held, released] = at;
     vec![
         (asked, task, Event::Acquire(share)),
@@ -43,168 +50,243 @@ fn lease(task: u32, share: u32, fence: u64, at: [u64; 4]) -> Vec<(u64, u32, Even
     ]
 }
 
-fn sorted(leases: &[Vec<(u64, u32, Event)>]) -> Vec<(u64, u32, Event)> {
-    let mut events = leases.concat();
-    events.sort_by_key(|(at, _, _)| *at);
-    events
+#[test]
+fn a_second_holder_is_found() {
+    // It still believes in its lease at 40.
+    let first = || lease(0, ALONE, 7, [0, 10, 40, 50]);
+    // A token that does not rise tells nothing, unless both calls were under way at the same time: then the second one
+    // may have been granted first.
+    for (fence, call, caught) in [(8, 5, 1), (6, 15, 0), (7, 15, 0), (7, 5, 0), (6, 5, 1)] {
+        let second = lease(1, ALONE, fence, [call, 22, 60, 70]);
+        let found = judged(Primitive::Mutex, "k", &[[first(), second].concat()]);
+        assert_eq!((found.double, unordered(&found)), (1, 1), "{fence} {call}");
+        assert_eq!((found.caught, found.unfenced), (Some(caught), 1 - caught), "{fence} {call}");
+    }
+    // A reader beside a writer has its token.
+    let reader = lease(1, 1, 7, [5, 22, 60, 70]);
+    let found = judged(Primitive::RwLock, "k", &[[first(), reader].concat()]);
+    assert_eq!((found.double, found.caught, unordered(&found)), (1, Some(0), 1));
+    let permits = (0..=PERMITS).flat_map(|task| lease(task, 1, 0, [0, 10, 40, 50])).collect();
+    let found = judged(Primitive::WaitGroup, "k", &[permits]);
+    assert_eq!((found.double, found.caught, unordered(&found)), (1, None, 1));
 }
 
-fn refusal(task: u32, call: u64, end: u64) -> Vec<(u64, u32, Event)> {
-    vec![(call, task, Event::Acquire(ALONE)), (end, task, Event::Refused)]
+#[test]
+fn what_no_lock_answers_is_found() {
+    let mutex = |events: &[Events]| is_wrong(Primitive::Mutex, "k", &[events.concat()]);
+    let held = || lease(0, ALONE, 7, [0, 10, 40, 50]);
+    let refused = call(60, 1, Event::Acquire(ALONE), Event::Refused);
+    assert!(mutex(&[held(), refused]), "a refusal without a holder");
+    for fence in [6, 7] {
+        let next = lease(1, ALONE, fence, [60, 70, 80, 90]);
+        assert!(mutex(&[held(), next]), "{fence} does not rise");
+    }
+    // Until 40 a killed holder believed in it.
+    let early = lease(1, ALONE, 8, [5, 30, 70, 80]);
+    assert!(mutex(&[held()[..4].to_vec(), early]), "its lease has ended early");
+    let mut denied = lease(0, ALONE, 7, [0, 10, 20, 30]);
+    denied[5].2 = Event::Released(false);
+    assert_eq!(judged(Primitive::Mutex, "k", &[denied]).denied, 1);
 }
 
-fn takes(remaining: &[Option<u32>]) -> Vec<(u64, u32, Event)> {
+fn takes(remaining: &[Option<u32>]) -> Events {
     let take = |(at, remaining): (u64, &Option<u32>)| {
         let answer = if remaining.is_some() { Event::Admitted(*remaining) } else { Event::Refused };
-        [(10 * at, 0, Event::Ask), (10 * at + 5, 0, answer)]
+        call(10 * at, 0, Event::Ask, answer)
     };
     (0..).zip(remaining).flat_map(take).collect()
 }
 
 #[test]
-fn one_after_the_other_is_linearizable() {
-    let mutex = sorted(&[lease(0, ALONE, 7, [0, 10, 20, 30]), lease(1, ALONE, 8, [5, 22, 40, 50])]);
-    assert!(is_linearizable(Primitive::Mutex, &mutex));
-    assert_eq!(row(Primitive::Mutex, &mutex).double, 0);
-    let full: Vec<_> = (0..BURST).rev().map(Some).chain([None]).collect();
-    assert!(is_linearizable(Primitive::TokenBucket, &takes(&full)));
-}
-
-#[test]
-fn a_second_holder_is_found() {
-    // The first one still believes in its lease at 40.
-    let late = sorted(&[lease(0, ALONE, 7, [0, 10, 40, 50]), lease(1, ALONE, 8, [5, 22, 60, 70])]);
-    let found = row(Primitive::Mutex, &late);
-    assert_eq!((found.double, found.caught, unordered(&found)), (1, Some(1), 1));
-    // A token that does not rise tells nothing, unless both calls were under way at the same time: then the second one
-    // may have been granted first.
-    for (fence, call, caught) in [(6, 15, 0), (7, 15, 0), (7, 5, 0), (6, 5, 1)] {
-        let stale =
-            sorted(&[lease(0, ALONE, 7, [0, 10, 40, 50]), lease(1, ALONE, fence, [call, 22, 60, 70])]);
-        let found = row(Primitive::Mutex, &stale);
-        assert_eq!((found.double, found.caught, found.unfenced), (1, Some(caught), 1 - caught));
-    }
-    // A reader beside a writer, and more permits than there are.
-    let reader = sorted(&[lease(0, ALONE, 7, [0, 10, 40, 50]), lease(1, 1, 7, [5, 22, 60, 70])]);
-    assert_eq!(unordered(&row(Primitive::RwLock, &reader)), 1);
-    let permits: Vec<_> = (0..=PERMITS).map(|task| lease(task, 1, 0, [0, 10, 40, 50])).collect();
-    let found = row(Primitive::WaitGroup, &sorted(&permits));
-    assert_eq!((found.double, unordered(&found)), (1, 1));
-    assert_eq!(row(Primitive::WaitGroup, &sorted(&permits[1..])).double, 0);
-}
-
-#[test]
-fn readers_share() {
-    let readers = sorted(&[lease(0, 1, 7, [0, 10, 40, 50]), lease(1, 1, 7, [5, 22, 60, 70])]);
-    let found = row(Primitive::RwLock, &readers);
-    assert_eq!((found.double, unordered(&found)), (0, 0));
-}
-
-#[test]
-fn a_token_that_does_not_rise_is_found() {
-    for fence in [6, 7] {
-        let events = sorted(&[lease(0, ALONE, 7, [0, 10, 20, 30]), lease(1, ALONE, fence, [40, 50, 60, 70])]);
-        assert!(!is_linearizable(Primitive::Mutex, &events), "{fence}");
-    }
-}
-
-#[test]
-fn a_refusal_needs_a_holder() {
-    let held = lease(0, ALONE, 7, [0, 10, 40, 50]);
-    assert!(is_linearizable(Primitive::Mutex, &sorted(&[held.clone(), refusal(1, 20, 30)])));
-    assert!(is_linearizable(Primitive::Mutex, &sorted(&[held.clone(), refusal(1, 45, 60)])));
-    assert!(!is_linearizable(Primitive::Mutex, &sorted(&[held.clone(), refusal(1, 60, 70)])));
-    // The call of another one has failed: it may have been granted.
-    let failed = vec![(55, 2, Event::Acquire(ALONE)), (58, 2, Event::Failed("reset".to_owned()))];
-    assert!(is_linearizable(Primitive::Mutex, &sorted(&[held, failed, refusal(1, 60, 70)])));
-}
-
-#[test]
-fn a_lease_of_a_killed_holder_may_end_at_any_time() {
-    let killed = lease(0, ALONE, 7, [0, 10, 40, 50])[..4].to_vec();
-    let next = lease(1, ALONE, 8, [5, 60, 70, 80]);
-    assert!(is_linearizable(Primitive::Mutex, &sorted(&[killed.clone(), refusal(2, 45, 50), next])));
-    let early = lease(1, ALONE, 8, [5, 30, 70, 80]);
-    assert!(!is_linearizable(Primitive::Mutex, &sorted(&[killed, early])));
-}
-
-#[test]
 fn tokens_that_are_given_out_twice_are_found() {
     let twice: Vec<_> = (0..BURST).rev().map(Some).chain([Some(0)]).collect();
-    let found = row(Primitive::TokenBucket, &takes(&twice));
+    let found = judged(Primitive::TokenBucket, "k", &[takes(&twice)]);
     assert_eq!((found.double, unordered(&found)), (1, 1));
-    assert!(!is_linearizable(Primitive::TokenBucket, &takes(&[Some(BURST - 1), Some(BURST - 1)])));
-    assert!(!is_linearizable(Primitive::TokenBucket, &takes(&[None])), "it is full");
-    // A token may be gone with a call whose answer was lost, and not more than one.
-    let mut lost = takes(&[Some(BURST - 1), None, Some(BURST - 3)]);
-    lost[3].2 = Event::Failed("reset".to_owned());
-    assert!(is_linearizable(Primitive::TokenBucket, &lost));
-    lost[5].2 = Event::Admitted(Some(BURST - 4));
-    assert!(!is_linearizable(Primitive::TokenBucket, &lost));
-}
-
-#[test]
-fn an_item_that_is_handled_twice_is_found() {
-    let claim = |task, fence, at| {
-        let mut claim = lease(task, ALONE, fence, at);
-        claim[4].2 = Event::Confirm;
-        claim
-    };
-    let again = sorted(&[claim(0, 7, [0, 10, 20, 30]), claim(1, 8, [40, 50, 60, 70])]);
-    let found = row(Primitive::Dedupe, &again);
-    assert_eq!((found.double, unordered(&found)), (1, 1));
-    let new = [
-        (0, 0, Event::Ask),
-        (5, 0, Event::Admitted(None)),
-        (10, 0, Event::Ask),
-        (15, 0, Event::Admitted(None)),
-    ];
-    assert_eq!(row(Primitive::BloomFilter, &new).double, 1);
+    let bucket = |events: Events| is_wrong(Primitive::TokenBucket, "k", &[events]);
+    assert!(bucket(takes(&[Some(BURST - 1), Some(BURST - 1)])));
+    assert!(bucket(takes(&[None])), "it is full");
+    // With a call whose answer was lost, no more than a token is gone.
+    let mut lost = takes(&[Some(BURST - 1), None, Some(BURST - 4)]);
+    lost[3].2 = failed();
+    assert!(bucket(lost));
+    let new = [0, 10].map(|at| call(at, 0, Event::Ask, Event::Admitted(None)));
+    assert_eq!(judged(Primitive::BloomFilter, "k", &[new.concat()]).double, 1);
 }
 
 #[test]
 fn what_lasts_too_long_is_found() {
-    let refused = [(0, 0, Event::Ask), (5, 0, Event::Overdue("refused for 7193 s".to_owned()))];
-    let found = row(Primitive::TokenBucket, &refused);
+    let refused = call(0, 0, Event::Ask, Event::Overdue("refused for 7193 s".to_owned()));
+    let found = judged(Primitive::TokenBucket, "k", &[refused]);
     assert_eq!((found.overdue, found.refused, found.failed), (1, 0, 0));
-    assert_eq!(row(Primitive::SingleFlight, &refused).overdue, 1);
-}
-
-#[test]
-fn an_answer_that_was_over_before_any_call_that_was_joined_is_found() {
     for primitive in [Primitive::SingleFlight, Primitive::StaleFlight] {
         let (made, over) = (7, 7 + u64::try_from(oldest(primitive).as_nanos()).unwrap());
         // The second task joins the call of the first one, and the third one has nothing to join.
-        for (began, overdue) in [(over, [0, 1]), (over + 1, [2, 3])] {
-            let mut events = vec![
-                (began, 0, Event::Ask),
-                (over + 20, 1, Event::Ask),
-                (over + 30, 1, Event::Got(made)),
-                (over + 30, 0, Event::Got(made)),
-            ];
-            assert_eq!(row(primitive, &events).overdue, overdue[0]);
-            events.extend([(over + 40, 2, Event::Ask), (over + 50, 2, Event::Got(made))]);
-            assert_eq!(row(primitive, &events).overdue, overdue[1]);
+        for (began, overdue) in [(over, 1), (over + 1, 3)] {
+            let mut events = vec![(began, 0, Event::Ask), (over + 30, 0, Event::Got(made))];
+            events.extend(call(over + 20, 1, Event::Ask, Event::Got(made)));
+            events.extend(call(over + 40, 2, Event::Ask, Event::Got(made)));
+            assert_eq!(judged(primitive, "k", &[events]).overdue, overdue, "{primitive:?}");
         }
     }
 }
 
-#[test]
-fn only_tokens_tell_holders_apart() {
-    let permits: Vec<_> = (0..=PERMITS).map(|task| lease(task, 1, 0, [0, 10, 40, 50])).collect();
-    assert_eq!(row(Primitive::WaitGroup, &sorted(&permits)).caught, None);
-    // A reader has the token of the last writer.
-    let reader = sorted(&[lease(0, ALONE, 7, [0, 10, 40, 50]), lease(1, 1, 7, [5, 22, 60, 70])]);
-    let found = row(Primitive::RwLock, &reader);
-    assert_eq!((found.double, found.caught), (1, Some(0)));
+/// A claim from `at` on, which is held for 10 ns and ends as the event and its answer say.
+fn claim(task: u32, at: u64, asked: Event, end: Event, answer: Event) -> Events {
+    let mut events = call(at, task, asked, Event::Granted(1));
+    events.extend([(at + 6, task, Event::Held), (at + 10, task, Event::Held)]);
+    events.extend(call(at + 12, task, end, answer));
+    events
+}
+
+fn confirmed(at: u64, answer: Event) -> Events {
+    claim(0, at, Event::Acquire(ALONE), Event::Confirm, answer)
 }
 
 #[test]
-fn a_release_that_denies_its_lease_is_found() {
-    let ttl = u64::try_from(TTL.as_nanos()).unwrap();
-    for (at, denied) in [(30, 1), (ttl / 2 + 30, 0)] {
-        let mut events = lease(0, ALONE, 7, [0, 10, 20, at]);
-        events[5].2 = Event::Released(false);
-        assert_eq!(row(Primitive::Mutex, &events).denied, denied, "{at}");
+fn an_item_that_is_handled_twice_is_found() {
+    let done = |at| confirmed(at, Event::Released(true));
+    let refused = |at, answer| call(at, 0, Event::Acquire(ALONE), answer);
+    let forget = |answer| call(30, 0, Event::Forget, answer);
+    let released = claim(0, 0, Event::Acquire(ALONE), Event::Release, Event::Released(true));
+    let anyway = claim(0, 30, Event::AcquireAnyway, Event::Release, Event::Released(true));
+    for kind in [Primitive::Dedupe, Primitive::FilterDedupe] {
+        let claims = |events: &[Events]| is_wrong(kind, "k", &[events.concat()]);
+        assert_eq!(judged(kind, "k", &[[done(0), done(30)].concat()]).double, 1);
+        assert!(claims(&[done(0), done(30)]));
+        assert!(claims(&[done(0), forget(failed()), done(40), done(60)]), "forgotten once");
+        assert!(claims(&[done(0), forget(Event::Forgotten(false))]));
+        assert!(claims(&[done(0), anyway.clone(), done(60)]));
+        // A duplicate that nobody confirmed, or that is new later.
+        assert!(claims(&[refused(30, Event::Duplicate)]));
+        assert!(claims(&[released.clone(), refused(30, Event::Duplicate)]));
+        assert!(claims(&[confirmed(0, failed()), refused(30, Event::Duplicate), done(60)]));
+        assert!(claims(&[confirmed(0, Event::Released(false)), done(30)]));
+        let second = claim(1, 3, Event::Acquire(ALONE), Event::Confirm, failed());
+        assert!(claims(&[done(0), second[..4].to_vec()]), "two hold it");
+        assert!(claims(&[refused(0, Event::Refused)]), "in flight, but nobody holds it");
     }
+}
+
+/// A run of this task that makes this answer: called, begun, made.
+fn run(task: u32, [called, begun, made]: [u64; 3]) -> Events {
+    vec![
+        (called, task, Event::Acquire(ALONE)),
+        (begun, task, Event::Granted(0)),
+        (begun, task, Event::Held),
+        (made, task, Event::Made(made)),
+        (made, task, Event::Release),
+        (made, task, Event::Released(true)),
+    ]
+}
+
+fn got(at: u64, answer: u64) -> Events {
+    call(at, 0, Event::Ask, Event::Got(answer))
+}
+
+#[test]
+fn an_answer_that_was_forgotten_or_replaced_is_found() {
+    let flights = |workers: &[Events]| is_wrong(Primitive::SingleFlight, "k", workers);
+    let one = || run(1, [0, 5, 10]);
+    let forgot = || call(30, 0, Event::Forget, Event::Forgotten(true));
+    assert!(flights(&[[one(), forgot()].concat(), [got(20, 10), got(40, 10)].concat()]));
+    assert!(flights(&[one(), [got(20, 10), forgot(), got(40, 10)].concat()]));
+    // It may join no call of before, for its process knows.
+    let before = vec![(28, 7, Event::Ask), (44, 7, Event::Got(10))];
+    assert!(flights(&[one(), [before, got(20, 10), forgot(), got(40, 10)].concat()]));
+    let two = [one(), run(2, [30, 35, 40])].concat();
+    assert!(flights(&[two, [got(20, 10), got(50, 40), got(60, 10)].concat()]));
+    // Nobody made it, or not yet.
+    for answer in [11, 30] {
+        let runs = [one(), run(2, [20, 25, 30])].concat();
+        assert_eq!(judged(Primitive::SingleFlight, "k", &[runs, got(15, answer)]).invented, 1);
+    }
+}
+
+#[test]
+fn a_leader_that_lost_the_lead_publishes_nothing() {
+    // The other one leads before the first one is done.
+    let workers = [run(1, [0, 5, 30]), run(1, [10, 15, 20]), got(40, 30)];
+    assert!(is_wrong(Primitive::StaleFlight, "k", &workers));
+    let mut first = run(1, [0, 5, 30]);
+    first.insert(3, (25, 1, Event::Held));
+    let found = judged(Primitive::StaleFlight, "k", &[first, run(1, [10, 15, 20])]);
+    assert_eq!(found.double, 1, "two leaders");
+}
+
+fn step(at: u64, hold: u32, step: HoldStep, answer: Event) -> Events {
+    call(at, hold, Event::Hold(hold.into(), step), answer)
+}
+
+fn balance(outcome: HoldOutcome, charged: u32, held: u32) -> Event {
+    Event::Balance { outcome, remaining: BUDGET.saturating_sub(charged + held), held }
+}
+
+fn done(charged: u32, held: u32) -> Event {
+    balance(HoldOutcome::Done, charged, held)
+}
+
+fn authorized(tokens: u32) -> Events {
+    step(0, 1, HoldStep::Authorize(tokens), done(0, tokens))
+}
+
+/// Of a key whose holds are released, or charged, if they end by themselves.
+fn is_budget_wrong(charged: bool, steps: &[Events]) -> bool {
+    is_wrong(Primitive::Budget, if charged { "1" } else { "0" }, &[steps.concat()])
+}
+
+#[test]
+fn a_capture_that_counts_twice_is_found() {
+    let look = |at, charged| step(at, 9, HoldStep::Look, done(charged, 0));
+    let captured = |answer| step(20, 1, HoldStep::Capture(7), answer);
+    for charged in [14, 0, 8] {
+        let steps = [authorized(10), captured(done(7, 0)), look(90, charged)];
+        assert!(is_budget_wrong(false, &steps), "{charged}");
+    }
+    // Without an answer it is charged once, or not yet; and its hold, if that ended by itself before.
+    for (at_end, charged) in [(false, 14), (true, 17)] {
+        let steps = [authorized(10), captured(failed()), look(90, charged)];
+        assert!(is_budget_wrong(at_end, &steps), "{charged}");
+    }
+    // What was seen as charged is not charged again, and does not come back.
+    for second in [14, 0] {
+        let steps = [authorized(10), captured(failed()), look(60, 7), look(90, second)];
+        assert!(is_budget_wrong(false, &steps), "{second}");
+    }
+}
+
+#[test]
+fn tokens_that_are_held_twice_are_found() {
+    let half = BUDGET / 2;
+    let second = |answer| step(20, 2, HoldStep::Authorize(half), answer);
+    let too_many = second(done(0, BUDGET + 1));
+    assert!(is_budget_wrong(false, &[authorized(half + 1), too_many]), "there are not as many");
+    assert!(is_budget_wrong(false, &[second(Event::Refused)]), "all are free");
+    let more = |answer| step(40, 1, HoldStep::Extend(half + 2), answer);
+    assert!(is_budget_wrong(false, &[authorized(half + 1), more(Event::Refused)]));
+    let few = more(done(0, half + 1));
+    assert!(is_budget_wrong(false, &[authorized(half + 1), few]), "not all are held");
+}
+
+#[test]
+fn a_hold_that_ends_by_itself_is_released_or_charged() {
+    let late = u64::try_from(TTL.as_nanos()).unwrap() + 100;
+    for (at_end, charged, excess) in [(true, 2, 2), (false, 22, 12)] {
+        let ended = balance(HoldOutcome::Ended(excess), charged, 0);
+        let steps = [authorized(10), step(late, 1, HoldStep::Capture(12), ended)];
+        assert!(is_budget_wrong(at_end, &steps), "{charged}");
+    }
+    // It cannot have ended so early.
+    let early = step(20, 1, HoldStep::Capture(0), Event::Released(false));
+    let found = judged(Primitive::Budget, "0", &[[authorized(10), early].concat()]);
+    assert_eq!(found.denied, 1);
+}
+
+#[test]
+fn captures_above_the_rate_are_found() {
+    let capture = |number: u32| {
+        let at = u64::from(number) * 1000;
+        step(at, number, HoldStep::Capture(1), Event::Released(true))
+    };
+    let captures = (0..EVERY_BURST + 2).flat_map(capture).collect();
+    assert_eq!(judged(Primitive::Budget, LASTING, &[captures]).double, 2);
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use deadpool_redis::redis::Value;
 
+use super::fault::SHORT;
 use super::history::now;
 use super::site::{SOON, Scene, Servers};
 use support::cluster::RedisCluster;
@@ -24,7 +25,7 @@ pub(super) async fn while_faulty(links: &[FaultProxy], lasts: Duration, fault: i
     links.iter().for_each(FaultProxy::heal);
 }
 
-/// Has each master carry out a command, as soon as another fault lets them. That may change who they are.
+/// Has each master carry out a command.
 pub(super) async fn to_masters(scene: &Scene, command: &[&str]) {
     eventually("each master to take a command", SOON, async || {
         scene.servers.masters().into_iter().all(|server| server.query::<Value>(command).is_ok())
@@ -104,7 +105,7 @@ pub(super) async fn migrate(servers: &Servers, lasts: Duration) {
         // A slot moves once: after that, it is not where it was.
         if !slots.contains(&slot) && is_at_home(cluster, key) {
             let moving = SlotMove::begin(cluster, key);
-            last(lasts).await;
+            last(if slots.len().is_multiple_of(2) { lasts } else { SHORT }).await;
             moving.end();
             slots.push(slot);
         }

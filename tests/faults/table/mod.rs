@@ -1,17 +1,13 @@
 //! What each fault does to each primitive, in figures: two workers use all primitives at the same time while a fault strikes
 //! again and again. Their histories are judged, and checked for linearizability.
 //!
-//! [`combined`] has two faults strike at once, at random.
-//!
 //! `FAULTS=long` strikes more often. `target/faults/` then has a table (`*.md`) and the histories (`*/*.jsonl`).
 
 mod answers;
 mod budgets;
 mod calls;
 mod claims;
-mod combined;
 mod fault;
-mod forged;
 mod history;
 mod judge;
 mod linearizable;
@@ -20,12 +16,12 @@ mod site;
 mod verdict;
 mod worker;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fault::{Fault, LONG, SHORT};
-use history::{History, Primitive, now};
-use site::Scene;
+use fault::{LONG, SHORT};
+use history::{Primitive, now};
 use verdict::{HEADER, Row, summary};
 
 use support::program::since_7_0;
@@ -59,39 +55,23 @@ fn results() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("target/faults")
 }
 
-/// A fault that begins some time after the beginning of its round.
-#[derive(Clone, Copy, Debug)]
-struct Strike {
-    fault: Fault,
-    after: Duration,
-    lasts: Duration,
-}
-
 async fn run(fault: Fault, rounds: u32) {
-    let lasts = |round: u32| if round.is_multiple_of(2) { LONG } else { SHORT };
-    let strike = |round| vec![Strike { fault, after: Duration::ZERO, lasts: lasts(round) }];
-    run_rounds(&fault.to_string(), &format!("{fault:?}"), &[fault], (0..rounds).map(strike).collect()).await;
-}
-
-/// Runs rounds of strikes that overlap, and judges what happened by the weakest promise of their faults.
-async fn run_rounds(title: &str, name: &str, faults: &[Fault], rounds: Vec<Vec<Strike>>) {
-    let needs_7_0 = |fault| matches!(fault, &Fault::SentinelKill | Fault::ClusterKill | Fault::SlotMigration);
-    if faults.iter().any(needs_7_0) && !since_7_0() {
+    let needs_7_0 = matches!(fault, Fault::SentinelKill | Fault::ClusterKill | Fault::SlotMigration);
+    if needs_7_0 && !since_7_0() {
         return;
     }
-    let Some(mut scene) = Fault::scene(faults).await else { return };
+    let Some(mut scene) = fault.scene().await else { return };
     let mut recovery = vec![Duration::ZERO; Primitive::ALL.len()];
-    for (round, strikes) in (0..).zip(rounds) {
+    for round in 0..rounds {
         scene.served_since(now()).await;
-        let mut since = strike(&scene, round, &strikes);
-        if strikes.iter().any(|strike| strike.fault == Fault::ClientKilled) {
+        let lasts = if round.is_multiple_of(2) { LONG } else { SHORT };
+        let mut since = fault.strike(&scene, round, lasts).await;
+        if fault == Fault::ClientKilled {
             scene.replace_worker().await;
             since = now();
         }
         scene.served_since(since).await;
-        for fault in faults {
-            fault.mend(&scene).await;
-        }
+        fault.mend(&scene).await;
         // A call may fail that was made before the end of the fault.
         scene.served_since(now()).await;
         for (longest, took) in recovery.iter_mut().zip(scene.recovered_since(since)) {
@@ -106,78 +86,53 @@ async fn run_rounds(title: &str, name: &str, faults: &[Fault], rounds: Vec<Vec<S
         row.leaked = scene.leaked(&history, primitive).await;
         rows.push(row);
     }
-    report(title, name, &rows, &files);
-    let loses: Vec<_> = faults.iter().map(|fault| fault.loses()).collect();
-    for row in rows {
-        check(name, &loses, &row);
-    }
-}
-
-/// Does the strikes of a round, each on a thread of its own, since one may block while another one lasts. Returns the time from
-/// which the recovery counts.
-fn strike(scene: &Scene, round: u32, strikes: &[Strike]) -> u64 {
-    let one = |strike: Strike| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            tokio::time::sleep(strike.after).await;
-            strike.fault.strike(scene, round, strike.lasts).await
-        })
-    };
-    let all = || {
-        std::thread::scope(|threads| {
-            let begun: Vec<_> = strikes.iter().map(|strike| threads.spawn(|| one(*strike))).collect();
-            begun.into_iter().map(|strike| strike.join().unwrap()).max().unwrap()
-        })
-    };
-    tokio::task::block_in_place(all)
+    report(fault, &rows, &files);
+    rows.iter().for_each(|row| check(fault, row));
 }
 
 /// Prints the rows, and keeps them and the histories if they are of a long run or show that something was lost.
-fn report(title: &str, name: &str, rows: &[Row], files: &[PathBuf]) {
+fn report(fault: Fault, rows: &[Row], files: &[PathBuf]) {
+    let name = format!("{fault:?}");
     let lines: String = rows.iter().map(|row| format!("| {name} | {row}\n")).collect();
     print!("{HEADER}{lines}");
     if is_long() || rows.iter().any(Row::is_remarkable) {
-        let dir = results().join(name);
+        let dir = results().join(&name);
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(results().join(format!("{name}.md")), lines).unwrap();
-        std::fs::write(results().join(format!("{name}.summary")), summary(title, rows)).unwrap();
+        std::fs::write(results().join(format!("{name}.summary")), summary(&fault.to_string(), rows)).unwrap();
         for file in files {
             std::fs::copy(file, dir.join(file.file_name().unwrap())).unwrap();
         }
     }
 }
 
-/// With several faults, each excuses what it may do.
-fn check(name: &str, faults: &[Loses], row: &Row) {
-    let what = format!("{name}: {row}");
-    let may_lose = |loses| faults.contains(&loses);
+fn check(fault: Fault, row: &Row) {
+    let (what, loses) = (format!("{fault:?}: {row}"), fault.loses());
     assert_eq!(row.leaked, 0, "{what}");
     assert!(row.longest < LONGEST_CALL, "{what}");
     assert!(row.operations > row.failed, "{what}");
     assert_eq!(row.invented, 0, "answers that no run has made; {what}");
     assert_eq!(row.overdue, 0, "refusals and answers of a state that should be over; {what}");
-    if may_lose(Loses::State) {
+    if loses == Loses::State {
         assert!(row.unfenced == 0 || row.caught.is_none(), "{what}");
         return;
     }
     assert_eq!(row.denied, 0, "releases that deny their leases; {what}");
-    if !(may_lose(Loses::Leaders) && row.primitive.is_flight()) {
+    if !(loses == Loses::Leaders && row.primitive.is_flight()) {
         assert_eq!(row.double, 0, "{what}");
     }
     let refills = matches!(row.primitive, Primitive::TokenBucket | Primitive::Budget);
-    if !(may_lose(Loses::Refill) && refills) {
+    if !(loses == Loses::Refill && refills) {
         assert_eq!(row.unordered.clone().unwrap_or_default(), [""; 0], "{what}");
     }
 }
 
 macro_rules! faults {
-    ($($name:ident: $fault:ident loses $loses:ident, $short:expr, $long:expr;)*) => {
-        $(
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                run(Fault::$fault, rounds($short, $long)).await;
-            }
-        )*
+    ($($name:ident: $fault:ident $text:literal loses $loses:ident, $short:expr, $long:expr;)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        enum Fault {
+            $($fault,)*
+        }
 
         impl Fault {
             fn loses(self) -> Loses {
@@ -185,54 +140,54 @@ macro_rules! faults {
                     $(Self::$fault => Loses::$loses,)*
                 }
             }
-
-            const ALL: &[Self] = &[$(Self::$fault),*];
         }
+
+        /// For readers of the table.
+        impl fmt::Display for Fault {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$fault => $text,)*
+                })
+            }
+        }
+
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                run(Fault::$fault, rounds($short, $long)).await;
+            }
+        )*
     };
 }
 
-// How often each strikes, in a short run and in a long one.
+// What each is, what it may do, and how often it strikes in a short run and in a long one.
 faults! {
-    no_fault: None loses Nothing, 2, 40;
-    cut: Cut loses Leaders, 1, 20;
-    stall: Stall loses Leaders, 1, 20;
-    slow: Slow loses Leaders, 1, 10;
-    reply_dropped: ReplyDropped loses Leaders, 1, 20;
-    resets: Resets loses Leaders, 1, 20;
-    partition: Partition loses Leaders, 1, 20;
-    script_flush: ScriptFlush loses Nothing, 2, 40;
-    client_kill: ClientKill loses Nothing, 2, 40;
-    client_pause: ClientPause loses Leaders, 1, 20;
-    busy: Busy loses Leaders, 1, 20;
-    out_of_memory: OutOfMemory loses Leaders, 1, 20;
-    evict_all: EvictAll loses State, 1, 20;
-    evict_volatile: EvictVolatile loses State, 1, 20;
-    read_only: ReadOnly loses Leaders, 1, 20;
-    restart: Restart loses State, 1, 20;
-    restart_everysec: RestartEverysec loses State, 1, 20;
-    restart_always: RestartAlways loses Leaders, 1, 20;
-    sentinel_kill: SentinelKill loses State, 1, 20;
-    cluster_kill: ClusterKill loses State, 1, 20;
-    slot_migration: SlotMigration loses Leaders, 1, 4;
-    clock_forward: ClockForward loses State, 1, 20;
-    clock_back: ClockBack loses Refill, 1, 20;
-    server_stopped: ServerStopped loses Leaders, 1, 20;
-    client_stopped: ClientStopped loses Leaders, 1, 20;
-    host_suspended: HostSuspended loses Leaders, 1, 20;
-    client_killed: ClientKilled loses Leaders, 1, 20;
-}
-
-/// Checks the histories of a folder again: `HISTORIES=target/faults/Cut cargo test … table::histories -- --ignored`.
-#[test]
-#[ignore = "needs histories: set HISTORIES to a folder of *.jsonl files"]
-fn histories() {
-    let Ok(dir) = std::env::var("HISTORIES") else { return };
-    let files = std::fs::read_dir(&dir).unwrap_or_else(|error| panic!("HISTORIES={dir:?}: {error}"));
-    let files =
-        files.map(|file| file.unwrap().path()).filter(|path| path.extension() == Some("jsonl".as_ref()));
-    let history = History::read(files);
-    print!("{HEADER}");
-    for primitive in Primitive::ALL {
-        println!("| {dir} | {}", Row::of(primitive, &history));
-    }
+    no_fault: None "none" loses Nothing, 2, 40;
+    cut: Cut "connections closed, and refused for 0.3 or 1.5 s" loses Leaders, 1, 20;
+    stall: Stall "network stalled for 0.3 or 1.5 s" loses Leaders, 1, 20;
+    slow: Slow "replies take 0 to 2 s (2 × ttl)" loses Leaders, 1, 10;
+    reply_dropped: ReplyDropped "commands run, replies dropped for 0.3 or 1.5 s" loses Leaders, 1, 20;
+    resets: Resets "connections closed every 100 ms" loses Leaders, 1, 20;
+    partition: Partition "one of two processes cut off for 1.5 s" loses Leaders, 1, 20;
+    script_flush: ScriptFlush "`SCRIPT FLUSH` and `FUNCTION FLUSH`" loses Nothing, 2, 40;
+    client_kill: ClientKill "`CLIENT KILL` of all connections" loses Nothing, 2, 40;
+    client_pause: ClientPause "`CLIENT PAUSE` for 0.3 or 1.5 s" loses Leaders, 1, 20;
+    busy: Busy "busy with a script for 0.3 or 1.5 s" loses Leaders, 1, 20;
+    out_of_memory: OutOfMemory "out of memory, `noeviction`, for 0.3 or 1.5 s" loses Leaders, 1, 20;
+    evict_all: EvictAll "100 keys evicted, `allkeys-lru`" loses State, 1, 20;
+    evict_volatile: EvictVolatile "100 keys evicted, `volatile-lru`" loses State, 1, 20;
+    read_only: ReadOnly "`READONLY` for 0.3 or 1.5 s" loses Leaders, 1, 20;
+    restart: Restart "server killed and restarted, without persistence" loses State, 1, 20;
+    restart_everysec: RestartEverysec "server killed and restarted, `appendfsync everysec`"
+        loses State, 1, 20;
+    restart_always: RestartAlways "server killed and restarted, `appendfsync always`" loses Leaders, 1, 20;
+    sentinel_kill: SentinelKill "master killed, Sentinel" loses State, 1, 20;
+    cluster_kill: ClusterKill "master killed, Cluster" loses State, 1, 20;
+    slot_migration: SlotMigration "slots moved, each for 0.3 or 1.5 s" loses Leaders, 1, 4;
+    clock_forward: ClockForward "clock of the server set forward by 2 h" loses State, 1, 20;
+    clock_back: ClockBack "clock of the server set back by 2 h" loses Refill, 1, 20;
+    server_stopped: ServerStopped "server stopped (`SIGSTOP`) for 0.3 or 1.5 s" loses Leaders, 1, 20;
+    client_stopped: ClientStopped "process stopped (`SIGSTOP`) for 1.5 s" loses Leaders, 1, 20;
+    host_suspended: HostSuspended "server and processes stopped for 0.3 or 1.5 s" loses Leaders, 1, 20;
+    client_killed: ClientKilled "process killed" loses Leaders, 1, 20;
 }

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use futures::future::join_all;
 use tower_distributed::{Store, StoreBuilder};
 
 use super::calls;
-use super::fault::Fault;
 use super::history::{Event, History, HoldOutcome, HoldStep, Operation, Primitive, Record, Tail, now};
 use super::worker::{LASTING, PERMITS, Primitives, ROLE, TTL, namespace};
 use support::clock_shim::ServerClock;
@@ -59,23 +59,9 @@ impl Servers {
     }
 }
 
-/// The links of each fault that has some, one for each worker. The first ones lead to the server, the next ones to the first.
-pub(crate) type Links = Vec<(Fault, Vec<FaultProxy>)>;
-
-/// Starts the links of these faults.
-pub(crate) async fn links(server: &RedisServer, faults: impl Iterator<Item = Fault>) -> Links {
-    let mut targets = [server.port(); WORKERS];
-    let mut all = Links::new();
-    for fault in faults {
-        let mut links = Vec::new();
-        for target in &mut targets {
-            let link = FaultProxy::start(*target).await;
-            *target = link.port();
-            links.push(link);
-        }
-        all.push((fault, links));
-    }
-    all
+/// A link for each worker.
+pub(crate) async fn links(server: &RedisServer) -> Vec<FaultProxy> {
+    join_all((0..WORKERS).map(|_| FaultProxy::start(server.port()))).await
 }
 
 fn builder() -> StoreBuilder {
@@ -109,27 +95,21 @@ pub(crate) struct Worker {
 pub(crate) struct Scene {
     pub(crate) servers: Servers,
     pub(crate) clock: Option<ServerClock>,
-    links: Links,
+    pub(crate) links: Vec<FaultProxy>,
     pub(crate) workers: Vec<Worker>,
     dir: ScratchDir,
 }
 
 impl Scene {
     /// Starts the workers on links of their own, if there are any.
-    pub(crate) async fn start(servers: Servers, clock: Option<ServerClock>, links: Links) -> Self {
+    pub(crate) async fn start(servers: Servers, clock: Option<ServerClock>, links: Vec<FaultProxy>) -> Self {
         let mut scene = Self { servers, clock, links, workers: Vec::new(), dir: ScratchDir::new() };
         for number in 0..WORKERS {
-            let link = scene.links.last().map(|(_, links)| links[number].port());
+            let link = scene.links.get(number).map(FaultProxy::port);
             let address = link.map(|port| format!("redis://127.0.0.1:{port}"));
             scene.spawn(address.unwrap_or_else(|| scene.servers.address())).await;
         }
         scene
-    }
-
-    /// The links of a fault.
-    pub(crate) fn links(&self, fault: Fault) -> &[FaultProxy] {
-        let links = self.links.iter().find(|(of, _)| *of == fault);
-        &links.unwrap_or_else(|| panic!("{fault:?} has no links")).1
     }
 
     async fn spawn(&mut self, address: String) {

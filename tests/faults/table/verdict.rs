@@ -9,7 +9,7 @@ use super::worker::{ALONE, BRIEF, BURST, FALSE_POSITIVES, LASTING, PERMITS, TTL,
 use super::{answers, budgets, claims, linearizable};
 
 /// A row of the table.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Row {
     pub(crate) primitive: Primitive,
     pub(crate) operations: usize,
@@ -38,22 +38,7 @@ pub(crate) struct Row {
 
 impl Row {
     pub(crate) fn of(primitive: Primitive, history: &History) -> Self {
-        let mut row = Self {
-            primitive,
-            operations: 0,
-            refused: 0,
-            failed: 0,
-            overdue: 0,
-            invented: 0,
-            double: 0,
-            caught: None,
-            unfenced: 0,
-            denied: 0,
-            recovery: Duration::ZERO,
-            leaked: 0,
-            longest: Duration::ZERO,
-            unordered: None,
-        };
+        let mut row = Self { primitive, ..Self::default() };
         let mut doubles = Vec::new();
         let (mut items, mut false_positives) = (0, Vec::new());
         // A lease that is handed on within a process has half of its ttl left, or more.
