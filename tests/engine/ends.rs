@@ -5,18 +5,13 @@ use tokio::runtime::Runtime;
 use tower_distributed::TokenBucket;
 
 use crate::scene::{
-    SOON, blocking, connections, current_thread, is_served, long_locks, multi_thread, open, subscribed,
-    wide_bucket,
+    SOON, are_left, blocking, connections, current_thread, is_served, long_locks, multi_thread, open,
+    subscribed, wide_bucket,
 };
-use support::redis_server::RedisServer;
 use support::{eventually, eventually_blocking};
 
 /// What a store may keep without any runtime: a connection of its own for what is owed, and the subscription.
 const OF_THE_STORE: usize = 2;
-
-fn are_left(server: &RedisServer, most: usize) {
-    eventually_blocking("the connections to go", SOON, || connections(server) <= most);
-}
 
 #[test]
 fn a_runtime_for_each_call_leaves_no_connections_behind() {

@@ -4,6 +4,8 @@
 
 mod scene;
 
+// It takes longest, and by its name it begins first.
+mod all_quiet;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod ends;
@@ -13,7 +15,6 @@ mod once_dedupe_faults;
 mod once_faults;
 mod outages;
 mod overload;
-mod quiet;
 mod reconnects;
 mod runtimes;
 mod secrets;

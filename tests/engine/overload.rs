@@ -37,33 +37,12 @@ async fn at_once<T: Send + 'static>(
     join_all(tasks).await.into_iter().flat_map(Result::unwrap).collect()
 }
 
-/// Defect 3: calls late in a burst failed as unavailable.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_burst_of_unique_keys_is_no_outage() {
-    let server = RedisServer::start().await;
-    let bucket = wide_bucket(&open(&server.url()));
-    assert!(is_served(&bucket.allow("warm").await));
-    let calls = (0..CROWD as u64).map(|key| {
-        let bucket = bucket.clone();
-        async move { bucket.allow(key).await }
-    });
-    let outcomes = at_once(calls).await;
-    let next = bucket.allow("next").await;
-    assert!(is_served(&next), "the first call after the burst: {next:?}");
-    let errors = outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
-    let away: Vec<_> = errors.filter(|error| error.is_unavailable()).collect();
-    assert!(away.is_empty(), "{} of {CROWD} were told an outage, the first: {}", away.len(), away[0]);
-    // Refusing everybody would not do.
-    let served = outcomes.iter().filter(|outcome| is_served(outcome)).count();
-    assert!(served >= 1_000, "{served} of {CROWD} served");
-}
-
 struct Request {
     key: u64,
     decided: bool,
 }
 
-/// Defect 3: unique keys switched a limit off that fails open.
+/// Defect 3: calls late in a burst failed as unavailable, so unique keys switched a limit off that fails open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_of_unique_keys_does_not_disable_a_limit_that_fails_open() {
     let server = RedisServer::start().await;
@@ -93,6 +72,8 @@ async fn a_burst_of_unique_keys_does_not_disable_a_limit_that_fails_open() {
     at_once((0..CROWD as u64).chain(std::iter::repeat_n(client, 100)).map(call)).await;
     let (undecided, all) = (undecided.load(Ordering::Relaxed), admitted.load(Ordering::Relaxed));
     assert_eq!(undecided, 0, "of {CROWD} requests so many passed without a decision ({all} passed)");
+    // Refusing everybody would not do.
+    assert!(all >= 1_000, "{all} of {CROWD} served");
     // The client is still refused.
     call(client).await;
     assert_eq!(admitted.load(Ordering::Relaxed), all, "the client was let through after the burst");

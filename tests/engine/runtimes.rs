@@ -149,14 +149,18 @@ fn what_is_dropped_is_given_back() {
             drop_in(&runtime, mutex, row);
             Box::new(runtime)
         }),
-        ("the store, with its runtime", |mutex, row| {
+        ("the store, with its runtime and one that waits", |mutex, row| {
             let runtime = multi_thread();
             let guards = runtime.block_on(take_many(&mutex, row));
+            let (waits, key) = (mutex.clone(), format!("{row} 0"));
+            let mut waits = Box::pin(async move { waits.lock(key).await });
+            runtime.block_on(async { assert!(poll!(waits.as_mut()).is_pending()) });
+            runtime.spawn(waits);
             let holder = runtime.spawn(async move {
                 let _held = (mutex, guards);
                 std::future::pending::<()>().await;
             });
-            // The task goes with the runtime, and the store and its guards with the task.
+            // The tasks go with the runtime, and the store and its guards with the tasks.
             runtime.shutdown_background();
             Box::new(holder)
         }),

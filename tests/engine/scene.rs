@@ -7,7 +7,7 @@ use tower_distributed::token_bucket::Decision;
 use tower_distributed::{Error, Mutex, Quota, Store, TokenBucket};
 
 use support::redis_server::RedisServer;
-use support::{eventually, patient, within};
+use support::{eventually, eventually_blocking, patient, within};
 
 /// For what is bound to happen.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -78,6 +78,11 @@ pub(crate) fn connections(server: &RedisServer) -> usize {
     // Redis 6.2 does not tell the subcommand.
     let asks = |client: &str| client.contains(" cmd=client|list ") || client.contains(" cmd=client ");
     clients.lines().filter(|client| !asks(client)).count()
+}
+
+/// Waits until so many connections are left at most.
+pub(crate) fn are_left(server: &RedisServer, most: usize) {
+    eventually_blocking("the connections to go", SOON, || connections(server) <= most);
 }
 
 /// The number of calls of scripts and functions that the server has run.

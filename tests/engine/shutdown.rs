@@ -7,10 +7,9 @@ use tokio::runtime::Runtime;
 use tower_distributed::{MutexGuard, Store};
 
 use crate::scene::{
-    SOON, blocking, connections, current_thread, is_free, is_served, long_locks, open, scripts_run,
+    SOON, are_left, blocking, connections, current_thread, is_free, is_served, long_locks, open, scripts_run,
     wide_bucket,
 };
-use support::redis_server::RedisServer;
 use support::{eventually, eventually_blocking};
 
 fn shut_down(store: &Store) {
@@ -34,10 +33,6 @@ fn goes_on(runtime: &Runtime) {
     runtime.block_on(eventually("its tasks to end", SOON, async || tasks(runtime) <= 1));
 }
 
-fn is_left(server: &RedisServer, most: usize) {
-    eventually_blocking("the connections to go", SOON, || connections(server) <= most);
-}
-
 /// The background sends it too. Once that is answered, nothing is owed.
 #[test]
 fn a_release_that_waits_leaves_no_connection() {
@@ -48,7 +43,7 @@ fn a_release_that_waits_leaves_no_connection() {
         shut_down(&store);
         assert!(is_free(&server, "k"));
         goes_on(&runtime);
-        is_left(&server, 0);
+        are_left(&server, 0);
         assert!(is_served(&runtime.block_on(wide_bucket(&store).allow("k"))));
         assert!(connections(&server) > 0, "a later call connects again, and its connection stays");
     });
@@ -71,7 +66,7 @@ fn what_is_taken_back_leaves_no_connection() {
         goes_on(&runtime);
         // The warm-up and its text, the reservation, and what takes it back, and its text.
         eventually_blocking("it to be taken back", SOON, || scripts_run(&server) >= 5);
-        is_left(&server, 0);
+        are_left(&server, 0);
     });
 }
 
@@ -93,7 +88,7 @@ fn a_connection_that_is_being_made_goes() {
             let (is_answered, ()) = runtime.block_on(async { tokio::join!(call(), shut_down) });
             assert!(is_answered, "the call is cut off");
             goes_on(&runtime);
-            is_left(&server, 0);
+            are_left(&server, 0);
         }
     });
 }
@@ -111,7 +106,7 @@ fn a_release_that_is_late_leaves_no_connection() {
         server.resume();
         eventually_blocking("the lock to be free", SOON, || is_free(&server, "k"));
         goes_on(&runtime);
-        is_left(&server, 0);
+        are_left(&server, 0);
     });
 }
 
@@ -131,6 +126,6 @@ fn a_release_that_waits_leaves_no_connection_to_a_sentinel() {
         drop_on(&runtime, guard);
         shut_down(&store);
         goes_on(&runtime);
-        is_left(servers.sentinel(), before);
+        are_left(servers.sentinel(), before);
     });
 }

@@ -25,30 +25,6 @@ async fn eventually_names_what_it_waited_for() {
 }
 
 #[tokio::test]
-async fn redis_server_dies_and_comes_back_empty_on_its_port() {
-    let began = Instant::now();
-    let server = RedisServer::with_args(&["--enable-debug-command", "yes"]).await;
-    println!("redis-server: {:?}", began.elapsed());
-    let url = server.url();
-    assert_eq!(server.cli(&["SET", "key", "value"]), "OK");
-    assert_eq!(server.cli(&["GET", "key"]), "value");
-    assert_eq!(server.cli(&["DEBUG", "SLEEP", "0"]), "OK");
-
-    server.kill9();
-    assert!(!is_listening(server.port()));
-
-    server.restart().await;
-    assert_eq!(server.url(), url);
-    assert_eq!(server.cli(&["GET", "key"]), "");
-
-    let (port, dir) = (server.port(), server.dir());
-    assert!(dir.exists());
-    drop(server);
-    assert!(!is_listening(port));
-    assert!(!dir.exists());
-}
-
-#[tokio::test]
 async fn servers_die_with_the_test_process() {
     let mut owner = Child::spawn("harness::role_server_owner", &[]);
     let port: u16 = owner.next_line().await.parse().unwrap();
@@ -67,109 +43,57 @@ role!(role_server_owner, async {
     std::future::pending().await
 });
 
+/// One mode after the other, each of which is healed.
 #[tokio::test]
-async fn proxy_stalls_and_delivers_late() {
-    let (server, proxy) = proxied().await;
-    let mut client = impatient(proxy.port());
-    assert_eq!(incr(&mut client, "n"), Ok(1));
-
+async fn a_proxy_stalls_holds_back_loses_and_cuts() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let connect = || Client::with_timeout(proxy.port(), SILENCE).unwrap();
+    let stored = |key: &str| server.cli(&["GET", key]);
+    let mut client = connect();
+    assert_eq!(incr(&mut client, "stall"), Ok(1));
     proxy.stall();
-    assert_timed_out(incr(&mut client, "n"));
-    assert!(is_listening(proxy.port()));
-    assert_eq!(server.cli(&["GET", "n"]), "1");
-
+    assert_timed_out(incr(&mut client, "stall"));
+    assert_eq!(stored("stall"), "1");
     proxy.heal();
-    eventually("the stalled command", SOON, async || server.cli(&["GET", "n"]) == "2").await;
-}
+    eventually("the stalled command", SOON, async || stored("stall") == "2").await;
 
-#[tokio::test]
-async fn proxy_holds_back_what_the_gone_have_sent_and_lets_it_through_late() {
-    let (server, proxy) = proxied().await;
-    let mut client = impatient(proxy.port());
-    assert_eq!(incr(&mut client, "n"), Ok(1));
-
+    // What the gone have sent comes late, and a client that has waited reads the late reply first.
+    let [mut client, mut gone] = [connect(), connect()];
+    assert_eq!([incr(&mut client, "held"), incr(&mut gone, "held")], [Ok(1), Ok(2)]);
     proxy.hold_back();
-    assert_timed_out(incr(&mut client, "n"));
+    assert_timed_out(incr(&mut client, "held"));
     let mut pipeline = redis::pipe();
-    pipeline.incr("n", 1).rpush("order", "first").rpush("order", "last");
-    assert!(client.query_all::<u64>(&pipeline).is_err());
-    drop(client);
-    eventually("all to be held back", SOON, async || proxy.held_back() == 4).await;
-    assert_eq!(incr(&mut impatient(proxy.port()), "new"), Ok(1));
-    assert_eq!(server.cli(&["GET", "n"]), "1");
-
+    pipeline.rpush("order", "first").rpush("order", "last");
+    assert!(gone.query_all::<u64>(&pipeline).is_err());
+    drop(gone);
+    eventually("all to be held back", SOON, async || proxy.held_back() == 3).await;
+    assert_eq!(incr(&mut connect(), "new"), Ok(1));
+    assert_eq!(stored("held"), "2");
     proxy.let_through();
-    assert_eq!(proxy.held_back(), 0);
-    assert_eq!(server.cli(&["GET", "n"]), "3");
-    assert_eq!(server.cli(&["LRANGE", "order", "0", "-1"]), "first\nlast");
-    eventually("the late connection to close", SOON, async || {
-        !server.cli(&["CLIENT", "LIST"]).contains("cmd=rpush")
-    })
-    .await;
-}
+    assert_eq!((proxy.held_back(), &*server.cli(&["LRANGE", "order", "0", "-1"])), (0, "first\nlast"));
+    assert_eq!([incr(&mut client, "held"), incr(&mut client, "held")], [Ok(3), Ok(4)]);
 
-#[tokio::test]
-async fn proxy_lets_a_client_go_on_that_was_held_back() {
-    let (_server, proxy) = proxied().await;
-    let mut client = impatient(proxy.port());
-    assert_eq!(incr(&mut client, "n"), Ok(1));
-    proxy.hold_back();
-    assert_timed_out(incr(&mut client, "n"));
-    proxy.let_through();
-    // The late reply is the first that it reads.
-    assert_eq!(incr(&mut client, "n"), Ok(2));
-    assert_eq!(incr(&mut client, "n"), Ok(3));
-}
-
-#[tokio::test]
-async fn proxy_runs_commands_and_drops_their_replies() {
-    let (server, proxy) = proxied().await;
-    let mut client = impatient(proxy.port());
-    let mut lucky = impatient(proxy.port());
-
+    let [mut client, mut lucky] = [connect(), connect()];
     proxy.drop_replies();
-    assert_timed_out(incr(&mut client, "n"));
-    assert_eq!(server.cli(&["GET", "n"]), "1");
-    assert_eq!(proxy.replies_dropped(), 1);
-
+    assert_timed_out(incr(&mut client, "lost"));
+    assert_eq!((&*stored("lost"), proxy.replies_dropped()), ("1", 1));
     proxy.heal();
     // A later reply would be taken for the lost one.
-    assert!(incr(&mut client, "n").is_err());
-    assert_eq!(incr(&mut lucky, "n"), Ok(2));
-}
-
-#[tokio::test]
-async fn proxy_cuts_connections_and_heals() {
-    let (_server, proxy) = proxied().await;
-    let mut client = impatient(proxy.port());
-    assert_eq!(incr(&mut client, "n"), Ok(1));
+    assert!(incr(&mut client, "lost").is_err());
+    assert_eq!(incr(&mut lucky, "lost"), Ok(2));
 
     proxy.cut();
-    assert!(is_broken(incr(&mut client, "n")));
-    assert!(is_broken(Client::connect(proxy.port()).and_then(|mut client| incr(&mut client, "n"))));
-
+    assert!(is_broken(incr(&mut lucky, "cut")));
+    assert!(is_broken(Client::connect(proxy.port()).and_then(|mut client| incr(&mut client, "cut"))));
     proxy.heal();
-    assert_eq!(incr(&mut impatient(proxy.port()), "n"), Ok(2));
+    assert_eq!(incr(&mut connect(), "cut"), Ok(1));
 }
 
 #[tokio::test]
-async fn proxy_loses_one_reply_and_its_connection() {
-    let (server, proxy) = proxied().await;
-    let mut client = impatient(proxy.port());
-    let mut other = impatient(proxy.port());
-
-    proxy.drop_next_reply_after(b"unlucky");
-    assert_eq!(incr(&mut client, "n"), Ok(1));
-    assert!(is_broken(incr(&mut client, "unlucky")));
-    assert_eq!(server.cli(&["GET", "unlucky"]), "1");
-    assert_eq!(proxy.replies_dropped(), 1);
-    assert_eq!(incr(&mut other, "unlucky"), Ok(2));
-    assert_eq!(incr(&mut impatient(proxy.port()), "unlucky"), Ok(3));
-}
-
-#[tokio::test]
-async fn proxy_loses_the_right_reply_of_a_pipeline_among_pushes() {
-    let (server, proxy) = proxied().await;
+async fn a_proxy_loses_the_right_reply_of_a_pipeline_among_pushes() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
     let mut client = TcpStream::connect(("127.0.0.1", proxy.port())).unwrap();
     client.set_read_timeout(Some(SOON)).unwrap();
 
@@ -187,81 +111,42 @@ async fn proxy_loses_the_right_reply_of_a_pipeline_among_pushes() {
     // The connection may be reset rather than closed.
     let _ = client.read_to_end(&mut received);
     let received = String::from_utf8(received).unwrap();
-    assert!(received.contains(">3\r\n$9\r\nsubscribe"), "{received}");
-    assert!(received.contains(":11\r\n"), "{received}");
-    assert!(received.contains("hello"), "{received}");
-    assert!(!received.contains(":22"), "{received}");
-    assert!(!received.contains(":33"), "{received}");
-    assert_eq!(server.cli(&["GET", "unlucky"]), "22");
-    assert_eq!(proxy.replies_dropped(), 1);
+    for (text, comes) in
+        [(">3\r\n$9\r\nsubscribe", true), (":11\r\n", true), ("hello", true), (":22", false), (":33", false)]
+    {
+        assert_eq!(received.contains(text), comes, "{text}: {received}");
+    }
+    assert_eq!((&*server.cli(&["GET", "unlucky"]), proxy.replies_dropped()), ("22", 1));
+    assert_eq!(incr(&mut Client::connect(proxy.port()).unwrap(), "unlucky"), Ok(23));
+    assert_eq!(proxy.requests_containing(b"unlucky"), 2);
 }
 
 #[tokio::test]
-async fn proxy_counts_requests_also_in_pipelines() {
-    let (_server, proxy) = proxied().await;
-    let mut client = impatient(proxy.port());
-    let mut pipeline = redis::pipe();
-    pipeline.incr("a", 1).incr("b", 1).get("a");
-    let replies: Vec<u64> = client.query_all(&pipeline).unwrap();
-    assert_eq!(replies, [1, 1, 1]);
-    assert_eq!(proxy.requests_containing(b"INCR"), 2);
-    assert_eq!(proxy.requests_containing(b"\r\na\r\n"), 2);
-    assert_eq!(proxy.requests_containing(b"EVALSHA"), 0);
-}
-
-#[tokio::test]
-async fn proxy_passes_what_takes_many_packets() {
-    let (_server, proxy) = proxied().await;
-    let mut client = Client::connect(proxy.port()).unwrap();
-    let large = vec![b'x'; 3_000_000];
-    let reply: String = client.query(redis::cmd("SET").arg("large").arg(&large)).unwrap();
-    assert_eq!(reply, "OK");
-    let back: Vec<u8> = client.query(redis::cmd("GET").arg("large")).unwrap();
-    assert!(back == large);
-}
-
-#[tokio::test]
-async fn proxy_delays_each_reply_and_not_one_after_the_other() {
+async fn a_proxy_delays_each_reply_and_not_one_after_the_other() {
     let server = RedisServer::start().await;
     let delay = Duration::from_secs(1);
     let proxy = FaultProxy::start(server.port()).await;
     proxy.delay_replies(delay);
-    let port = proxy.port();
-    let mut client = Client::connect(port).unwrap();
+    let mut client = Client::connect(proxy.port()).unwrap();
     let began = Instant::now();
     let mut pipeline = redis::pipe();
     pipeline.incr("n", 1).incr("n", 1).incr("n", 1);
     assert_eq!(client.query_all::<u64>(&pipeline).unwrap(), [1, 2, 3]);
     assert!(began.elapsed() >= delay && began.elapsed() < 3 * delay, "{:?}", began.elapsed());
-
-    proxy.cut();
-    assert!(is_broken(incr(&mut client, "n")));
-    assert!(is_broken(Client::connect(port).and_then(|mut client| incr(&mut client, "n"))));
-    proxy.heal();
-    proxy.delay_replies(Duration::ZERO);
-    assert_eq!(incr(&mut Client::connect(port).unwrap(), "n"), Ok(4));
-    assert_eq!(proxy.accepted().len(), 3);
 }
 
 #[tokio::test]
-async fn child_tells_lines_and_ends() {
-    let mut child = Child::spawn("harness::role_counter", &[("COUNT_TO", "3")]);
+async fn children_tell_lines_end_fail_and_are_killed() {
+    let count_to = |last| Child::spawn("harness::role_counter", &[("COUNT_TO", last)]);
+    let mut child = count_to("3");
     for number in ["1", "2", "3"] {
         assert_eq!(child.next_line().await, number);
     }
     assert_eq!(child.try_next_line().await, None);
     assert!(child.wait().await.success());
-}
+    assert!(!count_to("no number").wait().await.success(), "its role panics");
 
-#[tokio::test]
-async fn child_fails_if_its_role_panics() {
-    let mut child = Child::spawn("harness::role_counter", &[("COUNT_TO", "no number")]);
-    assert!(!child.wait().await.success());
-}
-
-#[tokio::test]
-async fn child_can_be_killed_while_paused() {
-    let mut child = Child::spawn("harness::role_counter", &[("COUNT_TO", "1000000000")]);
+    let mut child = count_to("1000000000");
     assert_eq!(child.next_line().await, "1");
     child.pause();
     child.kill9();
@@ -290,25 +175,13 @@ fn role_counter() {
 #[tokio::test]
 async fn keys_without_ttl_are_found() {
     let server = RedisServer::start().await;
-    let mut client = server.client().unwrap();
     let mut pipeline = redis::pipe();
     for number in 0..2_500 {
-        pipeline.set_ex(format!("mortal-{number}"), "", 60).ignore();
+        pipeline.set_ex(format!("mortal-{number}"), "", 60);
     }
-    pipeline.set("immortal", "").ignore().set("also immortal", "").ignore();
-    client.query_all::<Value>(&pipeline).unwrap();
+    pipeline.set("immortal", "").set("also immortal", "");
+    server.client().unwrap().query_all::<Value>(&pipeline).unwrap();
     assert_eq!(keys_without_ttl(&server), ["also immortal", "immortal"]);
-}
-
-async fn proxied() -> (RedisServer, FaultProxy) {
-    let server = RedisServer::start().await;
-    let proxy = FaultProxy::start(server.port()).await;
-    (server, proxy)
-}
-
-/// A client whose commands fail when they are not answered soon.
-fn impatient(port: u16) -> Client {
-    Client::with_timeout(port, SILENCE).unwrap()
 }
 
 fn incr(client: &mut Client, key: &str) -> RedisResult<u64> {

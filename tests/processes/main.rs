@@ -1,5 +1,5 @@
 //! Several processes on one Redis, with a referee who is no part of the library: what is free, or done by another, in time after
-//! a process was killed, who goes first, and what runtimes and clocks of processes change.
+//! a process was killed, who goes first, and what clocks of processes change.
 //!
 //! Each process tells the [`referee`], a Redis of its own, what it does. The referee writes all of it down in one order and by one
 //! clock, which the [`judge`] reads in the end: so nothing depends on the clock of a process, nor on how late a process is.
@@ -17,4 +17,3 @@ mod foreign;
 mod kills;
 mod limits;
 mod queue;
-mod shutdown;

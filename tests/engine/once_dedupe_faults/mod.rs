@@ -1,6 +1,5 @@
 //! What becomes of claims when Redis, the way to it, or their holders fail.
 
-mod dropped;
 mod faults;
 
 use std::sync::LazyLock;

@@ -7,7 +7,7 @@ use tower_distributed::single_flight::{Postcard, RunError};
 use tower_distributed::{Error, SingleFlight, StoreFailure};
 
 use super::{Outcome, Place, Work, asked, begin, builder, call, ended, lead};
-use crate::scene::{LONG, SOON, current_thread, subscribed};
+use crate::scene::{LONG, SOON, current_thread};
 use support::eventually;
 
 fn flight_error(outcome: Outcome) -> Error {
@@ -139,38 +139,6 @@ async fn an_outage_is_told_as_such_or_work_goes_on_alone() {
         })
         .await;
     }
-}
-
-/// The message that there is an answer, or that somebody is to take over, goes to a connection that is just being
-/// killed.
-#[tokio::test]
-async fn lost_pushes_hold_nobody_up() {
-    let place = Place::redis(2).await;
-    let (flights, server) = (place.flights(), place.server());
-    for round in 0..16 {
-        let (key, work) = (&*format!("k{round}"), Work::shut());
-        let leader = lead(&flights[0], key, &work).await;
-        let follower = begin(&flights[1], key, &work);
-        place.lined_up(key, 1).await;
-        eventually("the subscription", SOON, async || subscribed(server) == 1).await;
-        let (fails, early) = (round % 2 == 0, round % 4 < 2);
-        let kill = || server.query::<u64>(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap();
-        if early {
-            kill();
-        }
-        match fails {
-            true => leader.abort(),
-            false => work.let_go(1),
-        }
-        tokio::task::yield_now().await;
-        if !early {
-            kill();
-        }
-        work.let_go(1);
-        assert_eq!(ended(follower).await.unwrap(), if fails { 2 } else { 1 });
-        place.free(key).await;
-    }
-    place.leaves_nothing();
 }
 
 /// What is none of ours is named, and is no outage; deleted or forgotten, all goes on.

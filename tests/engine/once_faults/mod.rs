@@ -2,7 +2,6 @@
 
 mod away;
 mod crowds;
-mod dropped;
 #[cfg(all(feature = "json", feature = "tracing", feature = "metrics"))]
 mod events;
 mod local_cache;

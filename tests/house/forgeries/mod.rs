@@ -9,7 +9,6 @@ mod forger;
 mod judge;
 mod states;
 
-use std::collections::BTreeSet;
 use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,7 +20,6 @@ use rand::{RngExt as _, SeedableRng as _};
 use support::client::Client;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
-use support::resp;
 use tower_distributed::Store;
 
 use crate::forgeries::calls::{Calls, Kept};
@@ -58,21 +56,18 @@ fn note(what: &[u8]) {
 struct ForgedWay {
     proxy: FaultProxy,
     is_open: Arc<AtomicBool>,
-    names: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl ForgedWay {
     async fn start(server: &RedisServer, seed: u64) -> Self {
         let is_open = Arc::new(AtomicBool::new(true));
-        let names = Arc::<Mutex<BTreeSet<_>>>::default();
         let rng = Mutex::new(StdRng::seed_from_u64(seed));
         let forge = {
-            let (is_open, names) = (is_open.clone(), names.clone());
+            let is_open = is_open.clone();
             move |is_reply: bool, frame: Vec<u8>| {
                 if !is_open.load(Ordering::SeqCst) {
                     return None;
                 }
-                names.lock().unwrap().extend(script_name(&frame));
                 let mut rng = rng.lock().unwrap();
                 let original = frame.clone();
                 let forged = match rng.random_range(0..4) {
@@ -86,23 +81,8 @@ impl ForgedWay {
                 Some(forged)
             }
         };
-        Self { proxy: FaultProxy::before(&[server.port()]).await.forging(forge), is_open, names }
+        Self { proxy: FaultProxy::before(&[server.port()]).await.forging(forge), is_open }
     }
-}
-
-/// The name in the header of a script, of a request that has its text; or of the operation of a call of a function.
-fn script_name(frame: &[u8]) -> Option<String> {
-    if resp::first_word(frame) == "FCALL" {
-        let text = String::from_utf8_lossy(frame).into_owned();
-        let words: Vec<_> = text.split("\r\n").skip(2).step_by(2).collect();
-        let keys: usize = words.get(2)?.parse().ok()?;
-        return words.get(3 + keys).map(|name| (*name).to_owned());
-    }
-    let name = |line: &str| {
-        let (name, _) = line.strip_prefix("-- ")?.split_once(": ")?;
-        (name.contains('/') && !name.contains(' ')).then(|| name.to_owned())
-    };
-    String::from_utf8_lossy(frame).lines().filter_map(name).next_back()
 }
 
 /// The server, and one who looks at it and writes to it.
@@ -160,7 +140,7 @@ impl Server {
 }
 
 /// A round: real calls, forged ones, forged states, and what callers find then.
-async fn round(server: &mut Server, honest: &Store, seed: u64) -> Result<BTreeSet<String>, String> {
+async fn round(server: &mut Server, honest: &Store, seed: u64) -> Result<(), String> {
     FORGED.lock().unwrap().clear();
     let mut rng = StdRng::seed_from_u64(seed);
     let way = ForgedWay::start(&server.server, seed).await;
@@ -198,7 +178,7 @@ async fn round(server: &mut Server, honest: &Store, seed: u64) -> Result<BTreeSe
     server.delete();
     match PANICS.lock().unwrap().first() {
         Some(panic) => Err(panic.clone()),
-        None => Ok(way.names.lock().unwrap().clone()),
+        None => Ok(()),
     }
 }
 
@@ -214,14 +194,8 @@ async fn no_forgery_is_believed() {
     let (mut seed, began) =
         (setting("SEED").unwrap_or_else(|| rand::random_range(0..1 << 32)), Instant::now());
     let lasts = Duration::from_secs(setting("FORGE").unwrap_or(4));
-    let (mut rounds, mut names) = (0, BTreeSet::new());
     while began.elapsed() < lasts {
-        match round(&mut server, &honest, seed).await {
-            Ok(called) => names.extend(called),
-            Err(error) => panic!("SEED={seed}: {error}"),
-        }
-        (seed, rounds) = (seed + 1, rounds + 1);
+        round(&mut server, &honest, seed).await.unwrap_or_else(|error| panic!("SEED={seed}: {error}"));
+        seed += 1;
     }
-    println!("{rounds} rounds in {:?}, {} scripts: {names:?}", began.elapsed(), names.len());
-    assert!(rounds > 0 && !names.is_empty());
 }

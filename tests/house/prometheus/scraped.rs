@@ -1,16 +1,12 @@
 //! The example as a process: what it serves at `/metrics`.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use reqwest::{Client, StatusCode};
 
 use super::names::Names;
-use support::eventually;
 use support::example::ServingExample;
 use support::redis_server::RedisServer;
-
-const SOON: Duration = Duration::from_secs(20);
 
 /// Names of series, each with its labels, and its value.
 type Series = BTreeMap<String, f64>;
@@ -81,32 +77,4 @@ async fn the_metrics_of_the_dashboard_are_served_with_the_documented_labels() {
     for metric in ["queue_operations", "leases_held"] {
         assert!(series.keys().any(|name| name.contains(metric)), "{metric}: {series:?}");
     }
-}
-
-#[tokio::test]
-async fn an_outage_is_seen_in_the_metrics_that_alert() {
-    let server = RedisServer::start().await;
-    let example = ServingExample::start("prometheus", Some(&server.url()));
-    assert_eq!(get(&example, "limited").await, StatusCode::OK);
-    server.kill9();
-    let breaker_is_open = async || {
-        get(&example, "limited").await;
-        sum(&scrape(&example).await, &["tower_distributed_breakers_open"]) > 0.0
-    };
-    eventually("an open breaker", SOON, breaker_is_open).await;
-    let series = scrape(&example).await;
-    assert!(sum(&series, &["decisions_total", "outcome=\"failed_closed\""]) > 0.0, "{series:?}");
-    for event in ["outage_began", "breaker_opened"] {
-        assert_eq!(
-            sum(&series, &["events_total", &format!("event=\"{event}\"")]),
-            1.0,
-            "{event}: {series:?}"
-        );
-    }
-    server.restart().await;
-    let breaker_is_closed = async || {
-        get(&example, "limited").await;
-        sum(&scrape(&example).await, &["tower_distributed_breakers_open"]) == 0.0
-    };
-    eventually("a closed breaker", SOON, breaker_is_closed).await;
 }
