@@ -5,6 +5,8 @@ use std::fmt;
 
 use tower::util::MapResult;
 use tower::{BoxError, ServiceExt as _};
+#[cfg(feature = "http")]
+use tower_distributed::response::{Answer, AnswerCodec};
 use tower_distributed::single_flight::{Codec, SingleFlightBuilder};
 use tower_distributed::{Key, Refusal, RefusalKind, SingleFlight, SingleFlightLayer, Store};
 
@@ -42,6 +44,12 @@ where
     builder.build(store, "flights").unwrap()
 }
 
+/// A flight of HTTP responses.
+#[cfg(feature = "http")]
+pub(crate) fn pages(stores: &Stores) -> SingleFlight<Answer> {
+    SingleFlight::builder(AnswerCodec).ttl(HOUR).lease_ttl(HOUR).build(&stores.open(), "pages").unwrap()
+}
+
 /// By closures that name a key or none.
 pub(crate) type Named<E> = SingleFlightLayer<String, String, E>;
 
@@ -72,6 +80,20 @@ impl fmt::Display for Failed {
 }
 
 impl std::error::Error for Failed {}
+
+impl Codec<Failed> for Text {
+    fn name(&self) -> &str {
+        "failed/1"
+    }
+
+    fn encode(&self, failed: &Failed) -> Result<Vec<u8>, BoxError> {
+        self.encode(&failed.0)
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<Failed, BoxError> {
+        self.decode(bytes).map(Failed)
+    }
+}
 
 /// Fails what ends in `!`, and panics at what ends in `?`.
 pub(crate) type Moody = MapResult<Probe, fn(Result<String, Infallible>) -> Result<String, Failed>>;

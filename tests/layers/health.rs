@@ -11,7 +11,7 @@ use tonic_types::StatusExt as _;
 /// Serves behind a layer, and connects.
 macro_rules! serve_health {
     ($layer:expr) => {
-        serve_health!($layer, tonic_health::server::health_reporter().1)
+        $crate::health::serve_health!($layer, tonic_health::server::health_reporter().1)
     };
     ($layer:expr, $health:expr) => {{
         let (listener, address) = $crate::net::listen().await;
@@ -24,6 +24,20 @@ macro_rules! serve_health {
     }};
 }
 pub(crate) use serve_health;
+
+/// The same; also returns how many calls have passed the layer.
+macro_rules! serve_counted {
+    ($layer:expr) => {{
+        let calls = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counted = std::sync::Arc::clone(&calls);
+        let count = tower::util::MapRequestLayer::new(move |request: http::Request<tonic::body::Body>| {
+            counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            request
+        });
+        ($crate::health::serve_health!(tower::layer::util::Stack::new(count, $layer)), calls)
+    }};
+}
+pub(crate) use serve_counted;
 
 pub(crate) fn question(tenant: &'static str) -> tonic::Request<HealthCheckRequest> {
     let mut request = tonic::Request::new(HealthCheckRequest::default());

@@ -3,8 +3,7 @@
 use tower_distributed::dedupe::{Claim, Claimed, Dedupe};
 use tower_distributed::{BloomFilter, Store};
 
-use crate::stores::{SOON, Stores};
-use support::eventually;
+use crate::stores::Stores;
 
 pub(crate) fn dedupe(store: &Store) -> Dedupe {
     Dedupe::builder()
@@ -38,16 +37,4 @@ pub(crate) async fn is_handled(stores: &Stores, item: &str) -> Option<bool> {
             None
         }
     }
-}
-
-pub(crate) async fn becomes_free(stores: &Stores, item: &str) {
-    let what = format!("{item} to be free");
-    eventually(&what, SOON, async || match is_handled(stores, item).await {
-        Some(handled) => {
-            assert!(!handled, "{item} counts as handled");
-            true
-        }
-        None => false,
-    })
-    .await;
 }

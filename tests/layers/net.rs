@@ -3,13 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::Router;
-use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
-use futures::future::join_all;
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
-use http_body_util::BodyExt as _;
 use hyper::body::{Body, Incoming};
-use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
@@ -26,12 +22,6 @@ pub(crate) async fn listen() -> (TcpListener, SocketAddr) {
 
 /// Serves until the test ends; returns the base URL.
 pub(crate) async fn serve(app: Router) -> String {
-    let (listener, address) = listen().await;
-    tokio::spawn(async move { axum::serve(listener, app).await });
-    format!("http://{address}")
-}
-
-pub(crate) async fn serve_with_peers(app: IntoMakeServiceWithConnectInfo<Router, SocketAddr>) -> String {
     let (listener, address) = listen().await;
     tokio::spawn(async move { axum::serve(listener, app).await });
     format!("http://{address}")
@@ -109,16 +99,4 @@ pub(crate) async fn ask(request: RequestBuilder, fields: &[(&str, &str)]) -> Ans
 
 pub(crate) async fn get(url: &str, fields: &[(&str, &str)]) -> Answer {
     ask(client().get(url), fields).await
-}
-
-/// Many ask over one connection, and all are told hello.
-pub(crate) async fn hellos_over_http2(url: &str, count: usize) {
-    let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http::<String>();
-    let answers = join_all((0..count).map(|_| async {
-        let response = client.get(url.parse().unwrap()).await.unwrap();
-        (response.status(), response.into_body().collect().await.unwrap().to_bytes())
-    }));
-    for (status, body) in answers.await {
-        assert_eq!((status, &*body), (StatusCode::OK, &b"hello"[..]));
-    }
 }

@@ -1,16 +1,15 @@
 //! An upstream for clients to call: it counts what reaches it.
 
-use std::future::{Ready, pending, ready};
+use std::future::pending;
 
 use axum::Router;
 use axum::routing::get as on_get;
-use http::{Request, Response, StatusCode};
+use http::{Request, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tower::retry::Policy;
 
 use crate::net::serve;
 use crate::stores::SOON;
@@ -63,24 +62,4 @@ impl Upstream {
 /// hyper-util's client, which is a service.
 pub(crate) fn hyper_client() -> Client<HttpConnector, String> {
     Client::builder(TokioExecutor::new()).build_http()
-}
-
-/// Tries again after every 500, so many times.
-#[derive(Clone)]
-pub(crate) struct Again(pub(crate) usize);
-
-impl<B, E> Policy<Request<String>, Response<B>, E> for Again {
-    type Future = Ready<()>;
-
-    fn retry(&mut self, _: &mut Request<String>, outcome: &mut Result<Response<B>, E>) -> Option<Ready<()>> {
-        let failed = outcome.as_ref().is_ok_and(|response| response.status().is_server_error());
-        (failed && self.0 > 0).then(|| {
-            self.0 -= 1;
-            ready(())
-        })
-    }
-
-    fn clone_request(&mut self, request: &Request<String>) -> Option<Request<String>> {
-        Some(request.clone())
-    }
 }

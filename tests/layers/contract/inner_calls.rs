@@ -1,4 +1,4 @@
-//! The inner service is called after the decision, and never for a refusal.
+//! The inner service is called after the decision.
 
 use std::time::Duration;
 
@@ -10,7 +10,6 @@ use tower_test::{assert_request_eq, mock};
 use super::subjects::{
     ConcurrencyLimit, Dedupe, Mutex, RateLimit, Refusing, RwLock, SeveralLimits, Subject, on_subjects,
 };
-use crate::flights::kind;
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores};
 use support::proxy::FaultProxy;
@@ -19,8 +18,6 @@ use support::{eventually, spend_budget};
 
 on_subjects!(refusing: errors_of_calls_are_passed_on, a_task_whose_budget_is_spent_is_served_too);
 on_subjects!(all: one_operation_decides);
-on_subjects!([RateLimit SeveralLimits ConcurrencyLimit Mutex RwLock Dedupe Duplicates]:
-    refused_requests_do_not_arrive);
 
 /// Nothing is asked for twice. In memory nothing is sent.
 async fn one_operation_decides<T: Subject>(stores: Stores) {
@@ -33,16 +30,6 @@ async fn one_operation_decides<T: Subject>(stores: Stores) {
     let operations = store.stats().operations - before;
     assert!(operations <= 1, "{operations}");
     assert_eq!(call.await.unwrap().unwrap(), "hello");
-}
-
-async fn refused_requests_do_not_arrive<T: Refusing>(stores: Stores) {
-    let occupied = T::occupy(&stores, "ann").await;
-    let (inner, mut handle) = mock::pair::<String, String>();
-    let mut service = T::around(&T::layer(&stores.open()), inner);
-    let error = service.ready().await.unwrap().call("ann:1".into()).await.unwrap_err();
-    assert_eq!(kind(&error), Some(T::REFUSAL), "{error}");
-    assert_pending!(handle.poll_request());
-    T::free(occupied).await;
 }
 
 async fn errors_of_calls_are_passed_on<T: Refusing>(stores: Stores) {

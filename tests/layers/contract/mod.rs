@@ -8,4 +8,4 @@ mod refused;
 mod shared;
 pub(crate) mod subjects;
 #[cfg(all(feature = "http", feature = "tonic"))]
-mod told;
+pub(crate) mod told;

@@ -10,6 +10,7 @@ use tower_distributed::{Layered, Refusal};
 use tower_test::mock;
 
 use super::subjects::{RateLimit, Refusing, Subject, for_all_subjects, on_subjects};
+use crate::flights::kind;
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores, away};
 use support::eventually;
@@ -45,7 +46,8 @@ async fn a_refusal_uses_up_the_readiness<T: Refusing>(stores: Stores) {
     let probe = Probe::default();
     let mut service = T::around(&T::layer(&stores.open()), probe.clone());
     for _ in 0..2 {
-        assert!(service.ready().await.unwrap().call("ann:1".into()).await.unwrap_err().is::<Refusal>());
+        let error = service.ready().await.unwrap().call("ann:1".into()).await.unwrap_err();
+        assert_eq!(kind(&error), Some(T::REFUSAL), "{error}");
     }
     assert_eq!(service.ready().await.unwrap().call("bob:1".into()).await.unwrap(), "bob:1");
     assert_eq!((probe.polled_ready(), probe.calls()), (3, 1));

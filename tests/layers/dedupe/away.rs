@@ -2,8 +2,8 @@
 
 use tokio_test::task;
 use tower::util::BoxCloneService;
-use tower::{BoxError, Layer as _, ServiceExt as _};
-use tower_distributed::{DedupeLayer, RefusalKind, StoreFailure};
+use tower::{Layer as _, ServiceExt as _};
+use tower_distributed::{DedupeLayer, RefusalKind};
 
 use crate::dedupe::exact;
 use crate::flights::kind;
@@ -12,40 +12,31 @@ use crate::probe::Probe;
 use crate::stores::{SOON, gone, shared_by, started};
 use support::eventually;
 
-/// What becomes of an item that is handled when the store goes away is told; and of those after it by what is set.
+/// What becomes of an item that is handled when the store goes away is told.
 #[tokio::test]
 async fn a_store_that_goes_away_and_comes_back() {
-    for on_store_failure in [StoreFailure::FailClosed, StoreFailure::FailOpen] {
-        let (redis, store) = started().await;
-        let (sender, mut unsure) = tokio::sync::mpsc::unbounded_channel();
-        let layer = DedupeLayer::new(dedupe(&store), by_name).on_store_failure(on_store_failure);
-        let layer = layer.on_unsure(move |unsure| sender.send(unsure.error.is_some()).unwrap());
-        let (inner, mut handle) = tower_test::mock::pair::<&'static str, &'static str>();
-        let inner = inner.map_err(BoxError::from);
-        let service = BoxCloneService::new(layer.layer(BoxCloneService::new(inner)));
-        let call = tokio::spawn(service.clone().oneshot("a"));
-        let (_, answer) = handle.next_request().await.unwrap();
-        redis.kill9();
-        answer.send_response("handled");
-        assert_eq!(call.await.unwrap().unwrap(), "handled", "its response is its own");
-        assert_eq!(unsure.recv().await, Some(true));
-        if let StoreFailure::FailClosed = on_store_failure {
-            let error = service.clone().oneshot("b").await.unwrap_err();
-            assert_eq!(kind(&error), Some(RefusalKind::StoreUnavailable));
-        } else {
-            let call = tokio::spawn(service.clone().oneshot("b"));
-            handle.next_request().await.unwrap().1.send_response("admitted");
-            assert_eq!(call.await.unwrap().unwrap(), "admitted");
-        }
-        redis.restart().await;
-        let seen = dedupe(&store);
-        eventually("it to be noted after all", SOON, async || {
-            matches!(seen.filter().unwrap().contains("a").await, Ok(true))
-        })
-        .await;
-        assert!(!seen.filter().unwrap().contains("b").await.unwrap());
-        assert_eq!(kind(&service.oneshot("a").await.unwrap_err()), Some(RefusalKind::Duplicate));
-    }
+    let (redis, store) = started().await;
+    let (sender, mut unsure) = tokio::sync::mpsc::unbounded_channel();
+    let layer = DedupeLayer::new(dedupe(&store), by_name);
+    let layer = layer.on_unsure(move |unsure| sender.send(unsure.error.is_some()).unwrap());
+    let (inner, mut handle) = tower_test::mock::pair::<&'static str, &'static str>();
+    let service = BoxCloneService::new(layer.layer(inner));
+    let call = tokio::spawn(service.clone().oneshot("a"));
+    let (_, answer) = handle.next_request().await.unwrap();
+    redis.kill9();
+    answer.send_response("handled");
+    assert_eq!(call.await.unwrap().unwrap(), "handled", "its response is its own");
+    assert_eq!(unsure.recv().await, Some(true));
+    let error = service.clone().oneshot("b").await.unwrap_err();
+    assert_eq!(kind(&error), Some(RefusalKind::StoreUnavailable));
+    redis.restart().await;
+    let seen = dedupe(&store);
+    eventually("it to be noted after all", SOON, async || {
+        matches!(seen.filter().unwrap().contains("a").await, Ok(true))
+    })
+    .await;
+    assert!(!seen.filter().unwrap().contains("b").await.unwrap());
+    assert_eq!(kind(&service.oneshot("a").await.unwrap_err()), Some(RefusalKind::Duplicate));
 }
 
 /// A layer of one's own is no memory of one's own, in either mode.

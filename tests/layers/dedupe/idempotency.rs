@@ -14,7 +14,6 @@ use axum::routing::post;
 use tower_distributed::response::FlightBody;
 use tower_distributed::web::{IdempotencyBuilder, idempotency};
 use tower_distributed::{Key, Refusal, Store, StoreFailure};
-use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::net::{Answer, ask, client, serve};
 use crate::stores::{SOON, Stores, away, on_each_store};
@@ -23,8 +22,6 @@ use support::{eventually, patient};
 
 on_each_store!(
     the_same_request_gets_the_same_response,
-    another_request_under_the_key_is_refused,
-    keys_are_required_or_not_and_checked,
     nobody_gets_the_response_of_another,
     what_is_not_final_may_be_sent_again,
     bodies_are_bounded,
@@ -61,7 +58,6 @@ fn app() -> App {
     let counted = calls.clone();
     let handler = async move |Path(status): Path<u16>, headers: HeaderMap, body: String| {
         let call = counted.fetch_add(1, Ordering::SeqCst) + 1;
-        assert_ne!(status, 599, "a handler panics");
         let user = headers.get("user").map_or("nobody", |user| user.to_str().unwrap());
         let fields = [("call", call.to_string()), ("set-cookie", "a=1".into())];
         (StatusCode::from_u16(status).unwrap(), fields, format!("{user}: {body}")).into_response()
@@ -73,7 +69,7 @@ impl App {
     /// With the layer, behind what authenticates.
     async fn serve(&self, builder: IdempotencyBuilder<axum::body::Body>) -> String {
         let router = self.router.clone().layer(builder.build().unwrap());
-        serve(router.layer(CatchPanicLayer::new()).layer(from_fn(authenticate))).await
+        serve(router.layer(from_fn(authenticate))).await
     }
 
     fn calls(&self) -> usize {
@@ -111,49 +107,6 @@ async fn the_same_request_gets_the_same_response(stores: Stores) {
         assert!(!got.send().await.unwrap().headers().contains_key("idempotency-replayed"));
     }
     assert_eq!(app.calls(), 5);
-}
-
-async fn another_request_under_the_key_is_refused(stores: Stores) {
-    let app = app();
-    let url = app.serve(layer(&stores.open())).await;
-    assert_eq!(send(&format!("{url}/200"), &[ANN, KEY], "10 EUR").await.status, StatusCode::OK);
-    let text = ("content-type", "text/plain");
-    for (path, fields, body) in [
-        ("200", &[ANN, KEY][..], "11 EUR"),
-        ("201", &[ANN, KEY], "10 EUR"),
-        ("200?again", &[ANN, KEY], "10 EUR"),
-        ("200", &[ANN, KEY, text], "10 EUR"),
-        ("200", &[ANN, KEY], ""),
-    ] {
-        let refused = send(&format!("{url}/{path}"), fields, body).await;
-        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{path} {body}");
-        assert_eq!(refused.header("content-type"), Some("application/problem+json"));
-        assert_eq!((refused.json()["status"].clone(), refused.header("call")), (422.into(), None));
-    }
-    assert_eq!(app.calls(), 1);
-}
-
-async fn keys_are_required_or_not_and_checked(stores: Stores) {
-    let app = app();
-    let free = format!("{}/200", app.serve(layer(&stores.open())).await);
-    let strict = format!("{}/200", app.serve(layer(&stores.open()).required(true)).await);
-    for call in ["1", "2"] {
-        assert_eq!(send(&free, &[ANN], "").await.header("call"), Some(call), "without a key");
-    }
-    let long = "x".repeat(256);
-    for key in [None, Some(""), Some("\"\""), Some("a b"), Some(long.as_str())] {
-        let fields: Vec<_> = [ANN].into_iter().chain(key.map(|key| (KEY.0, key))).collect();
-        let refused = send(&strict, &fields, "").await;
-        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{key:?}");
-        assert!(refused.json()["detail"].as_str().unwrap().contains("Idempotency-Key"));
-    }
-    let twice = send(&strict, &[ANN, KEY, KEY], "").await;
-    assert_eq!((twice.status, app.calls()), (StatusCode::BAD_REQUEST, 2));
-    let longest = "x".repeat(255);
-    for replayed in [None, Some("?1")] {
-        let answer = send(&strict, &[ANN, (KEY.0, &longest)], "").await;
-        assert_eq!((answer.status, answer.header("idempotency-replayed")), (StatusCode::OK, replayed));
-    }
 }
 
 async fn nobody_gets_the_response_of_another(stores: Stores) {
@@ -270,21 +223,16 @@ async fn refusals_are_as_set() {
 
 #[test]
 fn settings_out_of_range_are_told() {
-    let store = Store::in_memory();
-    for span in [Duration::ZERO, Duration::from_secs(366 * 86_400)] {
-        let error = layer(&store).remember_for(span).build().unwrap_err();
-        let text = error.to_string();
-        assert!(
-            error.is_invalid() && text.contains("1 s to 365 days") && text.contains(&format!("{span:?}"))
-        );
+    let builder = || layer(&Store::in_memory());
+    for (builder, told) in [
+        (builder().remember_for(Duration::ZERO), "1 s to 365 days, is 0ns"),
+        (builder().read_timeout(Duration::ZERO), "1 ms to 1 day, is 0ns"),
+        (builder().largest_request(100).max_buffered(199), "2 * 100 bytes, is 199 bytes"),
+        (idempotency(&Store::in_memory(), "a name", by_user), "\"a name\""),
+    ] {
+        let error = builder.build().unwrap_err();
+        assert!(error.is_invalid() && error.to_string().contains(told), "{error}");
     }
-    assert!(layer(&store).ttl(Duration::ZERO).build().unwrap_err().is_invalid());
-    let error = layer(&store).read_timeout(Duration::ZERO).build().unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("1 ms to 1 day, is 0ns"), "{error}");
-    let error = layer(&store).largest_request(100).max_buffered(199).build().unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("2 * 100 bytes, is 199 bytes"), "{error}");
-    let error = idempotency(&store, "a name", by_user as fn(&Request) -> Option<Key>).build().unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("\"a name\""));
 }
 
 /// axum takes the prefix off the path that the layers of a nested router see.
@@ -295,9 +243,13 @@ async fn nested_routers_do_not_replay_each_other() {
     let version = || app.router.clone().layer(layer.clone());
     let router = Router::new().nest("/v1", version()).nest("/v2", version());
     let url = serve(router.layer(from_fn(authenticate))).await;
-    let pay = async |version| send(&format!("{url}/{version}/200"), &[ANN, KEY], "pay").await.status;
-    assert_eq!((pay("v1").await, pay("v1").await), (StatusCode::OK, StatusCode::OK));
-    assert_eq!(pay("v2").await, StatusCode::UNPROCESSABLE_ENTITY, "another request under the same key");
+    let pay = async |version| send(&format!("{url}/{version}/200"), &[ANN, KEY], "pay").await;
+    for _ in 0..2 {
+        assert_eq!(pay("v1").await.status, StatusCode::OK);
+    }
+    let refused = pay("v2").await;
+    assert_eq!(refused.header("call"), None, "another request under the same key");
+    assert_eq!(refused.problem().0, 422);
     assert_eq!(app.calls(), 1);
 }
 

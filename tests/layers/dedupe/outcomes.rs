@@ -5,28 +5,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio_test::{assert_pending, task};
 use tonic::Code;
 use tower::{BoxError, Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
 use tower_distributed::dedupe::{Claim, Claimed};
-use tower_distributed::{BloomFilter, Dedupe, DedupeLayer, LeaseHandle, RefusalKind};
+use tower_distributed::{Dedupe, DedupeLayer, LeaseHandle, RefusalKind};
 
+use crate::contract::told::told;
 use crate::dedupe::exact;
 use crate::flights::kind;
-use crate::items::{by_name, claim, dedupe, is_handled};
-use crate::leases::refused::told;
+use crate::items::{by_name, dedupe, is_handled};
 use crate::probe::Probe;
-use crate::stores::{HOUR, SOON, Stores, on_each_store, started};
+use crate::stores::{HOUR, SOON, Stores, on_each_store};
 use support::eventually;
 
 on_each_store!(
     refusals_are_told,
-    what_is_in_flight_is_waited_for,
     what_is_none_is_handled,
     what_turns_out_to_be_one_under_the_claim_is_not_handled,
     an_error_gives_it_back,
     a_response_that_is_no_success_gives_it_back,
-    what_is_answered_is_noted,
 );
 
 async fn taken(dedupe: &Dedupe, item: &str) -> Claim {
@@ -47,22 +44,12 @@ async fn refusals_are_told(stores: Stores) {
             // As long as claims usually last.
             let after = refused.http.problem().1;
             assert!(after.map_or(item == "a", |after| item == "b" && (1..=30).contains(&after)), "{after:?}");
-            refused.is(kind, (409, after, "Conflict"), code);
+            refused.is((kind, (409, after, "Conflict"), code));
         }
         let brief = layer.max_wait(Duration::from_millis(20)).layer(Probe::default());
         assert_eq!(kind(&brief.oneshot("b").await.unwrap_err()), Some(RefusalKind::WaitedTooLong));
         assert!(other.release().await.unwrap());
     }
-}
-
-async fn what_is_in_flight_is_waited_for(stores: Stores) {
-    let other = claim(&stores, "a").await;
-    let layer = DedupeLayer::new(dedupe(&stores.open()), by_name).max_wait(HOUR);
-    let mut call = task::spawn(layer.layer(Probe::default()).oneshot("a"));
-    assert_pending!(call.poll());
-    assert!(other.confirm().await.unwrap());
-    assert_eq!(kind(&call.await.unwrap_err()), Some(RefusalKind::Duplicate));
-    assert_eq!(is_handled(&stores, "a").await, Some(true));
 }
 
 /// The filter is wrong, and the truth says so. The readiness is kept meanwhile.
@@ -156,43 +143,4 @@ async fn a_response_that_is_no_success_gives_it_back(stores: Stores) {
     }
     assert_eq!(service.clone().oneshot("good").await.unwrap(), "good");
     assert_eq!(kind(&service.oneshot("good").await.unwrap_err()), Some(RefusalKind::Duplicate));
-}
-
-/// The response is held back until it can be relied upon.
-async fn what_is_answered_is_noted(stores: Stores) {
-    let service =
-        DedupeLayer::new(dedupe(&stores.open()), |item: &usize| *item as u64).layer(Probe::default());
-    for item in 0..50 {
-        assert_eq!(service.clone().oneshot(item).await.unwrap(), item);
-        assert_eq!(is_handled(&stores, &item.to_string()).await, Some(true));
-    }
-}
-
-#[tokio::test]
-async fn it_is_cancelled_when_its_claim_is_lost_where_that_is_set() {
-    let (redis, store) = started().await;
-    let filter = BloomFilter::new(&store, "items", 1000, 1e-9).unwrap();
-    let dedupe = Dedupe::builder().remember_forever().ttl(Duration::from_secs(1)).build(&filter).unwrap();
-    for (item, cancels) in [("cancelled", true), ("goes on", false)] {
-        let probe = Probe::hanging();
-        let (sender, mut leases) = tokio::sync::mpsc::unbounded_channel();
-        let layer = DedupeLayer::new(dedupe.clone(), by_name).cancel_when_lost(cancels);
-        let layer = layer.on_lease(move |lease: &LeaseHandle, _: &mut &'static str| {
-            sender.send(lease.clone()).unwrap();
-        });
-        let mut call = task::spawn(layer.layer(probe.clone()).oneshot(item));
-        probe.runs(1, &mut call).await;
-        let claims: Vec<String> = redis.query(&["KEYS", "*:claim"]).unwrap();
-        assert_eq!(claims.len(), 1, "{claims:?}");
-        assert_eq!(redis.query(&["DEL", &claims[0]]), Ok(1));
-        leases.recv().await.unwrap().lost().await;
-        if cancels {
-            assert_eq!(kind(&call.await.unwrap_err()), Some(RefusalKind::LeaseLost));
-            assert_eq!(probe.running(), 0, "dropped before anybody heard of it");
-        } else {
-            assert_pending!(call.poll());
-            assert_eq!(probe.running(), 1);
-        }
-        assert!(!filter.contains(item).await.unwrap());
-    }
 }

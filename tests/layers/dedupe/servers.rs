@@ -17,11 +17,10 @@ use tower_distributed::dedupe::DuplicateAction;
 use tower_distributed::extract::header;
 use tower_distributed::web::{Duplicate, dedupe as once, is_handled as counts_as_handled, mark_duplicate};
 use tower_distributed::{DedupeLayer, Key, LeaseHandle, grpc};
-use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::dedupe::exact;
 use crate::health::{retry_delay, serve_health};
-use crate::items::{becomes_free, dedupe, handled, is_handled};
+use crate::items::{dedupe, handled, is_handled};
 use crate::net::{Answer, ask, client, serve};
 use crate::stores::{Stores, on_each_store};
 
@@ -29,7 +28,6 @@ on_each_store!(
     a_duplicate_is_a_conflict,
     a_duplicate_is_marked_or_answered,
     a_duplicate_that_is_sure_is_acknowledged,
-    a_handler_that_panics_may_be_called_again,
     a_sender_cannot_suppress_the_messages_of_another,
     only_ok_counts_as_handled,
 );
@@ -116,17 +114,6 @@ fn which_statuses_count_as_handled() {
     for status in 200..600_u16 {
         let response = axum::http::Response::builder().status(status).body(()).unwrap();
         assert_eq!(counts_as_handled(&Ok::<_, Infallible>(response)), status < 300, "{status}");
-    }
-}
-
-async fn a_handler_that_panics_may_be_called_again(stores: Stores) {
-    let panics = post(async || std::panic::resume_unwind(Box::new("a handler panics")) as ());
-    let app = Router::new().route("/", panics);
-    let outside = app.clone().layer(layer!(dedupe(&stores.open()))).layer(CatchPanicLayer::new());
-    let inside = app.layer(CatchPanicLayer::new()).layer(layer!(dedupe(&stores.open())));
-    for app in [outside, inside] {
-        assert_eq!(send(&serve(app).await, &[ID]).await.status, StatusCode::INTERNAL_SERVER_ERROR);
-        becomes_free(&stores, "evt_1").await;
     }
 }
 

@@ -11,9 +11,10 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::routing::post;
 use tokio::sync::{Notify, oneshot};
-use tower_distributed::response::{AnswerCodec, Responses, refuse};
-use tower_distributed::web::{IdempotencyBuilder, idempotency};
-use tower_distributed::{Error, Mutex, SingleFlight, SingleFlightLayer, Store};
+use tower_distributed::extract::SharedGet;
+use tower_distributed::response::AnswerCodec;
+use tower_distributed::web::{IdempotencyBuilder, idempotency, single_flight};
+use tower_distributed::{Error, Mutex, SingleFlight, Store};
 
 use crate::net::{Answer, ask, client, listen, serve};
 use crate::stores::{SOON, Stores};
@@ -184,32 +185,24 @@ fn what_is_cut_off_after_a_shutdown_keeps_its_claim() {
     });
 }
 
-fn flights(
-    store: &Store,
-    go_on: bool,
-) -> SingleFlightLayer<
-    Request,
-    tower_distributed::response::Answer,
-    std::convert::Infallible,
-    Responses,
-    tower_distributed::response::Refuse,
-> {
-    let flight = SingleFlight::builder(AnswerCodec).lease_ttl(LONG).ttl(LONG).go_on(go_on);
-    let flight = flight.build(store, "reports").unwrap();
-    SingleFlightLayer::new(flight, |_: &Request| "all").capture(Responses::default()).reject_with(refuse())
+macro_rules! flights {
+    ($store:expr, $go_on:expr) => {{
+        let flight = SingleFlight::builder(AnswerCodec).lease_ttl(LONG).ttl(LONG).go_on($go_on);
+        single_flight(flight.build($store, "reports").unwrap(), SharedGet::new(|_: &Request| "all"))
+    }};
 }
 
 #[tokio::test]
 async fn a_flight_that_goes_on_is_not_run_again() {
     let (stores, slow) = (Stores::redis().await, Slow::default());
     let store = stores.open();
-    let server = Draining::serve(slow.router().layer(flights(&store, true))).await;
+    let server = Draining::serve(slow.router().layer(flights!(&store, true))).await;
     leave(client().get(&server.url), &slow).await;
     server.drain().await;
 
     let mut shutdown = tokio::spawn(async move { store.shutdown(LONG).await });
     let next = Slow::default();
-    let url = serve(next.router().layer(flights(&stores.open(), false))).await;
+    let url = serve(next.router().layer(flights!(&stores.open(), false))).await;
     let follower = tokio::spawn(client().get(url).send());
     let runs = tokio::time::timeout(Duration::from_millis(300), next.reached.notified());
     assert!(meanwhile(&mut shutdown, runs).await.is_err(), "it runs again");

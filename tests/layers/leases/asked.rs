@@ -14,10 +14,8 @@ use crate::stores::{SOON, Stores, away, on_each_store};
 use support::eventually;
 
 on_each_store!(
-    weights_are_the_closures,
     a_limit_counts_beside_that_of_the_fleet,
     what_is_heavier_than_its_limit_is_refused,
-    what_is_closed_stays_closed,
     what_has_its_lease_is_shown_it,
 );
 
@@ -79,28 +77,6 @@ fn a_request_whose_weight_panicked_is_not_admitted_by_another_poll() {
     assert_pending!(response.poll());
 }
 
-async fn weights_are_the_closures(stores: Stores) {
-    let group = permits(&stores.open(), 5);
-    let probe = Probe::hanging();
-    let layer = ConcurrencyLimitLayer::new(group.clone(), tenant).weight(|job: &Job| job.size);
-    let mut service = layer.layer(probe.clone());
-    let mut running = Vec::new();
-    for (size, of_all) in [(3, 3), (2, 5), (0, 5)] {
-        let mut call = task::spawn(service.ready().await.unwrap().call(job("ann", size)));
-        probe.runs(running.len() + 1, &mut call).await;
-        running.push(call);
-        assert_eq!(group.count("ann").await.unwrap(), of_all);
-        if size == 3 {
-            assert_eq!(refusal!(service, job("ann", 3)), Some(RefusalKind::NoPermit));
-            assert_eq!(refusal!(service, job("ann", 6)), Some(RefusalKind::ExceedsLimit));
-        }
-    }
-    drop(running.remove(0));
-    eventually("three to be free", SOON, async || group.count("ann").await.unwrap() == 2).await;
-    let mut three = task::spawn(service.ready().await.unwrap().call(job("ann", 3)));
-    probe.runs(3, &mut three).await;
-}
-
 /// A limit that is chosen for a request bounds that request alone. Also if it is that with which the WaitGroup was built.
 async fn a_limit_counts_beside_that_of_the_fleet(stores: Stores) {
     let store = stores.open();
@@ -108,6 +84,8 @@ async fn a_limit_counts_beside_that_of_the_fleet(stores: Stores) {
     let fleet = FleetLimit::new(&store, "plans", 10_u32).unwrap();
     fleet.set(100_u32, "ann").await.unwrap();
     eventually("the limit of the fleet", SOON, async || fleet.current() == 100).await;
+    let closed = group.with_limit(0).unwrap();
+    assert!(closed.try_add("k").await.unwrap_err().is_refused(), "what is closed stays closed");
     let layer = ConcurrencyLimitLayer::new(group.clone(), |plan: &u32| plan.to_string());
     let mut service = layer.limit(|plan: &u32| Some(*plan)).layer(Probe::default());
     for plan in [9, 10, 11] {
@@ -125,14 +103,6 @@ async fn what_is_heavier_than_its_limit_is_refused(stores: Stores) {
     let mut service = layer.weight(|job: &Job| job.size).layer(Probe::default());
     assert_eq!(refusal!(service, job("ann", 20)), Some(RefusalKind::ExceedsLimit));
     assert_eq!(refusal!(service, job("ann", 10)), None);
-}
-
-async fn what_is_closed_stays_closed(stores: Stores) {
-    let store = stores.open();
-    let closed = WaitGroup::new(&store, "closed", 10).unwrap().with_limit(0).unwrap();
-    let fleet = FleetLimit::new(&store, "closed", 10_u32).unwrap();
-    fleet.set(100_u32, "ann").await.unwrap();
-    assert!(closed.try_add("k").await.unwrap_err().is_refused());
 }
 
 async fn what_has_its_lease_is_shown_it(stores: Stores) {

@@ -11,7 +11,7 @@ use tower_distributed::{
 
 use crate::families::{mutexes, permits};
 use crate::probe::Probe;
-use crate::stores::{SOON, away, gone, shared_by, started};
+use crate::stores::{SOON, away, gone, shared_by};
 use support::eventually;
 use support::redis_server::RedisServer;
 
@@ -48,16 +48,27 @@ async fn start(service: &Service, probe: &Probe, weight: u32) -> Result<Call, Re
 }
 
 #[tokio::test]
-async fn admit_still_limits_while_the_store_is_there() {
+async fn what_is_done_without_the_store_ends_with_the_outage() {
     let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
     let probe = Probe::hanging();
-    let service = limited(1, &Store::redis(&redis.url()).unwrap(), StoreFailure::FailOpen, &probe);
-    let first = start(&service, &probe, 1).await.unwrap();
-    assert_eq!(start(&service, &probe, 1).await.err(), Some(RefusalKind::NoPermit));
+    let open = limited(1, &store, StoreFailure::FailOpen, &probe);
+    let first = start(&open, &probe, 1).await.unwrap();
+    assert_eq!(start(&open, &probe, 1).await.err(), Some(RefusalKind::NoPermit), "while the store is there");
     redis.kill9();
-    let second = start(&service, &probe, 1).await.unwrap();
-    let third = start(&service, &probe, 1).await.unwrap();
-    assert_eq!(probe.running(), 3);
+    let second = start(&open, &probe, 1).await.unwrap();
+    let store = Store::builder().prefix("shared").redis(&redis.url()).unwrap();
+    let share = limited(100, &store, shared_by(100), &probe);
+    let third = start(&share, &probe, 1).await.unwrap();
+    assert_eq!(start(&share, &probe, 1).await.err(), Some(RefusalKind::NoPermit));
+    redis.restart().await;
+    let mut held = Vec::new();
+    eventually("the whole limit", SOON, async || {
+        held.extend(start(&share, &probe, 1).await);
+        held.len() == 3
+    })
+    .await;
+    assert_eq!(permits(&store, 100).count("everything").await.unwrap(), 3);
     drop((first, second, third));
 }
 
@@ -106,38 +117,6 @@ async fn degrade_waits_where_the_layer_waits_and_goes_by_its_limit() {
         probe.calls() == 3
     })
     .await;
-}
-
-#[tokio::test]
-async fn degrade_ends_with_the_outage() {
-    let redis = RedisServer::start().await;
-    redis.kill9();
-    let store = Store::redis(&redis.url()).unwrap();
-    let probe = Probe::hanging();
-    let service = limited(100, &store, shared_by(100), &probe);
-    let _held = start(&service, &probe, 1).await.unwrap();
-    assert_eq!(start(&service, &probe, 1).await.err(), Some(RefusalKind::NoPermit));
-    redis.restart().await;
-    let mut held = Vec::new();
-    eventually("the whole limit", SOON, async || {
-        held.extend(start(&service, &probe, 1).await);
-        held.len() == 3
-    })
-    .await;
-    assert_eq!(permits(&store, 100).count("everything").await.unwrap(), 3);
-}
-
-/// Whoever has its permit is not concerned, even if it cannot be given back.
-#[tokio::test]
-async fn requests_at_work_survive_an_outage() {
-    let (redis, store) = started().await;
-    let (inner, mut handle) = tower_test::mock::pair::<u32, u32>();
-    let service = ConcurrencyLimitLayer::new(permits(&store, 1), everything).layer(inner);
-    let call = tokio::spawn(service.oneshot(7));
-    let (request, answer) = handle.next_request().await.unwrap();
-    redis.kill9();
-    answer.send_response(request);
-    assert_eq!(call.await.unwrap().unwrap(), 7);
 }
 
 /// Routes share what they would share in the store: a layer of their own is no memory of their own. The memory of this

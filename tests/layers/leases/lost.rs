@@ -13,13 +13,14 @@ use tower::util::BoxCloneService;
 use tower::{BoxError, Layer as _, ServiceExt as _, service_fn};
 use tower_distributed::response::{LeaseEnd, LeasedBody, UntilBodyEnd};
 use tower_distributed::{
-    ConcurrencyLimitLayer, Error, LeaseHandle, RefusalKind, RwLock, RwLockLayer, Store, WaitGroup,
+    BloomFilter, ConcurrencyLimitLayer, Dedupe, DedupeLayer, Error, LeaseHandle, RefusalKind, RwLock,
+    RwLockLayer, Store, WaitGroup,
 };
 use tower_test::mock;
 
+use crate::contract::told::{reduced, told};
 use crate::families::by_name;
 use crate::leases::bodies::{Frames, Slow, data, reads, slow};
-use crate::leases::refused::{REDUCED, told};
 use crate::probe::Probe;
 use crate::stores::started;
 use support::redis_server::RedisServer;
@@ -35,9 +36,15 @@ fn locks(store: &Store) -> RwLock {
     RwLock::builder().ttl(TTL).build(store, "locks").unwrap()
 }
 
+fn claims(store: &Store) -> Dedupe {
+    let filter = BloomFilter::new(store, "items", 1000, 1e-9).unwrap();
+    Dedupe::builder().remember_forever().ttl(TTL).build(&filter).unwrap()
+}
+
 /// Takes away all that is held.
 fn take_away(redis: &RedisServer) {
-    let keys: Vec<String> = redis.query(&["KEYS", "*holders"]).unwrap();
+    let keys = |like| redis.query::<Vec<String>>(&["KEYS", like]).unwrap();
+    let keys = [keys("*holders"), keys("*:claim")].concat();
     assert_eq!(keys.len(), 1, "{keys:?}");
     assert_eq!(redis.query(&["DEL", &keys[0]]), Ok(1));
 }
@@ -49,15 +56,20 @@ async fn a_request_is_cancelled_when_its_lease_is_lost_where_that_is_set() {
     let lock = BoxCloneService::new(RwLockLayer::new(locks(&store), by_name).layer(probe.clone()));
     let limit = ConcurrencyLimitLayer::new(permits(&store), by_name).cancel_when_lost(true);
     let limit = BoxCloneService::new(limit.layer(probe.clone()));
+    let claim = DedupeLayer::new(claims(&store), by_name).cancel_when_lost(true);
+    let claim = BoxCloneService::new(claim.layer(probe.clone()));
     // An outage that outlasts the lease ends it as well: nobody is to believe in a lock that others may have by now.
-    for (service, lose) in
-        [(lock.clone(), take_away as fn(&RedisServer)), (limit, take_away), (lock, RedisServer::kill9)]
-    {
+    for (service, lose) in [
+        (lock.clone(), take_away as fn(&RedisServer)),
+        (limit, take_away),
+        (claim, take_away),
+        (lock, RedisServer::kill9),
+    ] {
         let mut call = task::spawn(service.oneshot("ann"));
         probe.runs(1, &mut call).await;
         lose(&redis);
         let lost = told(call.await.unwrap_err());
-        lost.is(RefusalKind::LeaseLost, (503, None, REDUCED), Code::Aborted);
+        lost.is(reduced(RefusalKind::LeaseLost, None, Code::Aborted));
         assert_eq!(probe.running(), 0, "dropped before anybody heard of it");
     }
 }
@@ -79,8 +91,10 @@ async fn a_request_goes_on_when_its_lease_is_lost_where_that_is_set() {
     let (inner, mut handle) = mock::pair::<Told, &'static str>();
     let limit = ConcurrencyLimitLayer::new(permits(&store), by_told).on_lease(tell);
     let lock = RwLockLayer::new(locks(&store), by_told).on_lease(tell).cancel_when_lost(false);
+    let claim = DedupeLayer::new(claims(&store), by_told).on_lease(tell).cancel_when_lost(false);
     let limit = BoxCloneService::new(limit.layer(inner.clone()));
-    for service in [limit, BoxCloneService::new(lock.layer(inner))] {
+    let lock = BoxCloneService::new(lock.layer(inner.clone()));
+    for service in [limit, lock, BoxCloneService::new(claim.layer(inner))] {
         let call = tokio::spawn(service.oneshot(("ann", None)));
         let ((_, lease), answer) = handle.next_request().await.unwrap();
         let lease = lease.unwrap();
@@ -111,8 +125,9 @@ async fn streams(
     (sender, response.into_body(), lease.await.unwrap())
 }
 
+/// A body goes on, or is aborted where that is set.
 #[tokio::test]
-async fn a_body_goes_on_when_its_lock_is_lost() {
+async fn a_lock_that_is_lost_under_a_body() {
     let (redis, store) = started().await;
     let (sender, mut body, lease) = streams(&store, UntilBodyEnd::default()).await;
     take_away(&redis);
@@ -121,11 +136,7 @@ async fn a_body_goes_on_when_its_lock_is_lost() {
     assert!(reads(&mut body, "all the same").await);
     drop(sender);
     assert!(body.frame().await.is_none());
-}
 
-#[tokio::test]
-async fn a_body_is_aborted_when_its_lock_is_lost_where_that_is_set() {
-    let (redis, store) = started().await;
     let aborts = UntilBodyEnd::default().on_lease_end(LeaseEnd::Abort);
     let (sender, mut body, lease) = streams(&store, aborts.clone()).await;
     take_away(&redis);

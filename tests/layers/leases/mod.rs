@@ -8,7 +8,6 @@ mod away;
 mod bodies;
 mod dropped;
 mod lost;
-pub(crate) mod refused;
 mod servers;
 mod stalled_bodies;
 mod taken;

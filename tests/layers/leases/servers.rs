@@ -1,29 +1,25 @@
-//! Servers behind the layers: axum, hyper and tonic, and clients that go away or stop reading.
+//! Servers behind the layers: axum and tonic, and clients that go away or stop reading.
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::routing::get as on_get;
-use axum::{Extension, Router};
 use futures::channel::mpsc::{UnboundedSender, unbounded};
-use futures::future::join_all;
 use futures::stream;
-use http::{Method, Request, Response, StatusCode};
-use hyper::body::Incoming;
+use http::{Method, StatusCode};
 use tonic::Code;
 use tonic_health::pb::health_client::HealthClient;
-use tower::{ServiceBuilder, service_fn};
 use tower_distributed::extract::{header, path};
 use tower_distributed::response::{LeaseEnd, UntilBodyEnd};
 use tower_distributed::web::{concurrency_limit, rw_lock};
-use tower_distributed::{ConcurrencyLimitLayer, LeaseHandle, WaitGroup, grpc};
+use tower_distributed::{ConcurrencyLimitLayer, WaitGroup, grpc};
 
 use crate::families::{becomes_free, locks, permits};
 use crate::health::{check, question, serve_health};
-use crate::net::{client, get, hellos_over_http2, serve, serve_each};
+use crate::net::{client, get, serve};
 use crate::stores::{SOON, Stores, on_each_store};
 use support::eventually;
 
@@ -31,12 +27,8 @@ on_each_store!(
     routes_share_a_permit_that_is_held_while_the_client_reads,
     a_client_that_goes_away_gives_its_permit_back,
     a_client_that_stops_reading_gives_its_permit_back,
-    a_client_that_stops_reading_is_cut_off_where_that_is_set,
-    handlers_see_their_fences,
     readers_share_and_writers_do_not,
-    no_more_at_once_than_the_limit,
     a_permit_is_held_while_a_stream_lasts,
-    a_stream_that_is_held_too_long_is_reset,
 );
 
 type Chunk = Result<Bytes, Infallible>;
@@ -105,6 +97,7 @@ async fn stalled(group: &WaitGroup, on_lease_end: LeaseEnd) -> reqwest::Response
     response
 }
 
+/// And goes on without it, or is cut off where that is set.
 async fn a_client_that_stops_reading_gives_its_permit_back(stores: Stores) {
     let group = permits(&stores.open(), 1);
     let mut response = stalled(&group, LeaseEnd::Detach).await;
@@ -114,10 +107,8 @@ async fn a_client_that_stops_reading_gives_its_permit_back(stores: Stores) {
         read += response.chunk().await.unwrap().unwrap().len();
     }
     assert_eq!(group.count("ann").await.unwrap(), 0);
-}
 
-async fn a_client_that_stops_reading_is_cut_off_where_that_is_set(stores: Stores) {
-    let mut response = stalled(&permits(&stores.open(), 1), LeaseEnd::Abort).await;
+    let mut response = stalled(&group, LeaseEnd::Abort).await;
     loop {
         match response.chunk().await {
             Ok(chunk) => assert!(chunk.is_some(), "it ends as if it were complete"),
@@ -129,27 +120,6 @@ async fn a_client_that_stops_reading_is_cut_off_where_that_is_set(stores: Stores
 async fn send(method: Method, url: &str) -> (StatusCode, String) {
     let response = client().request(method, url).send().await.unwrap();
     (response.status(), response.text().await.unwrap())
-}
-
-async fn fence(Extension(lease): Extension<LeaseHandle>) -> String {
-    assert!(lease.is_held());
-    lease.fence().map_or("held".into(), |fence| fence.to_string())
-}
-
-async fn handlers_see_their_fences(stores: Stores) {
-    let lock = rw_lock(locks(&stores.open()), path()).max_wait(SOON);
-    let url = serve(Router::new().route("/{id}", on_get(fence).put(fence).delete(fence)).layer(lock)).await;
-    let (one, other) = (format!("{url}/1"), format!("{url}/2"));
-    assert_eq!(send(Method::GET, &one).await, (StatusCode::OK, "held".into()), "nobody has written yet");
-    let mut last = 0;
-    for method in [Method::PUT, Method::DELETE, Method::PUT] {
-        let (status, fence) = send(method, &one).await;
-        let fence: u64 = fence.parse().unwrap();
-        assert!(status == StatusCode::OK && fence > last, "{fence} after {last}");
-        last = fence;
-    }
-    assert_eq!(send(Method::GET, &other).await.1, "held", "each document has its own");
-    assert_eq!(send(Method::GET, &one).await.1, last.to_string(), "readers see the last writer's");
 }
 
 /// GET, HEAD and OPTIONS read.
@@ -174,38 +144,6 @@ async fn readers_share_and_writers_do_not(stores: Stores) {
     }
 }
 
-/// How many requests are inside at once, and were at most.
-#[derive(Default)]
-struct Gauge {
-    now: AtomicUsize,
-    most: AtomicUsize,
-}
-
-/// Over HTTP/1 and HTTP/2. The others wait.
-async fn no_more_at_once_than_the_limit(stores: Stores) {
-    let gauge: Arc<Gauge> = Arc::default();
-    let inside = Arc::clone(&gauge);
-    let work = service_fn(move |_: Request<Incoming>| {
-        let gauge = Arc::clone(&inside);
-        async move {
-            let now = gauge.now.fetch_add(1, Ordering::SeqCst) + 1;
-            gauge.most.fetch_max(now, Ordering::SeqCst);
-            for _ in 0..9 {
-                tokio::task::yield_now().await;
-            }
-            gauge.now.fetch_sub(1, Ordering::SeqCst);
-            Ok::<_, Infallible>(Response::new("hello".to_owned()))
-        }
-    });
-    let limit = concurrency_limit(permits(&stores.open(), 3), path()).max_wait(SOON);
-    let url = serve_each(ServiceBuilder::new().layer(limit).service(work)).await;
-    for answer in join_all((0..20).map(|_| get(&url, &[]))).await {
-        assert_eq!((answer.status, &*answer.body), (StatusCode::OK, "hello"));
-    }
-    hellos_over_http2(&url, 20).await;
-    assert!((1..=3).contains(&gauge.most.load(Ordering::SeqCst)));
-}
-
 async fn a_permit_is_held_while_a_stream_lasts(stores: Stores) {
     let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap().plain());
     let channel = serve_health!(limit.hold(UntilBodyEnd::default()).reject_with(grpc::refuse()));
@@ -218,19 +156,4 @@ async fn a_permit_is_held_while_a_stream_lasts(stores: Stores) {
     drop(stream);
     becomes_free(&stores, "ann").await;
     eventually("the permit to be back", SOON, async || check(&channel, "ann").await.is_ok()).await;
-}
-
-async fn a_stream_that_is_held_too_long_is_reset(stores: Stores) {
-    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap().plain());
-    let hold = UntilBodyEnd::default().max_hold(Duration::from_millis(50)).unwrap();
-    let hold = hold.on_lease_end(LeaseEnd::Abort);
-    let channel = serve_health!(limit.hold(hold).reject_with(grpc::refuse()));
-    let mut stream = HealthClient::new(channel.clone()).watch(question("ann")).await.unwrap().into_inner();
-    // The first message may be late.
-    let status = match stream.message().await {
-        Ok(_) => stream.message().await.unwrap_err(),
-        Err(status) => status,
-    };
-    assert_eq!(status.code(), Code::Internal, "{status:?}");
-    becomes_free(&stores, "ann").await;
 }

@@ -1,5 +1,7 @@
 //! A response future may be dropped at any time: what was not let through is given back.
 
+use std::time::Duration;
+
 use tokio_test::{assert_pending, task};
 use tower::{Layer as _, Service as _, ServiceExt as _};
 use tower_distributed::{RateLimitLayer, Store};
@@ -53,11 +55,16 @@ async fn while_it_waits_for_its_turn(stores: Stores) {
 async fn after_its_time_to_act_nothing_is_given_back() {
     let bucket = at_most(1, &Store::in_memory());
     bucket.allow("ann").await.unwrap();
-    let mut service = RateLimitLayer::new(bucket.clone(), by_name).max_wait(HOUR).layer(Probe::hanging());
+    let probe = Probe::hanging();
+    let mut service = RateLimitLayer::new(bucket.clone(), by_name).max_wait(HOUR).layer(probe.clone());
     let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
-    assert_pending!(call.poll());
-    tokio::time::advance(HOUR).await;
-    assert_pending!(call.poll());
+    let second = Duration::from_secs(1);
+    for (passes, calls) in [(Duration::ZERO, 0), (HOUR - second, 0), (second, 1)] {
+        tokio::time::advance(passes).await;
+        assert_eq!(call.is_woken(), calls > 0);
+        assert_pending!(call.poll());
+        assert_eq!(probe.calls(), calls, "nothing arrives while it waits");
+    }
     drop(call);
     assert_eq!(bucket.peek("ann").await.unwrap().remaining(), 0);
 }

@@ -15,7 +15,7 @@ use tower_distributed::{
 
 use crate::stores::{Stores, on_each_store};
 
-on_each_store!(looked_up_keys_are_those_of_others, requests_without_a_key_pass, failures_refuse);
+on_each_store!(looked_up_keys_are_those_of_others, without_a_key_requests_pass_and_failures_refuse);
 
 /// What a request is: the name of its key; `none` has none, `broken` fails.
 fn find(name: &str) -> Result<Option<Key>, Error> {
@@ -103,17 +103,12 @@ async fn looked_up_keys_are_those_of_others(stores: Stores) {
     assert_eq!(admitted, if cfg!(feature = "postcard") { 10 } else { 8 });
 }
 
-async fn requests_without_a_key_pass(stores: Stores) {
+async fn without_a_key_requests_pass_and_failures_refuse(stores: Stores) {
     on_each_layer!(stores, |service, calls, what| {
         for _ in 0..3 {
             assert_eq!(ask(&service, "none").await.unwrap(), "none", "{what}");
         }
-        assert_eq!(calls.load(Ordering::SeqCst), 3, "{what}");
-    });
-}
-
-async fn failures_refuse(stores: Stores) {
-    on_each_layer!(stores, |service, calls, what| {
+        assert_eq!(calls.swap(0, Ordering::SeqCst), 3, "{what}");
         for (name, kind, text) in [
             ("broken", RefusalKind::BadRequest, "cannot be read"),
             ("away", RefusalKind::LookUpFailed, "database is away"),

@@ -4,7 +4,6 @@ mod asked;
 mod away;
 mod bounds;
 mod closed;
-mod decided_first;
 mod dropped;
 mod hooks;
 mod keys;

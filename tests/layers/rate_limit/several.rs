@@ -21,7 +21,6 @@ on_each_store!(
     what_it_cost_is_charged_to_all,
     what_it_cost_is_charged_under_its_quotas,
     rows_of_two_tables_are_apart,
-    who_is_refused_is_banned_whoever_else_is_blocked,
     refusals_are_known,
 );
 
@@ -88,6 +87,14 @@ async fn bans_and_blocks_are_of_the_first_limit(stores: Stores) {
     assert!(ask(&observing, 15).await.is_ok());
     eventually("the block", SOON, async || blocked(&buckets[0], 15.into()).await).await;
     assert!(!blocked(&buckets[2], "everybody".into()).await);
+    // Who is refused is banned, whoever else is blocked.
+    assert!(ask(&service, 16).await.is_ok());
+    buckets[2].block_for("everybody", Duration::from_secs(3600)).await.unwrap();
+    eventually("the ban of the caller", SOON, async || {
+        assert!(ask(&service, 16).await.is_err());
+        blocked(&buckets[0], 16.into()).await
+    })
+    .await;
 }
 
 async fn quotas_are_those_of_the_first_limit(stores: Stores) {
@@ -174,20 +181,6 @@ async fn rows_of_two_tables_are_apart(stores: Stores) {
         assert!(ask(&service, request).await.is_ok(), "{request}");
     }
     assert!(ask(&service, 10).await.is_err() && ask(&service, 11).await.is_err());
-}
-
-async fn who_is_refused_is_banned_whoever_else_is_blocked(stores: Stores) {
-    let buckets = buckets(&stores.open(), [1, 1000, 1000]);
-    let layer =
-        RateLimitLayer::all_of(TokenBuckets::new(buckets.clone()).unwrap(), KEYS).cache_refusals(false);
-    let service = layer.ban(Ban::after(3, Duration::from_secs(3600))).unwrap().layer(Probe::default());
-    assert!(ask(&service, 11).await.is_ok());
-    buckets[2].block_for("everybody", Duration::from_secs(3600)).await.unwrap();
-    eventually("the ban of the caller", SOON, async || {
-        assert!(ask(&service, 11).await.is_err());
-        !buckets[0].peek(11).await.unwrap().blocked_for().is_zero()
-    })
-    .await;
 }
 
 async fn refusals_are_known(stores: Stores) {

@@ -3,18 +3,12 @@
 
 mod asked;
 mod axum_apps;
-mod bodies;
 mod bounds;
 mod caching;
-mod clients;
-mod dropped;
 mod grpc;
 mod hyper_server;
-mod messages;
 mod our_layers;
 mod outcomes;
 mod privacy;
 mod readiness;
-#[cfg(feature = "tracing")]
-mod told;
 mod tower_around;

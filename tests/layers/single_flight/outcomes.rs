@@ -1,19 +1,16 @@
 //! What becomes of the others when the inner service fails, panics, or never ends.
 
-use std::convert::Infallible;
-use std::time::Duration;
-
 use futures::future::join_all;
 use tokio_test::{assert_pending, task};
 use tower::{Layer as _, ServiceExt as _};
 use tower_distributed::{RefusalKind, SingleFlightLayer, Store, StoreFailure};
 
-use crate::flights::{becomes_free, build, builder, by_name, kind, layer, moody};
+use crate::flights::{Failed, Text, becomes_free, build, builder, by_name, kind, layer, moody};
 use crate::probe::Probe;
-use crate::stores::{Stores, on_each_store};
+use crate::stores::{HOUR, Stores, on_each_store};
 use support::redis_server::RedisServer;
 
-on_each_store!(an_error_is_its_callers_own, a_panic_is_its_callers_own, nobody_follows_for_ever);
+on_each_store!(an_error_is_its_callers_own, an_error_is_shared_where_the_flight_says_so,);
 
 async fn an_error_is_its_callers_own(stores: Stores) {
     let probe = Probe::yielding(2);
@@ -26,42 +23,18 @@ async fn an_error_is_its_callers_own(stores: Stores) {
     becomes_free(&stores, "ann").await;
 }
 
-async fn a_panic_is_its_callers_own(stores: Stores) {
+async fn an_error_is_shared_where_the_flight_says_so(stores: Stores) {
     let probe = Probe::yielding(2);
-    let (here, there) = (layer(&stores).layer(moody(&probe)), layer(&stores).layer(moody(&probe)));
-    let mut calls = Vec::new();
-    for (service, request) in [(&here, "ann:1?"), (&here, "ann:2?"), (&there, "ann:3?"), (&there, "ann:4?")] {
-        calls.push((request, tokio::spawn(service.clone().oneshot(request.to_owned()))));
-    }
-    for (request, call) in calls {
-        let panic = call.await.unwrap_err().into_panic();
-        assert_eq!(*panic.downcast_ref::<String>().unwrap(), request);
-    }
-    assert_eq!((probe.calls(), probe.running()), (4, 0));
-    assert_eq!(here.oneshot("ann:5".into()).await.unwrap(), "ann:5");
-}
-
-async fn nobody_follows_for_ever(stores: Stores) {
-    let probe = Probe::hanging();
-    let service = || {
-        let flight = build::<Infallible>(builder().max_wait(Duration::from_millis(50)), &stores.open());
-        SingleFlightLayer::new(flight, by_name).layer(probe.clone())
-    };
-    let (here, there) = (service(), service());
-    let mut leader = task::spawn(here.clone().oneshot("ann:1".into()));
-    probe.runs(1, &mut leader).await;
-    for service in [&here, &there, &here] {
-        let error = service.clone().oneshot("ann:2".into()).await.unwrap_err();
-        assert_eq!(kind(&error), Some(RefusalKind::WaitedTooLong));
-    }
-    assert_pending!(leader.poll());
-    assert_eq!(
-        (probe.calls(), probe.running()),
-        (1, 1),
-        "whose request is handled waits for as long as it takes"
-    );
-    drop(leader);
-    becomes_free(&stores, "ann").await;
+    let services = [(); 2].map(|()| {
+        let flight = build(builder().share_errors(Text).error_ttl(HOUR), &stores.open());
+        SingleFlightLayer::new(flight, by_name).layer(moody(&probe))
+    });
+    let calls = (0..5).map(|number| services[number % 2].clone().oneshot(format!("ann:{number}!")));
+    let told = join_all(calls).await.into_iter();
+    let mut told: Vec<_> =
+        told.map(|outcome| outcome.unwrap_err().downcast_ref::<Failed>().unwrap().0.clone()).collect();
+    told.dedup();
+    assert_eq!((told.len(), probe.calls()), (1, 1), "{told:?}");
 }
 
 /// Whoever is at work when the store goes away is not concerned, and those of its process get its answer.

@@ -1,4 +1,4 @@
-//! Whose inner service is called, and for how long its readiness is kept; clones and families share one flight.
+//! Whose inner service is called, and for how long its readiness is kept.
 
 use std::convert::Infallible;
 
@@ -13,7 +13,7 @@ use crate::probe::Probe;
 use crate::stores::{SOON, Stores, on_each_store};
 use support::eventually;
 
-on_each_store!(a_follower_never_calls_its_own, clones_and_families_share, it_is_kept_while_a_request_follows,);
+on_each_store!(a_follower_never_calls_its_own, it_is_kept_while_a_request_follows,);
 
 async fn a_follower_never_calls_its_own(stores: Stores) {
     let probe = Probe::yielding(3);
@@ -31,24 +31,6 @@ async fn a_follower_never_calls_its_own(stores: Stores) {
     let mut there = layer(&stores).layer(probe.clone());
     assert_eq!(there.ready().await.unwrap().call("ann:10".into()).await.unwrap(), "ann:0");
     assert_eq!((probe.polled_ready(), probe.calls()), (11, 1), "an answer of another process");
-}
-
-async fn clones_and_families_share(stores: Stores) {
-    let layer = layer::<Infallible>(&stores);
-    let probe = Probe::yielding(3);
-    let service = layer.layer(probe.clone());
-    // The last is as in another process, with connections of its own.
-    let elsewhere = crate::flights::layer::<Infallible>(&stores).layer(probe.clone());
-    let others = [service.clone(), layer.clone().layer(probe.clone()), layer.layer(probe.clone()), elsewhere];
-    let mut first = task::spawn(service.oneshot("ann:first".into()));
-    probe.runs(1, &mut first).await;
-    for answer in join_all(others.map(|other| other.oneshot("ann:other".into()))).await {
-        assert_eq!(answer.unwrap(), "ann:first");
-    }
-    assert_eq!((first.await.unwrap(), probe.calls()), ("ann:first".into(), 1));
-    let other = builder::<Infallible>().build(&stores.open(), "others").unwrap();
-    let service = SingleFlightLayer::new(other, by_name).layer(Probe::default());
-    assert_eq!(service.oneshot("ann:2".into()).await.unwrap(), "ann:2", "another name");
 }
 
 #[tokio::test]

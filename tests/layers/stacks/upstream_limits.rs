@@ -1,5 +1,5 @@
 //! A fleet with a wrong guess learns the limit of an upstream that nobody configured: it gets hardly a refusal, and uses
-//! nearly all that the upstream allows. How nearly is judged in memory, by the clock of the test.
+//! nearly all that the upstream allows.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -18,18 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tower::{ServiceBuilder, ServiceExt as _};
 use tower_distributed::response::{RateLimitFields, UpstreamLimits};
-use tower_distributed::token_bucket::Decision;
 use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, web};
-use tower_governor::GovernorLayer;
-use tower_governor::governor::GovernorConfigBuilder;
-use tower_governor::key_extractor::GlobalKeyExtractor;
-
-use crate::net::serve;
-use crate::stores::{SOON, Stores, on_each_store};
-use crate::upstream::hyper_client;
-use support::eventually;
-
-on_each_store!(an_upstream_behind_http_is_learned);
 
 const LIMIT: usize = 20;
 const WINDOW: Duration = Duration::from_secs(1);
@@ -189,28 +178,4 @@ async fn of_a_token_bucket_with_older_fields() {
     };
     let app = Router::new().route("/", on_get(answer));
     keeps_to_the_limit(app, UpstreamLimits::default().window(WINDOW).unwrap()).await;
-}
-
-/// With the fields of tower_governor.
-async fn an_upstream_behind_http_is_learned(stores: Stores) {
-    let mut builder = GovernorConfigBuilder::default().key_extractor(GlobalKeyExtractor);
-    let config = builder.per_millisecond(1000 / LIMIT as u64).burst_size(LIMIT as u32).use_headers().finish();
-    let app = Router::new().route("/", on_get(async || "hello")).layer(GovernorLayer::new(config.unwrap()));
-    let url = serve(app).await;
-    let guess = TokenBucket::new(&stores.open(), "upstreams", Quota::per_second(100)).unwrap();
-    let layer =
-        RateLimitLayer::new(guess, |request: &Request<String>| request.uri().host().map(str::to_owned))
-            .max_wait(Duration::from_secs(60))
-            .learn(UpstreamLimits::default().window(WINDOW).unwrap())
-            .on_response(|decision, response: &mut http::Response<_>| {
-                response.extensions_mut().insert(decision.clone());
-            });
-    let client = ServiceBuilder::new().layer(layer).service(hyper_client());
-    eventually("the limit to be learned", SOON, async || {
-        let request = Request::get(&url).body(String::new()).unwrap();
-        let response = client.clone().oneshot(request).await.unwrap();
-        let decision = response.extensions().get::<Decision>().unwrap();
-        decision.state.tightest().limit <= LIMIT as u32
-    })
-    .await;
 }

@@ -6,23 +6,13 @@ mod users;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
-use http::Request;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
-use tower::{ServiceBuilder, ServiceExt as _};
-use tower_distributed::SingleFlight;
-use tower_distributed::extract::shared_get;
-use tower_distributed::response::AnswerCodec;
-use tower_distributed::web::single_flight;
+use tower::ServiceExt as _;
 
-pub(crate) use self::origin::Builder;
-use self::origin::{Origin, never};
+use self::origin::{Builder, Origin};
 use self::users::{Tally, ask, rng};
-use crate::net::serve;
 use crate::stores::{SOON, Stores, on_each_store};
 
-on_each_store!(users_of_two_gateways, through_proxies_over_sockets);
+on_each_store!(users_of_two_gateways,);
 
 const USERS: u64 = 50;
 const REQUESTS: usize = 60;
@@ -43,7 +33,7 @@ async fn besieged(gateways: Vec<Router>) -> Tally {
             for number in 0..REQUESTS {
                 let asked = ask(&mut rng, user);
                 let gateway = gateways[(number + user as usize) % gateways.len()].clone();
-                let response = tokio::time::timeout(SOON * 3, gateway.oneshot(asked.request(""))).await;
+                let response = tokio::time::timeout(SOON * 3, gateway.oneshot(asked.request())).await;
                 let response = response.unwrap_or_else(|_| panic!("no answer to {asked:?}")).unwrap();
                 tally.count(&asked, &asked.judge(response).await);
             }
@@ -102,33 +92,4 @@ async fn users_of_two_gateways(stores: Stores) {
         let gateways = [(); 2].map(|()| origin.behind(&stores.open(), name, settings));
         assert_private(&besieged_until(gateways.into(), is_enough).await);
     }
-}
-
-/// Each gateway is a proxy whose client to the origin is guarded.
-async fn through_proxies_over_sockets(stores: Stores) {
-    let origin = Origin::default();
-    let behind = origin.clone();
-    let upstream =
-        serve(Router::new().fallback(move |request: Request<Body>| behind.clone().answer(request))).await;
-    let gateways = (0..2).map(|_| {
-        let flight =
-            SingleFlight::builder(AnswerCodec).pass_for(std::time::Duration::from_millis(1)).ttl(LIFE);
-        let flight = flight.build(&stores.open(), "public").unwrap();
-        let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
-        let guarded = ServiceBuilder::new()
-            .layer(
-                single_flight(
-                    flight,
-                    shared_get().ignore_field("x-nonce").unwrap().ignore_field("x-region").unwrap(),
-                )
-                .reject_with(never),
-            )
-            .service(client);
-        let upstream = upstream.clone();
-        Router::new().fallback(move |mut request: Request<Body>| {
-            *request.uri_mut() = format!("{upstream}{}", request.uri()).parse().unwrap();
-            async move { guarded.oneshot(request).await.unwrap().map(Body::new) }
-        })
-    });
-    assert_private(&besieged_until(gateways.collect(), is_shared).await);
 }

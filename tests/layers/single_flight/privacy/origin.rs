@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use serde_json::{Map, Value, json};
-use tower_distributed::extract::{SharedGet, path_and_query};
+use tower_distributed::extract::shared_get;
 use tower_distributed::response::{AnswerCodec, FlightBody};
 use tower_distributed::single_flight::SingleFlightBuilder;
 use tower_distributed::web::single_flight;
@@ -79,11 +79,7 @@ impl Origin {
             settings(SingleFlight::builder(AnswerCodec).pass_for(std::time::Duration::from_millis(1)))
                 .build(store, name)
                 .unwrap();
-        let key = SharedGet::new(path_and_query())
-            .ignore_field("x-nonce")
-            .unwrap()
-            .ignore_field("x-region")
-            .unwrap();
+        let key = shared_get().ignore_field("x-nonce").unwrap().ignore_field("x-region").unwrap();
         let origin = self.clone();
         Router::new()
             .fallback(move |request: Request<Body>| origin.clone().answer(request))
@@ -92,11 +88,11 @@ impl Origin {
 }
 
 /// Nobody is refused here.
-pub(super) fn never<B: http_body::Body<Data = Bytes>>(refusal: Refusal) -> Response<FlightBody<B>> {
+fn never<B: http_body::Body<Data = Bytes>>(refusal: Refusal) -> Response<FlightBody<B>> {
     panic!("{refusal:?}")
 }
 
-pub(crate) type Builder = SingleFlightBuilder<tower_distributed::response::Answer, std::convert::Infallible>;
+pub(super) type Builder = SingleFlightBuilder<tower_distributed::response::Answer, std::convert::Infallible>;
 
 struct Decided {
     status: StatusCode,

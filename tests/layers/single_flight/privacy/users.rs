@@ -67,10 +67,10 @@ pub(super) fn ask(rng: &mut StdRng, user: u64) -> Asked {
 }
 
 impl Asked {
-    pub(super) fn request(&self, base: &str) -> Request<Body> {
+    pub(super) fn request(&self) -> Request<Body> {
         let mut request = Request::new(Body::empty());
         *request.method_mut() = self.method.clone();
-        *request.uri_mut() = format!("{base}{}", self.target).parse().unwrap();
+        *request.uri_mut() = self.target.parse().unwrap();
         *request.headers_mut() = self.headers.clone();
         request
     }
