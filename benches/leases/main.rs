@@ -18,7 +18,7 @@
 //! grants":
 //!
 //! ```text
-//! FAULTS_SECONDS=600 cargo test --test faults --all-features two_at_once -- --nocapture
+//! FAULTS=long cargo test --test faults --all-features table -- --nocapture
 //! ```
 
 #![allow(missing_docs, unreachable_pub)]
