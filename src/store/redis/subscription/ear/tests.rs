@@ -1,0 +1,152 @@
+//! A subscription ends, and begins again, as its server and its users want.
+
+use std::future::{pending, ready};
+use std::sync::Arc;
+
+use support::eventually;
+use support::redis_server::RedisServer;
+use support::seen::{Event, Seen};
+
+use super::*;
+use crate::error::Cause;
+use crate::store::notifier::{Ids, Link, Listener, Recipient};
+use crate::store::redis::endpoint::Access;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// What was heard.
+#[derive(Default)]
+pub(in super::super) struct Heard(Mutex<Vec<String>>);
+
+impl Listener for Heard {
+    fn hear(&self, message: &[u8]) {
+        lock(&self.0).push(String::from_utf8_lossy(message).into_owned());
+    }
+}
+
+impl Recipient for Heard {
+    fn hear(self: Arc<Self>, _: u64, news: News) {
+        lock(&self.0).push(format!("{news:?}"));
+    }
+}
+
+pub(in super::super) fn ear(notifier: &Arc<Notifier>) -> Ear {
+    let channels = ["own", "all"].map(|whose| format!("td:wake:{whose}"));
+    Ear::new(channels, Arc::downgrade(notifier), Server::new("test"))
+}
+
+/// A notifier with one recipient, which also listens, and the id of its waiter.
+pub(in super::super) fn notifier() -> (Arc<Notifier>, Arc<Heard>, u64) {
+    let (notifier, mut id) = (Arc::new(Notifier::new(Link::Down)), 0);
+    let heard = notifier.join(|ids: Ids| {
+        id = ids.next();
+        Arc::<Heard>::default()
+    });
+    notifier.listen(&heard);
+    (notifier, heard, id)
+}
+
+fn message(channel: &str, text: &str) -> Msg {
+    let texts = ["message", channel, text].map(|text| Value::BulkString(text.into()));
+    Msg::from_owned_value(Value::Array(texts.into())).unwrap()
+}
+
+#[test]
+fn a_grant_that_several_connections_bring_is_heard_once() {
+    let (notifier, heard, id) = notifier();
+    let ear = ear(&notifier);
+    let hears = |several, channel, text: &str| {
+        assert!(ear.passes_on(&message(channel, text), several));
+        std::mem::take(&mut *lock(&heard.0)).len()
+    };
+    let (grant, gone) = (format!("7 1 {id:x}"), format!("0 0 {id:x}"));
+    assert_eq!([(); 2].map(|()| hears(false, "td:wake:own", &grant)), [1, 1]);
+    assert_eq!([(); 2].map(|()| hears(true, "td:wake:own", &grant)), [1, 0]);
+    assert_eq!([(); 2].map(|()| hears(true, "td:wake:own", &gone)), [1, 1]);
+    assert_eq!([(); 2].map(|()| hears(true, "td:wake:all", "x")), [1, 1]);
+    assert_eq!(hears(true, "td:wake:own", "no push"), 0);
+    drop(notifier);
+    assert!(!ear.passes_on(&message("td:wake:all", "x"), false), "the store is gone");
+    assert_eq!(ear.shards(), ("td:wake:", "own"));
+}
+
+#[test]
+fn pushes_arrive_while_a_connection_is_open() {
+    let (notifier, ..) = notifier();
+    let ear = ear(&notifier);
+    let link = || notifier.current_link();
+    let first = Open::new(&ear, false);
+    let up = link();
+    assert_ne!(up, Link::Down);
+    let second = Open::new(&ear, false);
+    assert_eq!(link(), up, "the first brought all messages meanwhile");
+    let third = Open::new(&ear, true);
+    assert_ne!(link(), up, "some messages came nowhere");
+    let up = link();
+    third.missed();
+    assert_ne!(link(), up);
+    drop((first, third));
+    assert_ne!(link(), Link::Down);
+    drop(second);
+    assert_eq!(link(), Link::Down);
+}
+
+#[test]
+fn the_loss_of_the_last_connection_is_told_unless_the_store_is_gone() {
+    let seen = Seen::default();
+    let lost = || {
+        let is_lost = |event: &&Event| event.get("event").is_some_and(|event| event == "subscription_lost");
+        seen.events().iter().filter(is_lost).count()
+    };
+    seen.events_of(|| {
+        let (notifier, ..) = notifier();
+        let ear = ear(&notifier);
+        let open = || Open::new(&ear, false);
+        let (first, second) = (open(), open());
+        ear.closed(first);
+        let denied = Outage { cause: Cause::Denied, text: "x".into(), source: None };
+        assert_eq!(ear.failed(&disconnected("x")), Attempt::FAILED);
+        assert_eq!(ear.failed(&denied), Attempt::Refused);
+        assert_eq!(lost(), 0, "another is open");
+        ear.closed(second);
+        assert_eq!(lost(), 1);
+        drop(open());
+        ear.failed(&denied);
+        assert_eq!(lost(), 2);
+        let last = open();
+        drop(notifier);
+        ear.closed(last);
+        ear.failed(&denied);
+        assert_eq!(lost(), 2);
+    });
+}
+
+/// Publishes to a subscription, and lets the server be silent for so long that a ping is sent, some times.
+pub(in super::super) async fn publishes(server: &RedisServer, notifier: &Notifier, heard: &Heard) {
+    eventually("the subscription", SOON, async || notifier.current_link() != Link::Down).await;
+    let publish = || server.query::<()>(&["PUBLISH", "td:wake:all", "x"]).unwrap();
+    publish();
+    // A message that was heard shows that what was sent before has arrived, too.
+    for nth in 1..4 {
+        eventually("it hears", SOON, async || lock(&heard.0).len() == nth).await;
+        server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
+        tokio::time::pause();
+        tokio::time::advance(CHECK + Duration::from_millis(1)).await;
+        tokio::time::resume();
+        eventually("it pings", SOON, async || server.calls_of("ping") > 0).await;
+        publish();
+    }
+}
+
+/// A ping tells a silent server from one that has vanished.
+#[tokio::test]
+async fn a_subscription_stays_while_the_server_is_silent() {
+    let server = RedisServer::start().await;
+    let endpoint = Endpoint::new(&server.url(), &Access::default()).unwrap();
+    let (notifier, heard, _) = notifier();
+    let ear = ear(&notifier);
+    tokio::select! {
+        _ = ear.hear(ready(Ok(&endpoint)), pending()) => panic!("it has ended"),
+        () = publishes(&server, &notifier, &heard) => {}
+    }
+}
