@@ -12,7 +12,8 @@ use crate::leases::kinds::{Family, SOON, Taken, open};
 use support::eventually;
 use support::redis_server::RedisServer;
 
-const TTL: Duration = Duration::from_secs(1);
+/// On a busy machine a renewal may be a second late.
+const TTL: Duration = Duration::from_secs(3);
 
 fn set_maxmemory(server: &RedisServer, bytes: &str) {
     assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", bytes]), "OK");
@@ -33,13 +34,13 @@ async fn one_of_each(store: &Store) -> Vec<Taken> {
     leases
 }
 
-/// Waits until all were renewed for much longer than their ttl.
+/// Waits until all were renewed for longer than their ttl.
 async fn are_kept(leases: &[Taken]) {
     let kept = leases.iter().map(|lease| async move {
         let first = lease.until();
         select! {
             () = lease.lost() => panic!("{} was lost", lease.token()),
-            () = eventually("renewals", SOON, async || lease.until() > first + 2 * TTL) => {}
+            () = eventually("renewals", SOON, async || lease.until() > first + TTL) => {}
         }
     });
     join_all(kept).await;

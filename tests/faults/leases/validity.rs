@@ -6,8 +6,29 @@ use tokio::time::{Instant, timeout};
 use tokio_test::{assert_pending, task};
 
 use crate::leases::kinds::{Family, LONG, SOON, left, open, with_proxy};
+use crate::leases::taken::Taken;
 use support::eventually;
 use support::proxy::FaultProxy;
+
+/// Returns a lease that was lost while a renewal was under way: it may come too late, or too soon, where the machine is busy.
+async fn lost_during_a_renewal(family: &Family, proxy: &FaultProxy, fault: fn(&FaultProxy)) -> Taken {
+    let mut lost = None;
+    eventually("a lease that is lost during a renewal", SOON, async || {
+        let Ok(taken) = family.take("k").await else { return false };
+        let dropped = proxy.replies_dropped();
+        fault(proxy);
+        timeout(SOON, taken.lost()).await.expect("a hanging renewal hides the loss");
+        let is_under_way = proxy.held_back() + proxy.replies_dropped() > dropped;
+        if is_under_way {
+            lost = Some(taken);
+        } else {
+            proxy.heal();
+        }
+        is_under_way
+    })
+    .await;
+    lost.unwrap()
+}
 
 /// Nobody answers the renewal, or the answer is lost: the lease ends by its own timer, no late answer revives it, and then it
 /// is given back.
@@ -19,16 +40,7 @@ async fn a_renewal_that_hangs_hides_no_loss() {
     let store = open(&proxy.url());
     for fault in [FaultProxy::stall, FaultProxy::drop_replies] {
         for family in Family::each(&store, TTL) {
-            let mut taken = None;
-            eventually("the way to be free", SOON, async || {
-                taken = family.take("k").await.ok();
-                taken.is_some()
-            })
-            .await;
-            let (taken, dropped) = (taken.unwrap(), proxy.replies_dropped());
-            fault(&proxy);
-            timeout(SOON, taken.lost()).await.expect("a hanging renewal hides the loss");
-            assert!(proxy.held_back() + proxy.replies_dropped() > dropped, "no renewal is under way");
+            let taken = lost_during_a_renewal(&family, &proxy, fault).await;
             assert!(!taken.is_held() && Instant::now() >= taken.until());
             let until = taken.until();
             proxy.heal();
