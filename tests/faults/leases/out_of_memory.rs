@@ -20,27 +20,27 @@ fn set_maxmemory(server: &RedisServer, bytes: &str) {
 }
 
 /// One lease of each kind: also a permit of weight 3, a reader, and a mutex with a value.
-async fn one_of_each(store: &Store) -> Vec<Taken> {
+async fn one_of_each(store: &Store, ttl: Duration) -> Vec<Taken> {
     let mut leases = Vec::new();
-    for family in Family::each(store, TTL) {
+    for family in Family::each(store, ttl) {
         leases.push(family.take("k").await.unwrap());
     }
-    let permits = WaitGroup::builder(5).ttl(TTL).build(store, "heavy").unwrap();
+    let permits = WaitGroup::builder(5).ttl(ttl).build(store, "heavy").unwrap();
     leases.push(Taken::Permit(permits.add_n("k", 3).await.unwrap()));
-    let readers = RwLock::builder().ttl(TTL).build(store, "readers").unwrap();
+    let readers = RwLock::builder().ttl(ttl).build(store, "readers").unwrap();
     leases.push(Taken::Reader(readers.read("k").await.unwrap()));
-    let valued = Mutex::builder().ttl(TTL).value_with(|| "mine".to_owned()).build(store, "valued").unwrap();
+    let valued = Mutex::builder().ttl(ttl).value_with(|| "mine".to_owned()).build(store, "valued").unwrap();
     leases.push(Taken::Mutex(valued.lock("k").await.unwrap()));
     leases
 }
 
 /// Waits until all were renewed for longer than their ttl.
-async fn are_kept(leases: &[Taken]) {
+async fn are_kept(leases: &[Taken], ttl: Duration) {
     let kept = leases.iter().map(|lease| async move {
         let first = lease.until();
         select! {
             () = lease.lost() => panic!("{} was lost", lease.token()),
-            () = eventually("renewals", SOON, async || lease.until() > first + TTL) => {}
+            () = eventually("renewals", SOON, async || lease.until() > first + ttl) => {}
         }
     });
     join_all(kept).await;
@@ -69,9 +69,11 @@ async fn leases_that_replicas_must_have_are_renewed_and_released() {
     let store = builder.redis(&server.url()).unwrap();
     let mutex = Mutex::new(&store, "first").unwrap();
     eventually("the replica to be in step", SOON, async || mutex.try_lock("k").await.is_ok()).await;
-    let (last, leases) = (mutex.lock("last").await.unwrap(), one_of_each(&store).await);
+    // A replica that is slow once is waited for until the next renewal.
+    let ttl = 2 * TTL;
+    let (last, leases) = (mutex.lock("last").await.unwrap(), one_of_each(&store, ttl).await);
     set_maxmemory(&server, "1");
-    are_kept(&leases).await;
+    are_kept(&leases, ttl).await;
     nothing_is_taken(&store).await;
     are_released(leases).await;
     replica.pause();
@@ -99,7 +101,7 @@ async fn leases_are_renewed_and_released_and_handed_on() {
         let (one, other) = (bucket.authorize("k", 300).await, bucket.authorize("k", 200).await);
         holds.push((bucket, one.unwrap(), other.unwrap()));
     }
-    let leases = one_of_each(&store).await;
+    let leases = one_of_each(&store, TTL).await;
     let take = |family: Family| async move { family.take("k").await.unwrap() };
     let waiters = Family::each(&other, TTL).map(|family| tokio::spawn(take(family)));
     for family in Family::each(&store, TTL) {
@@ -107,11 +109,11 @@ async fn leases_are_renewed_and_released_and_handed_on() {
     }
 
     set_maxmemory(&server, "1");
-    are_kept(&leases).await;
+    are_kept(&leases, TTL).await;
     nothing_is_taken(&store).await;
     are_released(leases).await;
     let handed_on = join_all(waiters).await.into_iter().map(Result::unwrap).collect::<Vec<_>>();
-    are_kept(&handed_on).await;
+    are_kept(&handed_on, TTL).await;
     assert!(claims.0.confirm().await.unwrap() && claims.1.release().await.unwrap(), "they were held");
     assert!(exact.forget("confirmed").await.unwrap(), "it was stored");
     for (bucket, one, other) in holds {
