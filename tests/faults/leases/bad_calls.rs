@@ -41,9 +41,10 @@ async fn exact_names_must_leave_room_beside_them() {
 #[tokio::test]
 async fn any_key_and_any_value_is_legal() {
     let (server, stores) = stores().await;
-    let megabyte = "x".repeat(1 << 20);
-    let keys = ["", "\0", "{", "}", "{}", "}{", "{a}b", "a:b", "%7b", "%#", "*", "a b\r\n", &megabyte];
-    let values = [" ", ":", "a:b c", "/1/2", "+", "\0", "\r\n", "ä", "%s", &megabyte[..100_000]];
+    // All stores of these tests share a thread, which digests each long key some times.
+    let long = "x".repeat(100_000);
+    let keys = ["", "\0", "{", "}", "{}", "}{", "{a}b", "a:b", "%7b", "%#", "*", "a b\r\n", &long];
+    let values = [" ", ":", "a:b c", "/1/2", "+", "\0", "\r\n", "ä", "%s", &long];
     for store in &stores {
         let nameless = Mutex::builder().value_with(String::new).build(store, "x").unwrap();
         for error in [nameless.lock("k").await.unwrap_err(), nameless.try_lock("k").await.unwrap_err()] {

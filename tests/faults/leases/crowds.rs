@@ -10,7 +10,7 @@ use crate::leases::kinds::{LONG, open};
 use support::eventually;
 use support::redis_server::RedisServer;
 
-const MANY: u64 = 30_000;
+const MANY: u64 = 10_000;
 
 /// From the background thread, where there is no runtime. On that of the caller, which may be late, each is sent again at most
 /// once.
