@@ -3,7 +3,6 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::background::Background;
 use super::in_memory::{Bounds, Clock, InMemory};
 use super::{Backend, Store};
 
@@ -99,10 +98,8 @@ impl Store {
     /// clones of the store share it.
     pub(crate) fn local_share(&self) -> &Self {
         self.base().local_share.get_or_init(|| {
-            let (bounds, home) = self
-                .on_redis()
-                .map(|store| (store.limits.local_share, store.background.clone()))
-                .unwrap_or_else(|| (Bounds::LOCAL_SHARE, Background::thread()));
+            let bounds = self.on_redis().map_or(Bounds::LOCAL_SHARE, |store| store.limits.local_share);
+            let home = self.background_or_thread();
             let mut memory = InMemory::with_background(home, Clock::system(), bounds);
             memory.base.prefix = self.prefix().to_owned();
             Self(Arc::new(Backend::InMemory(memory)))
