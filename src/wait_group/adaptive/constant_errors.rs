@@ -124,17 +124,19 @@ fn the_limit_follows_the_capacity_beside_errors() {
 #[test]
 fn a_small_service_is_not_taken_for_one_that_fails_at_any_load() {
     let service = |capacity| Service { capacity, fails: 0, latency: WINDOW };
+    let shrunk = |follows, seed| {
+        let mut run = Run::new(follows, 80, seed);
+        run.windows(100, service(40));
+        run.windows(100, service(4));
+        run
+    };
     for follows in [false, true] {
         for seed in 0..40 {
-            let mut run = Run::new(follows, 80, seed);
-            run.windows(100, service(40));
-            run.windows(100, service(4));
+            let run = shrunk(follows, seed);
             assert!(run.cell.limit <= 9000, "seed {seed}, {follows}: {:?}", run.cell);
         }
     }
-    let mut unlucky = Run::new(true, 80, 956_886_849_868_314_337);
-    unlucky.windows(100, service(40));
-    unlucky.windows(100, service(4));
+    let mut unlucky = shrunk(true, 956_886_849_868_314_337);
     assert!(unlucky.cell.limit > 9000, "{:?}", unlucky.cell);
     unlucky.windows(50, service(4));
     assert!(unlucky.cell.limit <= 9000, "{:?}", unlucky.cell);
