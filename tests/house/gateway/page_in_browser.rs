@@ -30,6 +30,12 @@ impl Browser {
         eventually(what, SOON, async || self.value(expression).await == true).await;
     }
 
+    /// Opens the page of a gateway, and waits until it is served events.
+    async fn show(&self, gateway: &Gateway) {
+        self.open(&gateway.base).await;
+        self.until("events", "Number(document.body.dataset.events) > 3").await;
+    }
+
     /// Clicks a button and waits for a number.
     async fn click_until(&self, button: &str, name: &str, least: u64) {
         self.click(&format!("[data-burst=\"{button}\"]")).await;
@@ -96,8 +102,7 @@ async fn shows_the_numbers_of_the_api() {
         let server = RedisServer::start().await;
         for url in [None, Some(server.url())] {
             let gateway = Gateway::start(url.as_deref());
-            browser.open(&gateway.base).await;
-            browser.until("events", "Number(document.body.dataset.events) > 3").await;
+            browser.show(&gateway).await;
             // What the traffic does is seen, and then only what is clicked.
             eventually("traffic", SOON, async || browser.number("limited.admitted").await > Some(0)).await;
             let rows = |queue| format!("document.querySelectorAll('[data-queue={queue}] [data-tenant]').length >= 10");
@@ -152,8 +157,7 @@ async fn shows_the_numbers_of_the_api() {
 async fn shows_refused_keys_as_text() {
     in_browser(async |browser| {
         let gateway = Gateway::start(None);
-        browser.open(&gateway.base).await;
-        browser.until("events", "Number(document.body.dataset.events) > 3").await;
+        browser.show(&gateway).await;
         let key = "<img src=x onerror=\"document.title='run'\">&amp;";
         let state = json!({ "refused": [{ "key": key, "at_least": 7, "at_most": 9 }] });
         let shown = format!(
@@ -170,8 +174,7 @@ async fn shows_refused_keys_as_text() {
 async fn is_used_by_keyboard_read_on_a_phone_and_dark_at_night() {
     in_browser(async |browser| {
         let gateway = Gateway::start(None);
-        browser.open(&gateway.base).await;
-        browser.until("events", "Number(document.body.dataset.events) > 3").await;
+        browser.show(&gateway).await;
 
         // Every button is reached by the keyboard, in the order of the page, and shows it.
         let buttons = browser.value("document.querySelectorAll('button').length").await.as_u64().unwrap();
