@@ -163,10 +163,8 @@ impl Connection {
             self.out_of_step.store(true, Ordering::SeqCst);
             self.shared.dropped.fetch_add(1, Ordering::SeqCst);
         } else if !(is_message && self.shared.withholds_messages.load(Ordering::SeqCst)) {
-            let mut reply = Some(reply);
-            if is_message || matches!(due, Some(Due::Reply { of_script: true, .. })) {
-                reply = reply.and_then(|reply| self.shared.forged(true, reply));
-            }
+            let may_be_forged = is_message || matches!(due, Some(Due::Reply { of_script: true, .. }));
+            let reply = if may_be_forged { self.shared.forged(true, reply) } else { Some(reply) };
             let Some(reply) = reply else { return Ok(false) };
             if let Err(error) = client.write_all(&reply).await
                 && !self.was_held.load(Ordering::SeqCst)
@@ -183,13 +181,10 @@ impl Connection {
     /// Returns the answer of the proxy that is due now.
     fn answer(&self) -> Option<String> {
         let mut unanswered = self.unanswered.lock().unwrap();
-        if !matches!(unanswered.front(), Some(Due::Answer(_))) {
-            return None;
-        }
-        match unanswered.pop_front() {
-            Some(Due::Answer(answer)) => Some(answer),
-            _ => None,
-        }
+        let Due::Answer(answer) = unanswered.front()? else { return None };
+        let answer = answer.clone();
+        unanswered.pop_front();
+        Some(answer)
     }
 
     /// Returns a counter that counts the request as late, if it must wait now.
