@@ -19,7 +19,6 @@ use crate::bloom_filter::Probe;
 use crate::lease::{LeaseHandle, LeaseState};
 #[cfg(feature = "http")]
 use crate::single_flight::answer::{Entry, Flight};
-use crate::store::background::Background;
 use crate::store::detached::Work;
 use crate::store::timer::{sleep, within};
 use crate::telemetry::{Event, tell};
@@ -264,11 +263,11 @@ impl Confirming {
     /// Runs the rest of a confirmation where it does not depend on the caller.
     fn go_on<R: Future<Output = ()> + Send + 'static>(self, rest: impl FnOnce(Self) -> R) {
         let here = || Handle::try_current().ok();
-        let remote = self.place.common().store.background().cloned();
-        let thread = remote.clone().unwrap_or_else(Background::thread);
+        let store = &self.place.common().store;
+        let (in_memory, thread) = (store.is_in_memory(), store.background_for_a_task());
         let there = || thread.handle().ok();
         // In memory, retries follow the clock of the caller, which a test may have paused.
-        let place = if remote.is_some() { there().or_else(here) } else { here().or_else(there) };
+        let place = if in_memory { here().or_else(there) } else { there().or_else(here) };
         if let Some(place) = place {
             let (thread, rest) = (thread.clone(), rest(self));
             place.spawn(async move {

@@ -207,7 +207,7 @@ impl<K: Kind> Keeper for Admission<K> {
     }
 
     fn background(&self) -> Background {
-        self.store.background_or_thread()
+        self.store.background_for_a_task()
     }
 
     /// Renews the lease once more for its full ttl.

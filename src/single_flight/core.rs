@@ -148,7 +148,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             stored: Stored::new(settings.most_stored()),
             over_budget: Often::new(name, Event::AnswerOverBudget),
             local_cache: local_cache.transpose()?,
-            background: store.background_or_thread(),
+            background: store.background_for_a_task(),
             // A run has a time limit of its own.
             detach: Detach::new(store, "flight", name, Duration::MAX),
             settings,

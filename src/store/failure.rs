@@ -99,7 +99,7 @@ impl Store {
     pub(crate) fn local_share(&self) -> &Self {
         self.base().local_share.get_or_init(|| {
             let bounds = self.on_redis().map_or(Bounds::LOCAL_SHARE, |store| store.limits.local_share);
-            let home = self.background_or_thread();
+            let home = self.background_for_a_task();
             let mut memory = InMemory::with_background(home, Clock::system(), bounds);
             memory.base.prefix = self.prefix().to_owned();
             Self(Arc::new(Backend::InMemory(memory)))

@@ -171,6 +171,7 @@ struct Base {
     prefix: String,
     notifier: Arc<Notifier>,
     scheduler: Arc<Scheduler>,
+    background: Background,
     names: Names,
     detached: Arc<DetachedWork>,
     local_share: OnceLock<Store>,
@@ -179,9 +180,9 @@ struct Base {
 impl Base {
     fn new(prefix: String, link: Link, background: Background, follows_paused: bool) -> Self {
         let notifier = Arc::new(Notifier::new(link));
-        let scheduler = Scheduler::new(notifier.link(), background, follows_paused);
+        let scheduler = Scheduler::new(notifier.link(), background.clone(), follows_paused);
         let (names, detached, local_share) = (Names::default(), Arc::default(), OnceLock::new());
-        Self { prefix, notifier, scheduler, names, detached, local_share }
+        Self { prefix, notifier, scheduler, background, names, detached, local_share }
     }
 }
 
@@ -318,7 +319,7 @@ impl Store {
                 Left { work: work.leave(), operations: 0 }
             }
             Some(store) => {
-                let (background, store) = (store.background.clone(), Arc::clone(store));
+                let (background, store) = (self.base().background.clone(), Arc::clone(store));
                 // On the background thread, since there may be no runtime here.
                 background.run(async move { store.shutdown(limit).await }).await?
             }
@@ -372,12 +373,12 @@ impl Store {
 
     /// Where work runs that must not depend on its callers. `None` in memory, where every operation is immediate.
     pub(crate) fn background(&self) -> Option<&Background> {
-        self.on_redis().map(|store| &store.background)
+        self.on_redis().map(|store| &store.base.background)
     }
 
-    /// Where work runs that takes time even in memory: there, on the thread of this process.
-    pub(crate) fn background_or_thread(&self) -> Background {
-        self.background().cloned().unwrap_or_else(Background::thread)
+    /// Where a task runs that takes time even in memory.
+    pub(crate) fn background_for_a_task(&self) -> Background {
+        self.base().background.for_a_task()
     }
 
     /// The pending background operations. `None` in memory, where there are none.

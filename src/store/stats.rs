@@ -80,7 +80,7 @@ impl Store {
     #[must_use]
     pub fn stats(&self) -> StoreStats {
         let Some(store) = self.on_redis() else { return StoreStats::default() };
-        let runtime = Handle::try_current().ok().or_else(|| store.background.handle().ok());
+        let runtime = Handle::try_current().ok().or_else(|| store.base.background.handle().ok());
         store.stats(runtime.map(|runtime| runtime.id()))
     }
 }

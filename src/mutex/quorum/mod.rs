@@ -24,7 +24,7 @@ use crate::lease::tokens::{Effect, Event, Grant, Now, Release, Renewed, Rules, T
 use crate::lease::{Anchor, Lease, LeaseHandle, Leases, Validity, micros, rules};
 use crate::store::background::Background;
 use crate::store::timer::within;
-use crate::store::{Link, PeriodicTask, Scheduler, Signal, check_exact};
+use crate::store::{Link, PeriodicTask, Scheduler, Signal, Store, check_exact};
 use crate::sync::lock;
 use crate::{Error, Key, clock};
 
@@ -126,7 +126,8 @@ impl Quorum {
 
     fn background(&self) -> Background {
         let mut stores = self.nodes.iter().map(|node| &node.admission.store);
-        stores.find_map(|store| store.background().cloned()).unwrap_or_else(Background::thread)
+        let remote = stores.find(|store| !store.is_in_memory()).map(Store::background_for_a_task);
+        remote.unwrap_or_else(Background::thread)
     }
 
     /// Counts the votes of all nodes.

@@ -59,7 +59,7 @@ impl<O: Operation> RedisClient<O> {
     ) -> Step<O> {
         // Operations with `IN_ORDER` leave only by a flusher.
         let can_send = here.is_some() && waker.is_some() && !O::IN_ORDER;
-        let runtime = match here.map_or_else(|| self.store.background.handle(), Ok) {
+        let runtime = match here.map_or_else(|| self.store.base.background.handle(), Ok) {
             Ok(runtime) => runtime,
             Err(error) => return Step::Done(Some(Err(error))),
         };

@@ -89,7 +89,6 @@ pub(crate) struct RedisStore {
     library: Arc<Library>,
     /// By their names.
     scripts: Mutex<HashMap<String, Arc<Loaded>>>,
-    pub(crate) background: Background,
     pub(crate) owed: Owed,
     /// Outcomes of flights that are on their way, though their callers have them.
     pub(crate) publications: Arc<Owed>,
@@ -116,8 +115,7 @@ impl RedisStore {
         Self {
             subscription: Subscription::new(wakeups, telemetry.clone()),
             telemetry,
-            base: Base::new(prefix, Pushes::Down, background.clone(), false),
-            background,
+            base: Base::new(prefix, Pushes::Down, background, false),
             process: std::process::id(),
             overloaded: OnceLock::new(),
             limits,
@@ -182,7 +180,7 @@ impl RedisStore {
     {
         match Handle::try_current() {
             Ok(runtime) => Ok(task(Arc::clone(self), runtime).await),
-            Err(_) => self.background.run(task(Arc::clone(self), self.background.handle()?)).await,
+            Err(_) => self.base.background.run(task(Arc::clone(self), self.base.background.handle()?)).await,
         }
     }
 
@@ -200,7 +198,7 @@ impl RedisStore {
     /// Subscribes to the channels of this process and of all processes, unless the subscription is running.
     pub(super) fn subscribe(&self) {
         let channels = [self.base.notifier.process(), ALL].map(|whose| format!("{}{whose}", self.channels()));
-        self.subscription.start(channels, &self.base.notifier, &self.background);
+        self.subscription.start(channels, &self.base.notifier, &self.base.background);
     }
 
     /// Returns the links of a runtime, made on first use.
@@ -313,4 +311,4 @@ pub(in crate::store) fn ended() -> Error {
     Error::unavailable(Cause::Ended, "the runtime of the call has ended")
 }
 
-debug!(RedisStore, source, base.prefix, limits, background);
+debug!(RedisStore, source, base.prefix, base.background, limits);
