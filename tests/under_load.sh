@@ -16,7 +16,6 @@ tests=(
   "faults slots::a_node_joins_and_leaves_under_load"
   "engine cluster::a_master_that_is_ill_affects_its_own_keys_only"
   "faults leases::crowds::each_is_released_once"
-  "processes flights::one_takes_over_from_a_killed_leader_in_time"
   "faults failover::a_waiter_beside_a_release_that_no_replica_has_is_woken"
   "faults leases::wakes::"
   "engine overload::a_burst_of_unique_keys"

@@ -80,11 +80,9 @@ mod tests {
         for filter in 0..50 {
             let mut set = [false; 1024];
             let first = filter << 32;
-            (first..first + 30).flat_map(|item| probe(item).positions().collect::<Vec<_>>()).for_each(
-                |bit| {
-                    set[bit as usize] = true;
-                },
-            );
+            for item in first..first + 30 {
+                probe(item).positions().for_each(|bit| set[bit as usize] = true);
+            }
             let absent = first + 30..first + 40_030;
             wrong += absent.filter(|&item| probe(item).positions().all(|bit| set[bit as usize])).count();
         }

@@ -52,9 +52,7 @@ impl Side {
         let read = if all { Read::<Quotas>::all() } else { Read::last() };
         format!("{:?}", self.namespace.client().run(key.clone(), read).await.unwrap())
     }
-}
 
-impl Side {
     /// What is stored in memory.
     fn stored(&self, sequence: usize) -> Vec<Vec<u8>> {
         let Namespace::InMemory(cells) = &self.namespace else { panic!("it is in memory") };

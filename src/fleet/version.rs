@@ -87,21 +87,12 @@ mod tests {
         assert_eq!(read("3 77 0af\nann b\n+a\nb"), Some(version(Some("a\nb"))));
         assert_eq!(read("3 77 0af\nann b\n-"), Some(version(None)));
         assert_eq!(read("3 77 0af\nann b\n+10/s").map(|version| version.micros()), Some(77));
-        for nonsense in [
-            "",
-            "10/s",
-            "3 77\nann\n+10/s",
-            "3 77 \nann\n+10/s",
-            "3 77 0ag\nann\n+10/s",
-            "3 77 0af 1\nann\n+10/s",
-            "+3 77 0af\nann\n+10/s",
-            "3 -77 0af\nann\n+10/s",
-            "9007199254740992 77 0af\nann\n+10/s",
-            "99999999999999999999999999999999 77 0af\nann\n+10/s",
-            "3 77 0af\nann",
-            "3 77 0af\nann\n10/s",
-        ] {
-            assert_eq!(read(nonsense), None, "{nonsense:?}");
+        let heads = "3 77|3 77 |3 77 0ag|3 77 0af 1|+3 77 0af|3 -77 0af|9007199254740992 77 0af|\
+             99999999999999999999999999999999 77 0af";
+        let heads = heads.split('|').map(|head| format!("{head}\nann\n+10/s"));
+        let others = "|10/s|3 77 0af\nann|3 77 0af\nann\n10/s".split('|').map(str::to_owned);
+        for nonsense in heads.chain(others) {
+            assert_eq!(read(&nonsense), None, "{nonsense:?}");
         }
         assert_eq!(SettingVersion::parse(b"3 77 0af\nann\n+\xff"), None);
     }

@@ -122,10 +122,8 @@ mod tests {
     fn a_message_counts_with_its_last_byte() {
         let mut messages = Messages::default();
         let body = body(&[3, 0]);
-        assert_eq!(messages.ended_in(&body[..7]), 0);
-        assert_eq!(messages.ended_in(&body[7..8]), 1);
-        assert_eq!(messages.ended_in(&body[8..12]), 0);
-        assert_eq!(messages.ended_in(&body[12..]), 1);
+        let parts = [&body[..7], &body[7..8], &body[8..12], &body[12..]];
+        assert_eq!(parts.map(|part| messages.ended_in(part)), [0, 1, 0, 1]);
         // The longest length that can be said.
         assert_eq!(messages.ended_in(&[0, 255, 255, 255, 255, 9]), 0);
         assert_eq!(messages.left, u32::MAX as usize - 1);

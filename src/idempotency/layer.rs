@@ -398,6 +398,7 @@ mod tests {
             (builder().read_timeout(Duration::from_millis(1)), builder().read_timeout(Duration::ZERO)),
             (builder().read_timeout(DAY), builder().read_timeout(DAY + nano)),
             (builder(), builder().ttl(Duration::ZERO)),
+            (builder(), builder().max_detached(Duration::ZERO)),
         ] {
             assert!(good.build().is_ok() && bad.build().is_err_and(|error| error.is_invalid()));
         }

@@ -389,30 +389,35 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
 }
 
 /// The classes are told from the limits.
-const PLAIN: &[&str] = &["/1/3", "/1/3", "/2/3", "/3/3", "/1/2", "/idle"];
-const FLOWS: &[&str] = &["/1/3/1.1..", "/1/3/1.1..", "/2/3/2.1..", "/1/3/2.1..", "/1/3/3.4..", "/3/3/4.1.."];
-const CLASSES: &[&str] = &["/1/3", "/2/3", "/1/2/..1.", "/1/1/..2.", "/1/2/1.1.1.", "/1/1/2.3.2."];
-const BOUNDS: &[&str] = &["/1/3/...2", "/1/3/...5", "/2/1/..2.1", "/4/3", "/1/3/1.1..1", "/1/0"];
+const PLAIN: &str = "/1/3 /1/3 /2/3 /3/3 /1/2 /idle";
+const FLOWS: &str = "/1/3/1.1.. /1/3/1.1.. /2/3/2.1.. /1/3/2.1.. /1/3/3.4.. /3/3/4.1..";
+const CLASSES: &str = "/1/3 /2/3 /1/2/..1. /1/1/..2. /1/2/1.1.1. /1/1/2.3.2.";
+const BOUNDS: &str = "/1/3/...2 /1/3/...5 /2/1/..2.1 /4/3 /1/3/1.1..1 /1/0";
+
+/// The suffixes in these lists.
+fn of(lists: &[&'static str]) -> Vec<&'static str> {
+    lists.iter().flat_map(|list| list.split(' ')).collect()
+}
 
 #[tokio::test]
 async fn permits_agree() {
-    agree::<Permits>(PLAIN).await;
+    agree::<Permits>(&of(&[PLAIN])).await;
 }
 
 #[tokio::test]
 async fn fair_permits_agree() {
-    agree::<Permits>(&[FLOWS, PLAIN, &["/1/2/9.1..", "/1/3/5.3e8.."]].concat()).await;
+    agree::<Permits>(&of(&[FLOWS, PLAIN, "/1/2/9.1.. /1/3/5.3e8.."])).await;
 }
 
 #[tokio::test]
 async fn permits_with_classes_agree() {
-    agree::<Permits>(&[CLASSES, FLOWS, PLAIN].concat()).await;
+    agree::<Permits>(&of(&[CLASSES, FLOWS, PLAIN])).await;
 }
 
 /// Callers with limits of their own among those of the key.
 #[tokio::test]
 async fn permits_with_bounds_agree() {
-    agree::<Permits>(&[PLAIN, BOUNDS].concat()).await;
+    agree::<Permits>(&of(&[PLAIN, BOUNDS])).await;
 }
 
 #[tokio::test]
@@ -422,7 +427,7 @@ async fn mutexes_agree() {
 
 #[tokio::test]
 async fn reader_writer_locks_agree() {
-    agree::<ReadWrite>(&["/w1", "/w2", "/r", "/r", "/rteam/w5", "~3e8/w1", "~9c40@app/w2", "~3e8/r"]).await;
+    agree::<ReadWrite>(&of(&["/w1 /w2 /r /r /rteam/w5 ~3e8/w1 ~9c40@app/w2 ~3e8/r"])).await;
 }
 
 #[tokio::test]

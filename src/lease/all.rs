@@ -219,6 +219,3 @@ impl Leases<Exclusive> {
         Ok(lease.collect())
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -193,42 +193,4 @@ mod tests {
         holder.forget(&token("a"));
         assert!(holder.is_idle(NOW));
     }
-
-    #[test]
-    fn a_state_without_a_lock_and_a_fence_is_idle() {
-        let mut holder = Holder::<true>::default();
-        assert!(holder.is_idle(NOW));
-        // Its fence is kept for as long as the token says.
-        hold(&mut holder, "0123456789abcdef-1.2710~1388", 10_000, NOW);
-        holder.raise(NOW + DAY, NOW);
-        assert_eq!(
-            [NOW + 9999, NOW + 4_999_999, NOW + 5_000_000].map(|now| holder.is_idle(now)),
-            [false, false, true]
-        );
-        // A lock that is held is never idle.
-        holder.extend(&token(""), NOW + 3 * DAY, NOW);
-        assert_eq!([NOW + 3 * DAY - 1, NOW + 3 * DAY].map(|now| holder.is_idle(now)), [false, true]);
-    }
-
-    /// After the clock was set back, a lock is cut to the ttl in its token.
-    #[test]
-    fn no_lock_lasts_longer_than_its_ttl() {
-        for (text, left) in [
-            ("0123456789abcdef-1.2af8", 11_000), // of 11 ms
-            ("0123456789abcdef-1.2711", 11_000), // of 10 001 µs
-            ("0123456789abcdef-1.4e20", 20_000), // it has as much left
-            ("0123456789abcdef-1.7530", 20_000),
-            ("0123456789abcdef-1", 20_000),
-            ("0123456789abcdef-1.2af8:alice", 20_000),
-        ] {
-            let mut holder = Holder::<true>::default();
-            hold(&mut holder, text, 20_000, NOW);
-            assert_eq!(holder.soonest(NOW), NOW + left, "{text}");
-            assert_eq!(holder.held(&token(text), NOW).map(|(until, _)| until), Some(NOW + left), "{text}");
-        }
-        // What is left is told in whole ms, so this one has no more than its ttl.
-        let mut holder = Holder::<true>::default();
-        hold(&mut holder, "0123456789abcdef-1.4e20", 20_000, NOW);
-        assert_eq!([NOW - 500, NOW].map(|now| holder.soonest(now)), [NOW + 19_500, NOW + 20_000]);
-    }
 }

@@ -263,35 +263,9 @@ impl<K: Kind> Admission<K> {
 
 #[cfg(test)]
 mod tests {
-    use redis::Value;
-
     use super::*;
     use crate::lease::holder::Exclusive;
     use crate::wait_group::holders::Permits;
-
-    #[test]
-    fn a_look_reads_all_holders_of_a_key() {
-        let text = |text: &[u8]| Value::BulkString(text.into());
-        let read = |in_use, holders: Vec<Value>| {
-            let values = [Value::Int(in_use), Value::Int(4), Value::Array(holders)];
-            Look::<Exclusive>::all().decode(0, 5, Fields::new(&values, false)).ok()
-        };
-        let holders =
-            vec![text(b"a"), Value::Int(7), Value::Int(3), text(b"\xff"), Value::Int(9), Value::Int(0)];
-        let snapshot = read(2, holders).unwrap();
-        assert_eq!((snapshot.in_use, snapshot.waiting), (2, 4));
-        let whole: Vec<_> =
-            snapshot.holders.iter().map(|holder| (holder.token(), holder.whole_token())).collect();
-        assert_eq!(whole, [("a", &b"a"[..]), ("\u{fffd}", &b"\xff"[..])]);
-        assert!(read(0, vec![]).is_some_and(|free| free.holders.is_empty()) && read(-1, vec![]).is_none());
-        assert!(read(1, vec![text(b"a"), Value::Int(7)]).is_none() && read(1, vec![Value::Int(7)]).is_none());
-    }
-
-    #[test]
-    fn a_key_without_holders_and_waiters_is_free() {
-        let is_free = |(in_use, waiting)| Snapshot { holders: Vec::new(), in_use, waiting }.is_free();
-        assert_eq!([(0, 0), (0, 1), (1, 0), (1, 1)].map(is_free), [true, false, false, false]);
-    }
 
     #[test]
     fn a_holder_is_shown_as_its_kind_says() {

@@ -332,6 +332,7 @@ impl fmt::Display for Suffix {
 #[cfg(test)]
 mod tests {
     use std::hash::{BuildHasher as _, RandomState};
+    use std::time::Duration;
 
     use super::*;
 
@@ -341,27 +342,50 @@ mod tests {
         text.into()
     }
 
-    fn ttl_of(text: &str) -> Option<i64> {
-        token(text).ttl()
+    fn permit(weight: u32, limit: u32) -> Ending {
+        Ending::Permit { weight, limit }
     }
 
+    /// However the rest of the token is written.
     #[test]
-    fn ids_and_times_to_live_are_read_out_of_tokens() {
-        let id_of = |text| token(text).waiter().map(|(_, id)| id);
-        let fence_ttl_of = |text| Parsed::new(text)?.fence_ttl;
-        assert_eq!(id_of("0123456789abcdef-1f"), Some(0x1f));
-        assert_eq!(id_of("0123456789abcdef-0.a/2/5"), Some(0));
-        assert_eq!(id_of("0123456789abcdef-a:b"), Some(10));
-        assert_eq!(ttl_of("0123456789abcdef-0.a/2/5"), Some(10));
-        assert_eq!(ttl_of("0123456789abcdef-0.a~3e8@b/2/5"), Some(10));
-        assert_eq!(ttl_of("0123456789abcdef-0.8000000000000000"), None);
-        assert_eq!(fence_ttl_of("0123456789abcdef-0.a~3e8@b~1/2/5"), Some(1000));
-        assert_eq!(fence_ttl_of("0123456789abcdef-0~3e8"), None);
-        assert_eq!(fence_ttl_of("0123456789abcdef-0.a:0.a~3e8"), None);
+    fn a_token_is_read_in_parts() {
+        let ids = [("-1f.a", Some(31), Some(10)), ("-0.a~3e8@b", Some(0), Some(10)), ("-a", Some(10), None)];
+        let others =
+            [("-01.0a", Some(1), Some(10)), ("-1.8000000000000000", Some(1), None), ("", None, None)];
+        let known = ids.into_iter().chain(others);
+        let known = known.map(|(way, id, ttl)| (format!("0123456789abcdef{way}"), id, ttl));
         let nonsense =
-            ["", "0123456789abcdef", "0123456789abcdef-", "0123456789abcdef-/1/1", "äääääääääääää"];
-        for none in nonsense.into_iter().chain(["billing-service--1.5", "0123456789abcdef:1.5"]) {
-            assert_eq!((id_of(none), ttl_of(none)), (None, None), "{none:?}");
+            ["", "a", "0123456789abcdef-", "äääääääääääää", "billing-service--1.5", "0123456789abcdef:1.5"];
+        for (way, id, ttl) in known.chain(nonsense.map(|text| (text.to_owned(), None, None))) {
+            for (text, ending) in [
+                ("", Ok(Ending::Nothing)),
+                ("/2/5", Ok(permit(2, 5))),
+                ("/r", Ok(Ending::Reader)),
+                ("/w4", Ok(Ending::Writer { row: 4 })),
+                ("/", Err("")),
+                ("/b/c", Err("b/c")),
+                ("/02/5", Err("02/5")),
+                ("/2/5/..f4240", Err("2/5/..f4240")),
+                ("/idle", Err("idle")),
+                ("/rgroup", Err("rgroup")),
+                ("/w04", Err("w04")),
+            ] {
+                let token = token(&format!("{way}{text}"));
+                let says = (token.waiter().map(|(_, id)| id), token.ttl(), token.ending());
+                assert_eq!(says, (id, ttl, ending), "{way}{text}");
+            }
+        }
+        for (way, ms) in [("-0.a~3e8@b~1/2/5", Some(1000)), ("-0~3e8", None), ("-0.a:0.a~3e8", None)] {
+            let text = format!("0123456789abcdef{way}");
+            assert_eq!(Parsed::new(&text).and_then(|parsed| parsed.fence_ttl), ms, "{text}");
+        }
+        // A token with a value is named by it.
+        for (text, expected) in [("-1f.a~3e9@app/w4", None), ("-1f.a:host-7:a/b", Some("host-7:a/b"))] {
+            let text = format!("0123456789abcdef{text}");
+            assert_eq!(
+                (name(&text), token(&text).has_value()),
+                (expected.unwrap_or(&text), expected.is_some())
+            );
         }
     }
 
@@ -375,15 +399,6 @@ mod tests {
             [(0, 10_000), (9000, 10_000), (9001, 11_000), (10_000, 11_000), (10_001, 12_000)]
         {
             assert_eq!(kept(".a~a", lasts), 5 + until, "{lasts}");
-        }
-    }
-
-    #[test]
-    fn a_token_with_a_value_is_named_by_it() {
-        let (usual, valued) =
-            ("0123456789abcdef-1f.1c9c380~3e9@app/w4", "0123456789abcdef-1f.1c9c380:host-7:a/b");
-        for (text, expected, has_value) in [(usual, usual, false), (valued, "host-7:a/b", true)] {
-            assert_eq!((name(text), token(text).has_value()), (expected, has_value));
         }
     }
 
@@ -404,9 +419,9 @@ mod tests {
         let most = u32::MAX;
         let endings = [
             ("", Ending::Nothing),
-            ("/2/5", Ending::Permit { weight: 2, limit: 5 }),
-            ("/0/0", Ending::Permit { weight: 0, limit: 0 }),
-            ("/4294967295/4294967295", Ending::Permit { weight: most, limit: most }),
+            ("/2/5", permit(2, 5)),
+            ("/0/0", permit(0, 0)),
+            ("/4294967295/4294967295", permit(most, most)),
             ("/r", Ending::Reader),
             ("/w4", Ending::Writer { row: 4 }),
             ("/w0", Ending::Writer { row: 0 }),
@@ -450,18 +465,9 @@ mod tests {
 
     #[test]
     fn a_new_token_is_that_of_its_text() {
-        let (second, app) = (Some(std::time::Duration::from_secs(1)), || "@app".into());
-        let longer = Some(std::time::Duration::from_micros(1_000_500));
-        let usual = LeaseOptions::default();
-        let marks = [
-            ("", usual.clone()),
-            ("~3e8", LeaseOptions { fence_ttl: second, ..usual.clone() }),
-            ("@app", LeaseOptions { signature: app(), ..usual.clone() }),
-            ("~3e9@app", LeaseOptions { fence_ttl: longer, signature: app(), ..usual }),
-        ];
         let endings = [
             ("", Ending::Nothing),
-            ("/2/5", Ending::Permit { weight: 2, limit: 5 }),
+            ("/2/5", permit(2, 5)),
             ("/r", Ending::Reader),
             ("/w4", Ending::Writer { row: 4 }),
         ];
@@ -469,8 +475,10 @@ mod tests {
         // Also values that are longer than usual.
         let texts: Vec<_> =
             texts.map(str::to_owned).into_iter().chain((90..130).map(|n| "x".repeat(n))).collect();
-        for (mark, options) in marks {
-            let marks = Marks::new(&options);
+        let marks = [("", None, ""), ("~3e8", Some(1_000_000), ""), ("@app", None, "@app")];
+        for (mark, micros, signature) in marks.into_iter().chain([("~3e9@app", Some(1_000_500), "@app")]) {
+            let (fence_ttl, signature) = (micros.map(Duration::from_micros), signature.into());
+            let marks = Marks::new(&LeaseOptions { fence_ttl, signature, ..LeaseOptions::default() });
             let endings = endings.map(|(text, ending)| (text, Suffix::from(ending)));
             let suffixes = endings.into_iter().chain(texts.iter().map(|text| (&**text, text.clone().into())));
             for (text, suffix) in suffixes {
@@ -479,46 +487,6 @@ mod tests {
                     let written = format!("{process:016x}-{id:x}.1c9c380{mark}{text}");
                     assert_is(&Token::new(process, id, &marks, &suffix), &written);
                 }
-            }
-        }
-    }
-
-    /// Also between numbers and texts. It is not that of the numbers.
-    #[test]
-    fn tokens_have_the_order_of_their_texts() {
-        let processes = ["0123456789abcdef", "0123456789ABCDEF", "ffffffffffffffff"];
-        let ids = ["1", "1f.2", "1f.10", "2.2", "10.2", "1f.2~3e8", "1f.2@app", "1f.2:host-7"];
-        let suffixes = ["", "/10/5", "/2/5", "/2/5/..1", "/r", "/rgroup", "/w4", "/w10"];
-        let starts = processes.into_iter().flat_map(|process| ids.map(|id| format!("{process}-{id}")));
-        let written = starts.flat_map(|start| suffixes.map(|suffix| format!("{start}{suffix}")));
-        let texts: Vec<_> = written.chain(["", "0", "g", "ffffffffffffffff"].map(str::to_owned)).collect();
-        for (one, other) in texts.iter().flat_map(|one| texts.iter().map(move |other| (one, other))) {
-            let [first, second] = [one, other].map(|text| token(text));
-            let compared = (first.cmp(&second), first == second);
-            assert_eq!(compared, (one.cmp(other), one == other), "{one} {other}");
-        }
-    }
-
-    /// However the rest of the token is written.
-    #[test]
-    fn an_ending_is_read_out_of_any_token() {
-        let ways = ["-1.a", "-1", "-01.0a", "-1~3e8", "-1.a~3e8@app", "-1.a@app", ""];
-        let ways = ways.map(|way| format!("0123456789abcdef{way}"));
-        for way in ways.iter().map(String::as_str).chain(["", "a"]) {
-            for (text, ending) in [
-                ("", Ok(Ending::Nothing)),
-                ("/2/5", Ok(Ending::Permit { weight: 2, limit: 5 })),
-                ("/r", Ok(Ending::Reader)),
-                ("/w4", Ok(Ending::Writer { row: 4 })),
-                ("/", Err("")),
-                ("/b/c", Err("b/c")),
-                ("/02/5", Err("02/5")),
-                ("/2/5/..f4240", Err("2/5/..f4240")),
-                ("/idle", Err("idle")),
-                ("/rgroup", Err("rgroup")),
-                ("/w04", Err("w04")),
-            ] {
-                assert_eq!(token(&format!("{way}{text}")).ending(), ending, "{way}{text}");
             }
         }
     }

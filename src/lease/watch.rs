@@ -64,25 +64,10 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
-    use std::future::{pending, ready};
     use std::pin::pin;
 
     use super::*;
     use crate::{Mutex, Store};
-
-    #[tokio::test]
-    async fn the_timer_is_set_once_the_work_has_to_wait() {
-        let lock = Mutex::new(&Store::in_memory(), "watched").unwrap().lock("42").await.unwrap();
-        let mut watch = Watch::new(Some(lock.handle()));
-        poll_fn(|context| {
-            assert!(watch.poll(pin!(ready(())), context).is_ready());
-            assert!(watch.lost.is_none());
-            assert!(watch.poll(pin!(pending::<()>()), context).is_pending());
-            assert!(watch.lost.is_some());
-            Poll::Ready(())
-        })
-        .await;
-    }
 
     #[tokio::test]
     async fn work_does_not_begin_without_its_lease() {

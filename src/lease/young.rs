@@ -45,37 +45,3 @@ impl Young {
         grown_up
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::{Mutex, Store};
-
-    #[tokio::test]
-    async fn leases_grow_up_once_they_are_to_be_renewed() {
-        let lock = Mutex::new(&Store::in_memory(), "m").unwrap().try_lock("k").await.unwrap();
-        let (began, mut young) = (Instant::now(), Young::default());
-        let at = |ms| Some(began + Duration::from_millis(ms));
-        assert_eq!((young.due(), young.grown_up(at(0)).len()), (None, 0));
-        for (id, renew) in [(1, at(10)), (2, at(5)), (3, None), (4, at(10)), (5, at(20))] {
-            young.insert(id, (lock.handle(), renew));
-        }
-        let mut grown_up = |now| {
-            let mut due: Vec<_> = young.grown_up(now).into_iter().map(|(_, renew)| renew).collect();
-            due.sort_unstable();
-            (due, young.due())
-        };
-        assert_eq!(grown_up(at(4)), (vec![], at(5)));
-        assert_eq!(grown_up(at(5)), (vec![at(5)], at(10)));
-        assert_eq!(grown_up(at(9)), (vec![], at(10)));
-        assert_eq!(grown_up(at(10)), (vec![at(10); 2], at(20)));
-        young.insert(6, (lock.handle(), at(15)));
-        assert!(young.remove(6).is_some() && young.remove(6).is_none() && young.remove(1).is_none());
-        // The end of a lease does not change when it is looked for the next one.
-        let mut grown_up = |now| (young.grown_up(now).len(), young.due());
-        assert_eq!([14, 15].map(|ms| grown_up(at(ms))), [(0, at(15)), (0, at(20))]);
-        assert_eq!(grown_up(None), (2, None), "all, also what is never renewed");
-    }
-}

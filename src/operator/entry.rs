@@ -300,11 +300,6 @@ impl fmt::Display for Entry {
 mod tests {
     use super::*;
     use crate::fleet::Sealed as _;
-    use crate::lease::holder::Exclusive;
-    use crate::lease::kind::Kind as _;
-    use crate::rw_lock::holders::ReadWrite;
-    use crate::single_flight::answer::Flight;
-    use crate::wait_group::holders::Permits;
     use crate::{QuotaTable, Quotas};
 
     #[test]
@@ -346,7 +341,7 @@ mod tests {
         assert!(Entry::parse(Kind::Dedupe, "x", &digest).unwrap_err().is_invalid());
     }
 
-    /// Each part that shows a state is one of its kind, and other parts show nothing.
+    /// The parts of leases: `suite::operators`.
     #[test]
     fn parts_have_their_kinds() {
         let claim = format!("{}:claim", "0123456789abcdef".repeat(2));
@@ -354,15 +349,6 @@ mod tests {
             let (namespace, part) = ("x".to_owned(), part.to_owned());
             Entry::of(Found { namespace, stem: Stem::Key(place.into()), part }).map(|entry| entry.kind)
         };
-        for (parts, kind, shown) in [
-            (Exclusive::PARTS, Kind::Mutex, 2),
-            (Permits::PARTS, Kind::WaitGroup, 2),
-            (ReadWrite::PARTS, Kind::RwLock, 2),
-            (Flight::PARTS, Kind::SingleFlight, 3),
-        ] {
-            let kinds: Vec<_> = parts.iter().filter_map(|part| kind_of("k", part)).collect();
-            assert_eq!(kinds, vec![kind; shown]);
-        }
         for (place, part, kind) in [
             ("k", "permits:limit", Some(Kind::WaitGroup)),
             ("k", "refused", Some(Kind::RefusedKeys)),

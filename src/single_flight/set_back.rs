@@ -1,7 +1,6 @@
 //! The clock of the server is set back: an answer is served for no longer than its ttl.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::answer::Flight;
@@ -9,7 +8,7 @@ use super::{Postcard, SingleFlight, kept};
 use crate::lease::agreement::CLOCK;
 use crate::lease::key_state::KeyState;
 use crate::lease::kind::Kind;
-use crate::store::{Clock, Namespace};
+use crate::store::{ManualClock, Namespace};
 use crate::{Store, StoreBuilder};
 use support::redis_server::RedisServer;
 
@@ -51,9 +50,8 @@ async fn serves_no_answer_beyond_its_ttl(store: &Store, set: &mut dyn FnMut(i64)
 
 #[tokio::test]
 async fn an_answer_in_memory_is_served_no_longer_than_its_ttl() {
-    let micros = Arc::new(AtomicI64::new(NOON));
-    let store = Store::with_clock(Clock::Manual(micros.clone()));
-    serves_no_answer_beyond_its_ttl(&store, &mut |now| micros.store(now, Ordering::Relaxed)).await;
+    let clock = ManualClock::at(NOON);
+    serves_no_answer_beyond_its_ttl(&clock.store(), &mut |now| clock.set(now)).await;
 }
 
 #[tokio::test]

@@ -219,7 +219,7 @@ mod tests {
                 sender.send(std::thread::current()).unwrap();
             });
         }
-        let [first, second] = [(); 2].map(|()| name.recv_timeout(Duration::from_secs(10)).unwrap());
+        let [first, second] = [(); 2].map(|()| name.recv_timeout(Duration::from_secs(60)).unwrap());
         assert_eq!((first.id(), first.name()), (second.id(), Some("tower-distributed")));
     }
 
@@ -229,19 +229,14 @@ mod tests {
         let _ = futures_util::FutureExt::now_or_never(thread.handle.spawn(async { panic!("a task") }));
         let (sender, done) = std::sync::mpsc::channel();
         thread.handle.spawn(async move { sender.send(()).unwrap() });
-        done.recv_timeout(Duration::from_secs(10)).unwrap();
+        done.recv_timeout(Duration::from_secs(60)).unwrap();
         assert!(thread.is_alive());
         // The last reference may be dropped on the thread itself.
         let handle = thread.handle.clone();
         handle.spawn(async move { drop(thread) });
-        for _ in 0..1000 {
-            // A runtime that has ended takes no task.
-            if handle.spawn(std::future::pending::<()>()).is_finished() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        panic!("the thread did not end");
+        // A runtime that has ended takes no task.
+        let has_ended = || handle.spawn(std::future::pending::<()>()).is_finished();
+        support::eventually_blocking("the end of the thread", Duration::from_secs(60), has_ended);
     }
 
     /// A forked process has the value, but not the thread.

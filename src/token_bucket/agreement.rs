@@ -1,11 +1,13 @@
 //! The Lua scripts and the Rust code must give the same answers to every sequence of operations.
 //!
-//! Random sequences run on a real Redis, whose scripts use a clock that the test sets, and in memory, with the same
-//! clock, which is set back at times. Keys expire by that clock, and each expiry is checked when it is written. Many
-//! sequences run concurrently, so that their operations share calls, as runs.
+//! [`Both`] sends runs of operations to a Redis server in one call of their script, and applies them one by one in
+//! Rust. The scripts use a clock that the test sets, and sets back at times. Keys expire by that clock, and each expiry
+//! is checked when it is written. Runs that share one call must answer as if each had been called alone, in the order of
+//! the runs. Every call has runs of several keys, several runs of one key, and a key that does not hold a bucket.
 
 mod calendar;
 mod exact;
+mod forged;
 mod hold_all;
 mod holds;
 mod learned;
@@ -16,56 +18,208 @@ mod several;
 mod virtual_time;
 mod windows;
 
+use std::collections::HashMap;
+use std::iter;
 use std::time::Duration;
 
-use futures::future::join_all;
-use rand::rngs::StdRng;
-use rand::{RngExt as _, SeedableRng as _};
+use redis::Value;
 
-use self::virtual_time::{VirtualTime, jump};
-use super::cancel::{Cancel, Rule};
-use super::{Reservation, TokenBucket};
-use crate::store::ManualClock;
-use crate::{Error, Key, Quota, Quotas, Store};
+use self::virtual_time::{CLOCK, VirtualTime};
+use super::fixtures::START;
+use super::several::Buckets;
+use super::state::Bucket;
+use crate::store::{Arguments, Cell, Fields, Operation};
+use crate::{Quota, Quotas};
 use support::redis_server::RedisServer;
 
-const SEQUENCES: usize = 5_000;
-const IN_STEP: usize = 250;
-const STEPS: usize = 16;
+const SEQUENCES: usize = 200;
+const STEPS: usize = 40;
+/// The key that holds a list.
+const FOREIGN: usize = 2;
 
-/// One of the two stores, with the state of the sequences on it.
-struct Side {
-    bucket: TokenBucket,
-    /// Per sequence: the reservations that can be cancelled.
-    reservations: Vec<Vec<Reservation>>,
+/// Operations that are one run: equal ones, if they are not told apart by `nth`.
+#[derive(Debug)]
+struct Run<O> {
+    /// The key of the bucket, or one of each limit.
+    keys: Vec<usize>,
+    operation: O,
+    count: usize,
+    /// The operation at a position from 0.
+    nth: fn(&O, usize) -> O,
+    /// What is done in the other buckets if one of the keys is foreign.
+    elsewhere: Option<O>,
 }
 
-#[derive(Clone, Debug)]
-enum Step {
-    /// Several equal requests at once.
-    Reserve {
-        quotas: usize,
-        cost: u32,
-        wait: i64,
-        count: usize,
-    },
-    Cancel {
-        pick: usize,
-    },
-    /// Gives tokens back as if the caller were gone.
-    Undo {
-        pick: usize,
-    },
-    /// Several reads at once.
-    Peek {
-        quotas: usize,
-        count: usize,
-    },
-    /// Several blocks with these durations at once.
-    Block {
-        micros: Vec<u64>,
-    },
-    Reset,
+impl<O: Clone> Run<O> {
+    fn new(keys: impl Into<Vec<usize>>, operation: O) -> Self {
+        let nth = |operation: &O, _: usize| operation.clone();
+        Self { keys: keys.into(), operation, count: 1, nth, elsewhere: None }
+    }
+
+    fn all(&self) -> Vec<O> {
+        (0..self.count).map(|at| (self.nth)(&self.operation, at)).collect()
+    }
+}
+
+/// What an operation acts on: one bucket, or one of each limit.
+trait Cells: Cell {
+    fn of(buckets: impl Iterator<Item = Bucket>) -> Self;
+    fn each(self) -> impl Iterator<Item = Bucket>;
+}
+
+impl Cells for Bucket {
+    fn of(mut buckets: impl Iterator<Item = Bucket>) -> Self {
+        buckets.next().unwrap()
+    }
+
+    fn each(self) -> impl Iterator<Item = Bucket> {
+        iter::once(self)
+    }
+}
+
+impl Cells for Buckets {
+    fn of(buckets: impl Iterator<Item = Bucket>) -> Self {
+        Self(buckets.collect())
+    }
+
+    fn each(self) -> impl Iterator<Item = Bucket> {
+        self.0.into_iter()
+    }
+}
+
+/// The buckets of a server, and the same in Rust.
+struct Both {
+    time: VirtualTime,
+    now: i64,
+    sequence: usize,
+    buckets: HashMap<usize, Bucket>,
+}
+
+impl Both {
+    fn new(server: &RedisServer) -> Self {
+        server.cli(&["RPUSH", "list", "a"]);
+        let mut time = VirtualTime::new(server);
+        time.set(START);
+        Self { time, now: START, sequence: 0, buckets: HashMap::new() }
+    }
+
+    /// Begins a sequence on keys of its own.
+    fn begin(&mut self) {
+        self.sequence += 1;
+        self.buckets.clear();
+    }
+
+    fn pass(&mut self, by: i64) {
+        self.buckets.retain(|_, bucket| !bucket.is_idle(self.now));
+        self.now += by;
+        self.time.set(self.now);
+    }
+
+    fn name(&self, key: usize) -> String {
+        if key == FOREIGN { "list".to_owned() } else { format!("{}:{key}", self.sequence) }
+    }
+
+    fn bucket(&mut self, key: usize) -> &mut Bucket {
+        let bucket = self.buckets.entry(key).or_default();
+        if bucket.is_idle(self.now) {
+            *bucket = Bucket::default();
+        }
+        bucket
+    }
+
+    /// Applies an operation in Rust.
+    fn apply<O: Operation<Cell: Cells>>(&mut self, keys: &[usize], operation: O) -> O::Reply {
+        let mut cells = O::Cell::of(keys.iter().map(|key| self.bucket(*key).clone()));
+        let reply = operation.apply(&mut cells, self.now);
+        self.buckets.extend(keys.iter().copied().zip(cells.each()));
+        reply
+    }
+
+    /// Sends runs in one call of the script. Returns its answer to each run.
+    fn send<'a, O: Operation>(
+        &mut self,
+        keys: impl IntoIterator<Item = &'a usize>,
+        runs: &[Vec<&O>],
+    ) -> Vec<Vec<Value>> {
+        let keys: Vec<_> = keys.into_iter().map(|key| self.name(*key)).collect();
+        let mut command = redis::cmd("EVAL");
+        command.arg(O::SCRIPT.text(Some(CLOCK))).arg(keys.len()).arg(keys);
+        O::SCRIPT.words.iter().for_each(|word| {
+            command.arg(word);
+        });
+        let (mut shared, mut own) = (Vec::new(), Vec::new());
+        runs[0][0].shared(&mut Arguments::new(&mut shared));
+        for run in runs {
+            run[0].own_run(run[1..].iter().copied(), &mut Arguments::new(&mut own));
+        }
+        let each = own.len() / runs.len();
+        if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
+            own.truncate(each);
+        }
+        shared.iter().chain(&own).for_each(|argument| argument.add_to(&mut command, None));
+        let reply: Vec<Value> = match self.time.client.query(&command).unwrap() {
+            Value::Array(values) => values,
+            now @ Value::Int(_) => vec![now],
+            // A text of numbers.
+            text => {
+                let text: String = redis::from_redis_value(text).unwrap();
+                text.split(' ').map(|word| Value::Int(word.parse().unwrap())).collect()
+            }
+        };
+        self.time.check_expiries();
+        assert_eq!(reply[0], Value::Int(self.now));
+        let fields = &reply[1..];
+        assert_eq!(fields.len() % runs.len(), 0, "{fields:?}");
+        let width = fields.len() / runs.len();
+        (0..runs.len()).map(|run| fields[run * width..(run + 1) * width].to_vec()).collect()
+    }
+
+    /// Sends the runs in one call of the script, and applies them one by one in Rust. Returns the replies of each
+    /// run, in order. One with the foreign key has none.
+    fn call<O: Operation<Cell: Cells> + Clone>(&mut self, runs: &[Run<O>]) -> Vec<Vec<O::Reply>> {
+        self.call_and_compare(runs, |reply, _| format!("{reply:?}"))
+    }
+
+    /// As `call`, but compares what `told` makes of the replies. It is told of the last one of each run.
+    fn call_and_compare<O: Operation<Cell: Cells> + Clone>(
+        &mut self,
+        runs: &[Run<O>],
+        told: impl Fn(&O::Reply, bool) -> String,
+    ) -> Vec<Vec<O::Reply>> {
+        if runs.is_empty() {
+            return Vec::new();
+        }
+        let operations: Vec<_> = runs.iter().map(Run::all).collect();
+        let sent: Vec<Vec<_>> = operations.iter().map(|run| run.iter().collect()).collect();
+        let fields = self.send(runs.iter().flat_map(|run| &run.keys), &sent);
+        let mut replies = Vec::new();
+        for ((run, operations), fields) in runs.iter().zip(operations).zip(&fields) {
+            let mut of_run = Vec::new();
+            for (nth, operation) in operations.into_iter().enumerate() {
+                let is_last = nth + 1 == run.count;
+                let lua = operation.clone().decode(nth, self.now, Fields::new(fields, false));
+                if run.keys.contains(&FOREIGN) {
+                    assert!(lua.is_err_and(|error| error.0.starts_with("WRONGTYPE")), "{runs:?}");
+                    if let Some(elsewhere) = &run.elsewhere {
+                        self.apply(&run.keys, elsewhere.clone());
+                    }
+                    continue;
+                }
+                let rust = self.apply(&run.keys, operation);
+                let lua = lua.unwrap_or_else(|error| panic!("{error:?}: {run:?}"));
+                let (of_lua, of_rust) = (told(&lua, is_last), told(&rust, is_last));
+                assert_eq!(of_lua, of_rust, "{run:?} of {runs:?} at {}", self.now);
+                of_run.push(lua);
+            }
+            replies.push(of_run);
+        }
+        replies
+    }
+
+    /// Checks that the foreign key was left as it is.
+    fn ends(self, server: &RedisServer) {
+        assert_eq!(server.cli(&["LRANGE", "list", "0", "-1"]).trim(), "a");
+    }
 }
 
 fn quota_sets() -> Vec<Quotas> {
@@ -79,10 +233,10 @@ fn quota_sets() -> Vec<Quotas> {
         &[Quota::per_second(10).burst(10), Quota::per_minute(31).burst(7)],
         &[Quota::non_refilling(12)],
         &[Quota::per_hour(1000).burst(4), Quota::non_refilling(40), Quota::per_second(999_983).burst(100)],
-        &[Quota::new(1, std::time::Duration::from_secs(86_400 * 365))],
-        &[Quota::new(u32::MAX, std::time::Duration::from_secs(7))],
+        &[Quota::new(1, Duration::from_secs(86_400 * 365))],
+        &[Quota::new(u32::MAX, Duration::from_secs(7))],
         // The time of the burst is more than 2^53 parts of a µs.
-        &[Quota::new(999_983, std::time::Duration::from_secs(3600)).burst(4_000_000)],
+        &[Quota::new(999_983, Duration::from_secs(3600)).burst(4_000_000)],
         &[Quota::per_calendar_day(9).at_offset(OFFSET)],
         &[Quota::per_calendar_day(7).at_offset(OFFSET).reserve_ahead(true)],
         &[Quota::per_second(10).burst(4), Quota::per_calendar_week(20).starting(4).at_offset(OFFSET)],
@@ -92,152 +246,4 @@ fn quota_sets() -> Vec<Quotas> {
         ],
     ];
     sets.iter().map(|set| Quotas::new(set.iter().cloned()).unwrap()).collect()
-}
-
-fn random_step(rng: &mut StdRng, sets: &[Quotas], usual: usize) -> Step {
-    // Usually one set of quotas per key; sometimes another, as during a deployment.
-    let quotas = if rng.random_bool(0.15) { rng.random_range(0..sets.len()) } else { usual };
-    match rng.random_range(0..100) {
-        0..60 => {
-            let most = sets[quotas].max_cost();
-            let cost = match rng.random_range(0..4) {
-                0 => rng.random_range(0..=most),
-                1 => most,
-                _ => rng.random_range(0..=most.min(3)),
-            };
-            let waits = [0, 0, 1, 1_000, 100_000, 1_500_000, 3_600_000_000, super::quota::MAX_SPAN];
-            let wait = waits[rng.random_range(0..waits.len())];
-            Step::Reserve { quotas, cost, wait, count: rng.random_range(1..=4) }
-        }
-        60..80 => Step::Cancel { pick: rng.random_range(0..8) },
-        80..86 => Step::Undo { pick: rng.random_range(0..8) },
-        86..93 => Step::Peek { quotas, count: rng.random_range(1..=4) },
-        93..98 => {
-            let micros = rng.random_range(0..3_000_000);
-            Step::Block { micros: [micros, micros, 1_000_000][..rng.random_range(1..=3)].to_vec() }
-        }
-        _ => Step::Reset,
-    }
-}
-
-impl Side {
-    fn new(store: &Store, sets: &[Quotas]) -> Self {
-        let bucket = TokenBucket::new(store, "agreement", sets[0].clone()).unwrap();
-        Self { bucket, reservations: (0..IN_STEP).map(|_| Vec::new()).collect() }
-    }
-
-    /// Finds what is idle, before the clock is set back.
-    async fn touch(&self, first: usize) {
-        let keys = (first..first + IN_STEP).map(|sequence| Key::from(format!("sequence {sequence}")));
-        join_all(keys.map(|key| self.bucket.peek(key))).await;
-    }
-
-    /// Runs the steps of one round. Returns the answers as text.
-    async fn round(&mut self, first: usize, sets: &[Quotas], steps: &[Step]) -> Vec<String> {
-        let bucket = &self.bucket;
-        join_all(self.reservations.iter_mut().enumerate().zip(steps).map(
-            async |((sequence, reservations), step)| {
-                let key = Key::from(format!("sequence {}", first + sequence));
-                answer(bucket, key, reservations, sets, step).await.unwrap()
-            },
-        ))
-        .await
-    }
-}
-
-async fn answer(
-    bucket: &TokenBucket,
-    key: Key,
-    reservations: &mut Vec<Reservation>,
-    sets: &[Quotas],
-    step: &Step,
-) -> Result<String, Error> {
-    Ok(match step.clone() {
-        Step::Reserve { quotas, cost, wait, count } => {
-            let bucket = bucket.with_quotas(&sets[quotas]);
-            let decisions = join_all((0..count).map(|_| bucket.decide(key.clone(), cost, wait))).await;
-            let mut decisions = decisions.into_iter().collect::<Result<Vec<_>, _>>()?;
-            // The decisions are equal, but two calls may have overtaken each other.
-            decisions.sort_by_key(|decision| (!decision.is_admitted(), decision.state.bucket.levels.clone()));
-            let text = format!("{decisions:?}");
-            let admitted = decisions.into_iter().filter(|decision| decision.is_admitted());
-            reservations.extend(admitted.map(|it| Reservation::new(bucket.clone(), key.clone(), it)));
-            text
-        }
-        Step::Cancel { pick } | Step::Undo { pick } => {
-            if reservations.is_empty() {
-                return Ok(String::new());
-            }
-            let mut reservation = reservations.remove(pick % reservations.len());
-            let given = match step {
-                Step::Cancel { .. } => {
-                    let cancel = reservation.take_cancel(0);
-                    cancel.map(|cancel| reservation.bucket.cancel(&reservation.key, cancel))
-                }
-                _ => {
-                    let decision = reservation.decision();
-                    let undo = Cancel::new(&decision.state, decision.cost.into(), Rule::IfLatest);
-                    Some(bucket.clients.cancel.run(key, undo))
-                }
-            };
-            match given {
-                Some(given) => format!("given: {:?}", given.await?),
-                None => String::new(),
-            }
-        }
-        Step::Peek { quotas, count } => {
-            let bucket = bucket.with_quotas(&sets[quotas]);
-            let states = join_all((0..count).map(|_| bucket.peek(key.clone()))).await;
-            format!("{:?}", states.into_iter().collect::<Result<Vec<_>, _>>()?)
-        }
-        Step::Block { micros } => {
-            let blocks =
-                micros.iter().map(|&micros| bucket.block_for(key.clone(), Duration::from_micros(micros)));
-            let blocked = join_all(blocks).await;
-            blocked.into_iter().collect::<Result<Vec<_>, _>>().map(|_| String::new())?
-        }
-        Step::Reset => bucket.reset(key).await.map(|()| String::new())?,
-    })
-}
-
-#[tokio::test]
-async fn lua_and_rust_agree_on_every_sequence() {
-    let server = RedisServer::start().await;
-    let mut time = VirtualTime::new(&server);
-    let clock = ManualClock::at(0);
-    let sets = quota_sets();
-    let seed = support::seed();
-    let mut rng = StdRng::seed_from_u64(seed);
-    let on_redis = VirtualTime::store(&server);
-    let in_memory = clock.store();
-
-    for batch in 0..SEQUENCES / IN_STEP {
-        let usual: Vec<_> = (0..IN_STEP).map(|_| rng.random_range(0..sets.len())).collect();
-        let mut sides = [Side::new(&on_redis, &sets), Side::new(&in_memory, &sets)];
-        let mut now = 1_760_000_000_000_000_i64;
-        let mut history: Vec<(i64, Vec<Step>)> = Vec::new();
-        for _ in 0..STEPS {
-            let by = jump(&mut rng);
-            if by < 0 {
-                sides[1].touch(batch * IN_STEP).await;
-            }
-            now += by;
-            clock.set(now);
-            time.set(now);
-            let steps: Vec<_> = usual.iter().map(|&usual| random_step(&mut rng, &sets, usual)).collect();
-            history.push((now, steps.clone()));
-            let [lua, rust] = &mut sides;
-            let lua = lua.round(batch * IN_STEP, &sets, &steps).await;
-            time.check_expiries();
-            let rust = rust.round(batch * IN_STEP, &sets, &steps).await;
-            for (at, (lua, rust)) in lua.iter().zip(&rust).enumerate() {
-                let so_far = || {
-                    let steps = history.iter().map(|(now, steps)| format!("{now}: {:?}", steps[at]));
-                    steps.collect::<Vec<_>>().join("\n")
-                };
-                assert_eq!(lua, rust, "SEED={seed}, quotas {:?}\n{}", sets[usual[at]], so_far());
-            }
-        }
-    }
-    server.assert_both_ways_to_call();
 }

@@ -5,12 +5,10 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::cancel::{Cancel, Rule};
+use super::fixtures::START;
 use super::{Reservation, TokenBucket};
 use crate::store::ManualClock;
 use crate::{Quota, Quotas, Store};
-
-const START: i64 = 1_760_000_000_000_000;
 
 /// A bucket in memory, and its clock.
 struct World {
@@ -22,14 +20,6 @@ impl World {
     fn new(quotas: impl IntoIterator<Item = Quota>) -> Self {
         let (clock, quotas) = (ManualClock::at(START), Quotas::new(quotas).unwrap());
         Self { bucket: TokenBucket::new(&clock.store(), "test", quotas).unwrap(), clock }
-    }
-
-    fn advance(&self, span: Duration) {
-        self.clock.advance(span);
-    }
-
-    fn now(&self) -> i64 {
-        self.clock.now()
     }
 
     async fn allows(&self, n: u32) -> bool {
@@ -151,8 +141,8 @@ async fn reservations_act_and_are_cancelled_as_in_go() {
         let mut reservations = Vec::new();
         let mut log = Vec::new();
         for _ in 0..20 {
-            world.advance(ms(125 * rng.random_range(0..6)));
-            let now = (world.now() - START) as f64 / 1e6;
+            world.clock.advance(ms(125 * rng.random_range(0..6)));
+            let now = (world.clock.now() - START) as f64 / 1e6;
             if rng.random_bool(0.7) || reservations.is_empty() {
                 let n = rng.random_range(1..=burst);
                 let before = go.last_event;
@@ -187,58 +177,6 @@ async fn reservations_act_and_are_cancelled_as_in_go() {
         }
     }
     assert!(compared > 20_000, "{compared}");
-}
-
-#[tokio::test]
-async fn no_interval_sees_more_than_burst_and_rate_whatever_is_cancelled() {
-    for seed in 0..3_000 {
-        let mut rng = StdRng::seed_from_u64(seed);
-        let burst = rng.random_range(1..=6);
-        let world = World::new([Quota::per_second(10).burst(burst)]);
-        let mut pending: Vec<(Reservation, i64, u32)> = Vec::new();
-        // When tokens were used, and how many.
-        let mut used: Vec<(i64, u32)> = Vec::new();
-        for _ in 0..60 {
-            world.advance(Duration::from_micros([0, 1, 50_000, 100_000, 333_333][rng.random_range(0..5)]));
-            let now = world.now();
-            match rng.random_range(0..10) {
-                0..5 => {
-                    let n = rng.random_range(1..=burst);
-                    let reservation = world.reserve(n).await;
-                    let act = now + reservation.delay().as_micros() as i64;
-                    pending.push((reservation, act, n));
-                }
-                5 => world.bucket.block_for("k", ms(rng.random_range(0..300))).await.unwrap(),
-                6 => {
-                    // The caller is gone: the request is admitted, but never acts.
-                    let decision = world.bucket.allow_n("k", rng.random_range(1..=burst)).await.unwrap();
-                    world.advance(Duration::from_micros([0, 100_000, 300_000][rng.random_range(0..3)]));
-                    if decision.is_admitted() {
-                        let cancel = Cancel::new(&decision.state, decision.cost.into(), Rule::IfLatest);
-                        world.bucket.cancel(&"k".into(), cancel).await.unwrap();
-                    }
-                }
-                _ if pending.is_empty() => {}
-                _ => {
-                    let (mut reservation, act, n) = pending.remove(rng.random_range(0..pending.len()));
-                    reservation.cancel().await.unwrap();
-                    if act < now {
-                        used.push((act, n));
-                    }
-                }
-            }
-        }
-        used.extend(pending.iter().map(|&(_, act, n)| (act, n)));
-        used.sort_unstable();
-        for from in 0..used.len() {
-            let mut sum = 0;
-            for &(act, n) in &used[from..] {
-                sum += i64::from(n);
-                let most = i64::from(burst) * 100_000 + (act - used[from].0);
-                assert!(sum * 100_000 <= most, "seed {seed}: {sum} from {} to {act}: {used:?}", used[from].0);
-            }
-        }
-    }
 }
 
 #[test]

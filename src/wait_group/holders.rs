@@ -235,22 +235,3 @@ impl Holders for PermitHolders {
         self.0.have_ended(now)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_of_a_permit_has_a_weight_and_a_limit() {
-        for (ending, read) in [
-            ("2/5", Some((2, 5))),
-            ("2/5/1.2.3", Some((2, 5))),
-            ("/5", None),
-            ("2/", None),
-            ("2", None),
-            ("idle", None),
-        ] {
-            assert_eq!(size(&format!("0123456789abcdef-1/{ending}").into()), read, "{ending}");
-        }
-    }
-}

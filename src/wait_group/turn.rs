@@ -238,14 +238,4 @@ mod tests {
         assert_eq!(queueing.class(Turn::new()).unwrap(), (7, 5));
         assert_eq!(queueing.rules().reserved, [0, 2, 5, 5, 5, 5, 5, 5]);
     }
-
-    /// However many classes there are: so half of a fleet may have them.
-    #[test]
-    fn callers_that_say_nothing_are_in_the_lowest_class() {
-        for classes in 1..=MOST_CLASSES {
-            let queueing = Queueing { classes, ..Queueing::default() };
-            let rank = |turn| queueing.class(turn).unwrap().0;
-            assert_eq!([Turn::new(), Turn::new().class(classes - 1)].map(rank), [7, 7]);
-        }
-    }
 }

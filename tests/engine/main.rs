@@ -9,6 +9,7 @@ mod all_quiet;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod ends;
+mod in_memory;
 #[cfg(feature = "tracing")]
 mod once_dedupe_faults;
 #[cfg(feature = "postcard")]

@@ -7,7 +7,7 @@ use tower_distributed::token_bucket::Decision;
 use tower_distributed::{Error, Mutex, Quota, Store, TokenBucket};
 
 use support::redis_server::RedisServer;
-use support::{eventually, eventually_blocking, patient, within};
+use support::{eventually_blocking, patient, within};
 
 /// For what is bound to happen.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -88,18 +88,4 @@ pub(crate) fn are_left(server: &RedisServer, most: usize) {
 /// The number of calls of scripts and functions that the server has run.
 pub(crate) fn scripts_run(server: &RedisServer) -> u64 {
     ["evalsha", "eval", "fcall"].map(|command| server.calls_of(command)).iter().sum()
-}
-
-/// Waits until the server has run no script for 300 ms; returns the number of script calls.
-pub(crate) async fn settled_scripts(server: &RedisServer) -> u64 {
-    let (mut last, mut since) = (scripts_run(server), tokio::time::Instant::now());
-    eventually("the server to run no more scripts", SOON, async || {
-        let now = scripts_run(server);
-        if now != last {
-            (last, since) = (now, tokio::time::Instant::now());
-        }
-        since.elapsed() > Duration::from_millis(300)
-    })
-    .await;
-    last
 }

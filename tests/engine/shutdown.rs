@@ -109,23 +109,3 @@ fn a_release_that_is_late_leaves_no_connection() {
         are_left(&server, 0);
     });
 }
-
-#[cfg(feature = "sentinel")]
-#[test]
-fn a_release_that_waits_leaves_no_connection_to_a_sentinel() {
-    use support::program::since_7_0;
-    use support::sentinel::Sentinel;
-
-    support::requires!(since_7_0());
-    let servers = current_thread().block_on(Sentinel::start());
-    support::within(4 * SOON, "the test", move || {
-        let store = Store::builder().sentinel(servers.sentinel_urls(), servers.service_name()).unwrap();
-        let (before, runtime) = (connections(servers.sentinel()), current_thread());
-        let guard = runtime.block_on(long_locks(&store).lock("k")).unwrap();
-        assert!(connections(servers.sentinel()) > before, "none asks the Sentinel");
-        drop_on(&runtime, guard);
-        shut_down(&store);
-        goes_on(&runtime);
-        are_left(servers.sentinel(), before);
-    });
-}

@@ -9,8 +9,8 @@ use crate::scene::{is_served, open, wide_bucket};
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
 
-/// The time-outs of a store are those by default, three times as long.
-const TIMEOUT: Duration = Duration::from_millis(1_500);
+/// The time-outs of a store are those by default, six times as long.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 const CALLERS: usize = 100;
 

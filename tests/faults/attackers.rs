@@ -125,9 +125,9 @@ struct Waiting {
 }
 
 impl Waiting {
-    async fn new(ttl: Duration) -> Self {
+    async fn new() -> Self {
         let server = RedisServer::start().await;
-        let mutex = || Mutex::builder().ttl(ttl).build(&Store::redis(&server.url()).unwrap(), "x").unwrap();
+        let mutex = || Mutex::new(&Store::redis(&server.url()).unwrap(), "x").unwrap();
         let holder = mutex().lock("k").await.unwrap();
         let waiter = tokio::spawn({
             let mutex = mutex();
@@ -155,7 +155,7 @@ impl Waiting {
 /// renewal of the waiter. The holder keeps its lock.
 #[tokio::test]
 async fn a_forged_grant_ends_with_the_first_renewal() {
-    let waiting = Waiting::new(Duration::from_secs(3)).await;
+    let waiting = Waiting::new().await;
     waiting.publish(&format!("4503599627370495 7 {}", waiting.id));
     let deceived = tokio::time::timeout(SOON, waiting.waiter).await.unwrap().unwrap().unwrap();
     tokio::time::timeout(SOON, deceived.handle().lost()).await.unwrap();
@@ -166,7 +166,7 @@ async fn a_forged_grant_ends_with_the_first_renewal() {
 /// Whatever is published to a process: it goes on.
 #[tokio::test]
 async fn forged_messages_stop_nobody() {
-    let waiting = Waiting::new(Duration::from_secs(30)).await;
+    let waiting = Waiting::new().await;
     let id = &waiting.id;
     for message in [
         // Grants that ended before the server's clock began.

@@ -4,34 +4,19 @@ use std::time::Duration;
 
 use tower_distributed::{Quota, Quotas, Store, TokenBucket};
 
+use crate::leases::bad_settings::is_told;
 use support::redis_server::RedisServer;
 
 #[test]
 fn settings_are_checked_when_a_store_is_built() {
+    let (builder, ms) = (Store::builder, Duration::from_millis);
     for (builder, named) in [
-        (Store::builder().prefix("a b"), "\"a b\""),
-        (Store::builder().prefix("{x}"), "\"{x}\""),
-        (Store::builder().timeout(Duration::ZERO), "0ns"),
-        (Store::builder().timeout(Duration::MAX), "60 s"),
-        (
-            Store::builder().tcp_keepalive(Duration::from_millis(999)),
-            "tcp_keepalive must be 1 s to 1 hour, is 999ms",
-        ),
-        (
-            Store::builder().tcp_keepalive(Duration::from_millis(1500)),
-            "tcp_keepalive must be whole seconds, is 1.5s",
-        ),
-        (Store::builder().tcp_user_timeout(Duration::MAX), "tcp_user_timeout must be 1 s to 1 hour"),
-        (Store::builder().connections(0), "0"),
-        (Store::builder().connections(65), "65"),
+        (builder().tcp_keepalive(ms(999)), "tcp_keepalive must be 1 s to 1 hour, is 999ms"),
+        (builder().tcp_keepalive(ms(1500)), "tcp_keepalive must be whole seconds, is 1.5s"),
+        (builder().tcp_user_timeout(Duration::MAX), "tcp_user_timeout must be 1 s to 1 hour"),
+        (builder().connections(0), "0"),
     ] {
-        let error = builder.redis("redis://127.0.0.1/").unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains(named), "{error}");
-    }
-    for url in ["http://user:secret@127.0.0.1/", "", "127.0.0.1:secret", "redis://127.0.0.1:port/secret"] {
-        let error = Store::redis(url).unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains("redis://"), "{error}");
-        assert!(!error.to_string().contains("secret"), "{error}");
+        is_told(builder.redis("redis://127.0.0.1/"), &[named]);
     }
 }
 
@@ -117,4 +102,26 @@ async fn a_key_of_another_type_admits_nobody_and_is_left_alone() {
     assert_eq!(server.cli(&["GET", "td:{typed:fraction}:tat"]).trim(), "2000000000000000.5");
     // It is not taken for an outage: others go on.
     assert!(bucket.allow("d").await.unwrap().is_admitted());
+}
+
+#[cfg(feature = "sentinel")]
+#[test]
+fn sentinels_with_different_settings_are_refused() {
+    let store = |urls: [&str; 2]| Store::builder().sentinel(urls, "mymaster");
+    let plain = "redis://10.0.0.1:26379";
+    for (second, told) in [
+        ("redis://10.0.0.2:26379/1", "database"),
+        ("redis://app:secret@10.0.0.2:26379", "user"),
+        ("redis://:secret@10.0.0.2:26379", "password"),
+    ] {
+        for urls in [[plain, second], [second, plain]] {
+            is_told(store(urls), &["Sentinel", told, "10.0.0.1:26379", "10.0.0.2:26379"]);
+            let text = store(urls).unwrap_err().to_string();
+            assert!(!text.contains("secret"), "{text}");
+        }
+        assert!(store([second, &second.replace("10.0.0.2", "10.0.0.3")]).is_ok());
+    }
+    let other = ["redis://:secret@10.0.0.1:26379", "redis://:sacred@10.0.0.2:26379"];
+    is_told(store(other), &["password", "10.0.0.2:26379"]);
+    assert!(!store(other).unwrap_err().to_string().contains("s@"));
 }

@@ -12,7 +12,6 @@ use support::cluster::RedisCluster;
 use support::eventually;
 use support::program::since_7_0;
 use support::proxy::FaultProxy;
-use support::redis_server::RedisServer;
 use support::replicated::ReplicatedCluster;
 use support::requires;
 use support::slot_move::SlotMove;
@@ -139,58 +138,6 @@ async fn a_look_up_that_hangs_ends_with_the_time_to_connect() {
     let store = store.cluster([&cluster.urls()[0]]).unwrap();
     let bucket = TokenBucket::new(&store, "x", Quota::per_second(1000)).unwrap();
     eventually("a call to be served", SOON, async || bucket.allow("k").await.is_ok()).await;
-}
-
-/// A node that has left its cluster still answers, but names no masters.
-#[tokio::test]
-async fn a_node_that_was_removed_is_not_believed() {
-    requires!(since_7_0());
-    let cluster = RedisCluster::start().await;
-    let alone = cluster.stranger().await;
-    let urls = [alone.url(), cluster.nodes()[1].url()];
-    for _ in 0..10 {
-        let store = Store::builder().cluster(&urls).unwrap();
-        let bucket = TokenBucket::new(&store, "x", Quota::per_second(1000)).unwrap();
-        for key in 0..6_u64 {
-            assert!(bucket.allow(key).await.unwrap().is_admitted());
-        }
-        store.ping().await.unwrap();
-    }
-    let lost = Store::builder().cluster([alone.url()]).unwrap();
-    let bucket = TokenBucket::new(&lost, "x", Quota::per_second(1000)).unwrap();
-    let error = bucket.allow("k").await.unwrap_err();
-    assert!(error.to_string().contains("names no masters"), "{error}");
-}
-
-/// How often a node has refused to name the masters.
-fn denials(node: &RedisServer) -> u128 {
-    let stats = node.cli(&["INFO", "commandstats"]);
-    let line = stats.lines().find(|line| line.starts_with("cmdstat_cluster|slots:"));
-    let count = line.and_then(|line| line.split("rejected_calls=").nth(1)?.split(',').next());
-    count.map_or(0, |count| count.parse().unwrap())
-}
-
-/// A user that may not ask for the masters: each call fails, but does not ask all nodes again.
-#[tokio::test]
-async fn masters_that_are_denied_are_not_asked_for_by_each_call() {
-    requires!(since_7_0());
-    let cluster = RedisCluster::start().await;
-    for node in cluster.nodes() {
-        node.cli(&["ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-cluster|slots"]);
-    }
-    let builder = Store::builder().credentials(Credentials::new("app", "secret"));
-    let bucket =
-        TokenBucket::new(&builder.cluster(cluster.urls()).unwrap(), "x", Quota::per_second(1)).unwrap();
-    let began = std::time::Instant::now();
-    for key in 0..200_u64 {
-        let error = bucket.allow(key).await.unwrap_err();
-        assert!(error.is_unavailable() && error.to_string().contains("Store::acl_rule"), "{error}");
-    }
-    let elapsed = began.elapsed();
-    let asked: u128 = cluster.nodes().iter().map(denials).sum();
-    // All nodes once for each pause. Pauses are 50 ms or longer.
-    let most = 3 * (2 + elapsed.as_millis() / 50);
-    assert!(asked > 0 && asked <= most.min(300), "{asked} questions in {elapsed:?}");
 }
 
 /// A slot moves to a node that is down: its failures count there, and not at the node that sends calls there.

@@ -26,7 +26,7 @@ struct Scene {
 }
 
 fn durable(cluster: &RedisCluster) -> Store {
-    let builder = Store::builder().timeout(Duration::from_secs(2)).replicas(1, Duration::from_millis(500));
+    let builder = Store::builder().timeout(SOON).replicas(1, Duration::from_secs(1));
     builder.cluster(cluster.urls()).unwrap()
 }
 

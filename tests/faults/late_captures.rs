@@ -5,6 +5,7 @@ use std::time::Duration;
 use tower_distributed::token_bucket::{BucketState, OnEnd};
 use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets};
 
+use crate::leases::kinds::with_proxy;
 use support::eventually;
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
@@ -19,8 +20,7 @@ struct Scene {
 
 impl Scene {
     async fn set() -> Self {
-        let server = RedisServer::start().await;
-        let proxy = FaultProxy::start(server.port()).await;
+        let (server, proxy) = with_proxy().await;
         Self { server, proxy }
     }
 
@@ -51,22 +51,20 @@ fn bucket(store: &Store, on_end: OnEnd) -> TokenBucket {
 }
 
 #[tokio::test]
-async fn a_capture_is_charged_once() {
+async fn a_capture_or_a_drop_is_charged_once() {
     // More than is held would also be charged after the end of the hold.
     for (on_end, used) in [(OnEnd::Release, 7), (OnEnd::Capture, 17)] {
-        let scene = Scene::set().await;
-        let hold = scene.bucket(on_end).authorize("k", 10).await.unwrap();
-        scene.is_late(used, async || assert!(hold.capture(used).await.is_err())).await;
-    }
-}
-
-#[tokio::test]
-async fn a_drop_is_charged_once() {
-    for (on_end, used) in [(OnEnd::Release, 7), (OnEnd::Capture, 17)] {
-        let scene = Scene::set().await;
-        let hold = scene.bucket(on_end).authorize("k", 10).await.unwrap();
-        hold.usage().set(used);
-        scene.is_late(used, async || drop(hold)).await;
+        for drops in [false, true] {
+            let scene = Scene::set().await;
+            let hold = scene.bucket(on_end).authorize("k", 10).await.unwrap();
+            hold.usage().set(used);
+            scene
+                .is_late(used, async || match drops {
+                    true => drop(hold),
+                    false => assert!(hold.capture(used).await.is_err()),
+                })
+                .await;
+        }
     }
 }
 
@@ -91,7 +89,7 @@ async fn what_was_used_beyond_the_end_of_a_hold_is_charged() {
 
 #[tokio::test]
 async fn several_limits_are_charged_once() {
-    let capture = async |drops: bool| {
+    for drops in [false, true] {
         let scene = Scene::set().await;
         let limits = TokenBuckets::new([scene.bucket(OnEnd::Release)]).unwrap();
         let hold = limits.authorize(["k"], 10).await.unwrap();
@@ -101,7 +99,5 @@ async fn several_limits_are_charged_once() {
                 false => assert!(hold.capture(7).await.is_err()),
             })
             .await;
-    };
-    capture(true).await;
-    capture(false).await;
+    }
 }

@@ -31,5 +31,4 @@ mod switches;
 mod table;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 mod tls;
-mod urls;
 mod woken;

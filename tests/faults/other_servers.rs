@@ -11,15 +11,13 @@ use tower_distributed::{
     Credentials, Error, Mutex, Quota, SingleFlight, Store, StoreFailure, TokenBucket, WaitGroup,
 };
 
+use crate::leases::kinds::{Family, LONG};
 use support::eventually;
 use support::program::since_7_0;
 use support::proxy::{FaultProxy, Refusal};
 use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
-
-/// Far below the time after which a waiter that never hears of anything gives up.
-const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// What administrates a server, and the commands that a subset of Redis lacks most often.
 const NOT_NEEDED: [&str; 24] = [
@@ -50,34 +48,23 @@ pub(crate) fn two(url: &str) -> [Store; 2] {
 
 /// Uses the main primitives as two processes do: with a waiter of one for what the other holds. `server` has the state.
 pub(crate) async fn all_work([one, other]: &[Store; 2], server: &RedisServer) {
-    let waits = async |part: &str, waiters: u64| {
-        let beats = format!("td:{{x:k}}:{part}");
-        eventually("the waiter", SOON, async || server.query(&["ZCARD", &beats]) == Ok(waiters)).await;
-    };
     let bucket = |store| TokenBucket::new(store, "x", Quota::per_hour(2)).unwrap();
     for (store, is_admitted) in [(one, true), (other, true), (one, false)] {
         assert_eq!(bucket(store).allow("k").await.unwrap().is_admitted(), is_admitted);
     }
 
-    let group = |store| WaitGroup::new(store, "x", 1).unwrap();
-    let (permit, waiting) = (group(one).add("k").await.unwrap(), group(other));
-    let waiter = tokio::spawn(async move { waiting.add("k").await });
-    waits("permits:waiters", 1).await;
-    assert!(permit.done().await.unwrap());
-    let permit = tokio::time::timeout(SOON, waiter).await.expect("the permit").unwrap().unwrap();
-    assert_eq!(group(one).count("k").await.unwrap(), 1);
-    assert!(permit.done().await.unwrap());
-
-    let mutex = |store| Mutex::new(store, "x").unwrap();
-    let (guard, waiting) = (mutex(one).lock("k").await.unwrap(), mutex(other));
-    assert!(mutex(other).try_lock("k").await.unwrap_err().is_refused());
-    let waiter = tokio::spawn(async move { waiting.lock("k").await });
-    waits("waiters", 1).await;
-    let fence = guard.fence();
-    assert!(guard.unlock().await.unwrap());
-    let guard = tokio::time::timeout(SOON, waiter).await.expect("the lock").unwrap().unwrap();
-    assert!(guard.fence() > fence);
-    assert!(guard.unlock().await.unwrap());
+    for (near, far) in Family::each(one, LONG).into_iter().zip(Family::each(other, LONG)) {
+        let taken = near.take("k").await.unwrap();
+        assert!(far.try_take("k").await.unwrap_err().is_refused());
+        let waiter = tokio::spawn(async move { far.take("k").await });
+        near.wait_for(server, "k", 1).await;
+        let fence = taken.handle().fence();
+        assert!(taken.release().await.unwrap());
+        let next = tokio::time::timeout(SOON, waiter).await;
+        let next = next.unwrap_or_else(|_| panic!("no {} was handed on", near.name())).unwrap().unwrap();
+        assert!(fence.is_none() || next.handle().fence() > fence);
+        assert!(next.release().await.unwrap());
+    }
 
     let flights = |store| SingleFlight::<u32>::builder(Json).ttl(SOON).build(store, "x").unwrap();
     let (leads, ends) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -95,7 +82,8 @@ pub(crate) async fn all_work([one, other]: &[Store; 2], server: &RedisServer) {
     leads.notified().await;
     let following = flights(other);
     let follower = tokio::spawn(async move { following.run("k", || async { 9 }).await });
-    waits("flight:waiters", 1).await;
+    let is_behind = async || server.query(&["ZCARD", "td:{x:k}:flight:waiters"]) == Ok(1);
+    eventually("the follower", SOON, is_behind).await;
     ends.notify_one();
     for answer in [leader, follower] {
         assert_eq!(tokio::time::timeout(SOON, answer).await.expect("the answer").unwrap().unwrap(), 7);
@@ -114,24 +102,22 @@ async fn all_fail(store: &Store, remedy: &str) {
         let error = error.unwrap_or_else(|| panic!("{call} succeeded, without {remedy}"));
         let text = error.to_string();
         assert!(error.is_unavailable() && !error.is_refused() && text.contains(remedy), "{call}: {text}");
-        assert!(!text.contains("{x:k}"), "{call}: {text}");
+        assert!(!text.contains(":k}"), "{call}: {text}");
     };
     let calls = async {
         let bucket = TokenBucket::new(store, "x", Quota::per_hour(2)).unwrap();
         checked("allow", bucket.allow("k").await.err());
-        let group = WaitGroup::new(store, "x", 1).unwrap();
-        checked("add", group.add("k").await.err());
-        checked("try_add", group.try_add("k").await.err());
-        let mutex = Mutex::new(store, "x").unwrap();
-        checked("lock", mutex.lock("k").await.err());
-        checked("try_lock", mutex.try_lock("k").await.err());
+        for family in Family::each(store, LONG) {
+            checked(family.name(), family.take("k").await.err());
+            checked(family.name(), family.try_take("k").await.err());
+        }
         let flights = SingleFlight::<u32>::builder(Json).on_store_failure(StoreFailure::FailClosed);
         let flights = flights.build(store, "x").unwrap();
         checked("run", flights.run("k", || async { 7 }).await.err());
         let dedupe = Dedupe::exact(store, "x").remember_for(SOON).build().unwrap();
         checked("claim", dedupe.try_claim("k").await.err());
     };
-    tokio::time::timeout(AT_ONCE, calls).await.expect("a call waits for what is not to be had");
+    tokio::time::timeout(SOON, calls).await.expect("a call waits for what is not to be had");
 }
 
 #[tokio::test]
@@ -177,41 +163,25 @@ async fn messages_that_never_arrive_are_made_up_for() {
     all_work(&two(&proxy.url()), &server).await;
 }
 
+/// The words of services and proxies are tested in `store::redis::failure::denied`.
 #[tokio::test]
 async fn a_service_without_scripts_is_named() {
     const REMEDY: &str = "renamed, disabled or missing";
-    for commands in [&["EVALSHA", "FCALL"][..], &["EVAL", "FCALL"], &["EVAL", "EVALSHA", "FCALL"]] {
+    for commands in [&["EVALSHA", "FCALL"], &["EVAL", "FCALL"]] {
         let server = renamed(commands).await;
         all_fail(&store(&server.url()), REMEDY).await;
     }
     let server = RedisServer::start().await;
-    // In the words of ApsaraDB, Upstash and Envoy.
-    for text in [
-        "ERR command 'evalsha' not support for your account",
-        "ERR command eval not support for normal user",
-        "ERR Command is not available: 'EVALSHA'. See https://upstash.com/docs/redis/overall/rediscompatibility for details",
-        "unsupported command 'evalsha'",
-        "ERR unsupported command 'evalsha'",
+    for (text, remedy) in [
+        ("unsupported command 'evalsha'", REMEDY),
+        ("ERR script tried accessing undeclared key", "check of scripts off"),
     ] {
         let proxy = FaultProxy::before(&[server.port()]).await;
         let proxy = proxy.refusing(&["EVAL", "EVALSHA", "FCALL"], Refusal::Error(text));
-        all_fail(&store(&proxy.url()), REMEDY).await;
+        all_fail(&store(&proxy.url()), remedy).await;
         let mutex = Mutex::builder().tries(1000).build(&store(&proxy.url()), "x").unwrap();
-        let locked = tokio::time::timeout(AT_ONCE, mutex.lock("k")).await;
+        let locked = tokio::time::timeout(SOON, mutex.lock("k")).await;
         assert!(locked.expect("it tries again what is denied").unwrap_err().is_unavailable(), "{text}");
-    }
-}
-
-#[tokio::test]
-async fn a_proxy_that_checks_scripts_is_named() {
-    let server = RedisServer::start().await;
-    for text in [
-        "ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array",
-        "ERR script tried accessing undeclared key",
-    ] {
-        let proxy = FaultProxy::before(&[server.port()]).await;
-        let proxy = proxy.refusing(&["EVAL", "EVALSHA", "FCALL"], Refusal::Error(text));
-        all_fail(&store(&proxy.url()), "check of scripts off").await;
     }
 }
 

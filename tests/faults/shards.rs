@@ -70,7 +70,7 @@ fn tag(node: &RedisServer, key: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_hand_over_costs_other_masters_nothing() {
+async fn a_hand_over_costs_other_masters_nothing_and_follows_slots_that_move() {
     requires!(since_7_0());
     let cluster = RedisCluster::start().await;
     let (mutexes, master) = (mutexes(&cluster, None), cluster.node_of(LOCK));
@@ -89,17 +89,9 @@ async fn a_hand_over_costs_other_masters_nothing() {
     hand_over(&mutexes, HANDOVERS).await;
     assert!(calls(master, "spublish") >= messages + HANDOVERS);
     assert_eq!((of_others(), calls(master, "publish")), (before, to_all));
-}
 
-#[tokio::test]
-async fn wake_ups_follow_slots_that_move() {
-    requires!(since_7_0());
-    let cluster = RedisCluster::start().await;
-    let (mutexes, master) = (mutexes(&cluster, None), cluster.node_of(LOCK));
-    hand_over(&mutexes, 2).await;
     let tag = tag(master, LOCK);
     let own = format!("td:wake:{{{tag}}}:*");
-    eventually("both are subscribed", SOON, async || channels(master, &own) == 2).await;
     // The channels move, and the key does not: messages go to all nodes.
     let channel = SlotMove::begin(&cluster, &format!("{{{tag}}}"));
     let other = channel.to;

@@ -107,25 +107,6 @@ async fn leases_are_handed_on_in_a_slot_that_moves() {
     assert!(reader.unwrap().unwrap() && writer.unwrap().unwrap(), "they lost their leases");
 }
 
-/// Many calls of one slot that is moved are all served by the node that is getting it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_is_served_while_its_slot_moves() {
-    requires!(since_7_0());
-    let cluster = RedisCluster::start().await;
-    let store = Store::builder().timeout(SOON).connections(4).cluster(cluster.urls()).unwrap();
-    let bucket = TokenBucket::new(&store, "crowd", Quota::per_hour(1).burst(1000)).unwrap();
-    let moving = SlotMove::begin(&cluster, "td:{crowd:k}:tat");
-    let calls = (0..200).map(|_| {
-        let bucket = bucket.clone();
-        tokio::spawn(async move { bucket.allow("k").await })
-    });
-    for call in futures::future::join_all(calls).await {
-        assert!(call.unwrap().unwrap().is_admitted());
-    }
-    moving.end();
-    assert_eq!(bucket.peek("k").await.unwrap().remaining(), 800, "each was charged once");
-}
-
 /// How many calls a node has got, also those that it has sent on.
 fn asked(node: &RedisServer) -> String {
     let stats = node.cli(&["INFO", "commandstats"]);

@@ -38,6 +38,13 @@ fn asked(server: &RedisServer) -> String {
         .collect()
 }
 
+/// Whether it is asked to run a call.
+async fn is_asked(server: &RedisServer, bucket: &TokenBucket) -> bool {
+    let before = asked(server);
+    let _ = bucket.allow("k").await;
+    asked(server) != before
+}
+
 fn subscriptions(server: &RedisServer) -> usize {
     server.query::<Vec<String>>(&["PUBSUB", "CHANNELS", "td:wake:*"]).unwrap().len()
 }
@@ -152,12 +159,7 @@ async fn a_switch_without_a_message_is_noticed() {
     let old = sentinel.master();
     sentinel.failover().await;
     let new = sentinel.master();
-    eventually("the new master to be used", SOON, async || {
-        let before = asked(new);
-        let _ = bucket.allow("k").await;
-        asked(new) != before
-    })
-    .await;
+    eventually("the new master to be used", SOON, async || is_asked(new, &bucket).await).await;
     assert!(is_master(old), "it was demoted, so this shows nothing");
 }
 
@@ -180,16 +182,9 @@ async fn a_sentinel_that_is_behind_is_not_believed() {
     sleeper.pause();
     sentinel.failover().await;
     let new = sentinel.master();
-    let is_left = async || {
-        let before = asked(new);
-        let _ = bucket.allow("k").await;
-        asked(new) != before
-    };
-    eventually("the new master to be used", SOON, is_left).await;
+    eventually("the new master to be used", SOON, async || is_asked(new, &bucket).await).await;
     let before = asked(old);
     sleeper.resume();
-    let named = || sleeper.query::<(String, u16)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]).unwrap().1;
-    println!("it names the {} master", if named() == old.port() { "old" } else { "new" });
     // New connections ask the Sentinels, too.
     for _ in 0..20 {
         new.cli(&["CLIENT", "KILL", "TYPE", "normal"]);

@@ -69,6 +69,12 @@ impl Scene {
         printed
     }
 
+    /// The tool prints all of these.
+    async fn shows(&self, arguments: &str, parts: &[&str]) {
+        let printed = self.prints(arguments).await;
+        assert!(parts.iter().all(|part| printed.contains(part)), "{arguments}: {parts:?}: {printed}");
+    }
+
     /// The rows of what it prints, with one space between two columns.
     async fn rows(&self, arguments: &str) -> Vec<String> {
         let printed = self.prints(arguments).await;
@@ -139,15 +145,12 @@ async fn it_lists_and_changes_what_a_service_holds() {
     assert!(lines[7].starts_with(&holder), "{printed}");
     assert_eq!(rows[8..], ["4 entries in 3 namespaces"]);
     assert_eq!(lines[0].find("STATE"), lines[1].find("7 of 10"));
-    let printed = scene.prints("--namespace api --limit 1 --full").await;
-    assert!(printed.contains("1 entry in 1 namespace\n") && printed.contains("There are more"), "{printed}");
-    let printed = scene.prints("--kind mutex").await;
-    assert!(printed.contains("1 entry in 1 namespace\n"), "{printed}");
+    scene.shows("--namespace api --limit 1 --full", &["1 entry in 1 namespace\n", "There are more"]).await;
+    scene.shows("--kind mutex", &["1 entry in 1 namespace\n"]).await;
 
     scene.changes_nothing_without_a_yes("--revoke reports 2026-11").await;
     assert!(stuck.extend().await.is_ok() && !next.is_finished());
-    let printed = scene.prints("--revoke reports 2026-11 --yes").await;
-    assert!(printed.ends_with("The lease is revoked.\n"), "{printed}");
+    scene.shows("--revoke reports 2026-11 --yes", &["The lease is revoked.\n"]).await;
     let next = tokio::time::timeout(SOON, next).await.unwrap().unwrap();
     assert!(next.fence() > stuck.fence() && stuck.extend().await.unwrap_err().is_lost());
 
@@ -200,10 +203,8 @@ async fn it_tells_that_a_list_of_holders_is_cut() {
     scene.fails("--revoke exports acme --yes", &["more than 1000 holders"]).await;
     let nobody = "--revoke exports acme --yes --holder nobody";
     scene.fails(nobody, &["none of the 1000 holders whose leases end first"]).await;
-    let printed = scene.prints("").await;
-    assert!(printed.contains("    and at least 995 more: see --full\n"), "{printed}");
-    let printed = scene.prints("--full").await;
-    assert!(printed.contains("    and more, whose leases end later\n"), "{printed}");
+    scene.shows("", &["    and at least 995 more: see --full\n"]).await;
+    scene.shows("--full", &["    and more, whose leases end later\n"]).await;
 
     assert!(permits.pop().unwrap().done().await.unwrap());
     scene.fails(nobody, &["no holder has the token \"nobody\""]).await;
@@ -236,13 +237,10 @@ async fn it_sets_quotas_for_the_whole_fleet() {
     ]) {
         assert!(row.starts_with(begin), "{begin}: {rows:?}");
     }
-    let printed = scene.prints("--kind fleet_quotas").await;
-    assert!(printed.ends_with("1 entry in 1 namespace\n"), "{printed}");
+    scene.shows("--kind fleet_quotas", &["1 entry in 1 namespace\n"]).await;
 
-    let printed = scene.prints("--undo api --by cleo --yes").await;
-    for part in ["before: version 1: ", "version 3: 100/min, burst 20, set by cleo "] {
-        assert!(printed.contains(part), "{printed}");
-    }
+    let undone = ["before: version 1: ", "version 3: 100/min, burst 20, set by cleo "];
+    scene.shows("--undo api --by cleo --yes", &undone).await;
     eventually("what was before", SOON, async || quotas.version() == 3).await;
     assert_eq!(quotas.current().to_string(), "100/min, burst 20");
     for (arguments, expected) in [
@@ -322,8 +320,7 @@ async fn it_lists_libraries_of_each_master() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_shows_what_is_refused_most() {
     let scene = Scene::set().await;
-    let printed = scene.prints("--top api").await;
-    assert!(printed.starts_with("Nothing is stored"), "{printed}");
+    scene.shows("--top api", &["Nothing is stored"]).await;
     for ann in [3, 2] {
         let store = patient!(scene.url);
         let refused = RefusedKeys::with_plain_keys(&store, "api").unwrap();
@@ -333,8 +330,7 @@ async fn it_shows_what_is_refused_most() {
     }
     assert_eq!(scene.prints("--top api").await, "         5  ann%1b[2J\n         2  ben\n");
     assert_eq!(scene.prints("--top api --limit 1").await, "         5  ann%1b[2J\n");
-    let printed = scene.prints("").await;
-    assert!(printed.contains("refused 2 keys") && printed.contains("  ann%1b[2J\n"), "{printed}");
+    scene.shows("", &["refused 2 keys", "  ann%1b[2J\n"]).await;
     scene.fails("--top 'a b'", &["\"a b\""]).await;
 }
 

@@ -22,9 +22,7 @@ use support::eventually;
 
 on_each_store!(
     what_was_sent_is_captured,
-    frames_are_counted_to_the_end_of_the_body,
     fields_of_the_head_and_of_the_trailers,
-    a_usage_above_the_burst_is_debt,
     a_request_that_breaks_costs_the_estimate_by_choice,
     failures,
     a_request_without_a_response,
@@ -79,6 +77,18 @@ where
     (sender, response.into_body())
 }
 
+/// The body of the response to a request of `ann`, whose head says what was used.
+async fn answered<F>(bucket: &TokenBucket, meter: MeterBody<F>, used: &str) -> MeteredBody<Streamed, F>
+where
+    MeterBody<F>: Meter<Response<Streamed>, Response = Response<MeteredBody<Streamed, F>>>,
+    F: Clone,
+{
+    let mut response = Response::new(StreamBody::new(unbounded().1));
+    response.headers_mut().insert("x-used", used.parse().unwrap());
+    let inner = answers(Ok(response));
+    budget(bucket, meter).layer(inner).oneshot(Request::new(())).await.unwrap().into_body()
+}
+
 fn words(data: &Bytes, usage: &Usage) {
     usage.add(data.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).count() as u32);
 }
@@ -125,32 +135,6 @@ async fn what_was_sent_is_captured(stores: Stores) {
     comes_to(&bucket, 0, 1000).await;
 }
 
-async fn frames_are_counted_to_the_end_of_the_body(stores: Stores) {
-    let bucket = tokens(&stores.open());
-    // The last event says it, in two frames.
-    let mut line = Vec::new();
-    let usage_of_last_event = move |data: &Bytes, usage: &Usage| {
-        for byte in data.iter().copied() {
-            line.push(byte);
-            if byte == b'\n' {
-                let text = String::from_utf8_lossy(&line);
-                if let Some(used) = text.trim().strip_prefix("data: used ") {
-                    usage.set(used.parse().unwrap());
-                }
-                line.clear();
-            }
-        }
-    };
-    let (sender, body) = streamed(&bucket, MeterBody::default().frames(usage_of_last_event)).await;
-    for text in ["data: a\n", "data: b\nda", "ta: used 83", "1\n"] {
-        sender.unbounded_send(data(text)).unwrap();
-    }
-    drop(sender);
-    assert_eq!(body.collect().await.unwrap().to_bytes(), "data: a\ndata: b\ndata: used 831\n");
-    // More than the estimate is charged as well.
-    comes_to(&bucket, 0, 169).await;
-}
-
 async fn fields_of_the_head_and_of_the_trailers(stores: Stores) {
     let bucket = tokens(&stores.open());
     let used = HeaderName::from_static("x-used");
@@ -161,6 +145,7 @@ async fn fields_of_the_head_and_of_the_trailers(stores: Stores) {
     drop(sender);
     body.collect().await.unwrap();
     comes_to(&bucket, 0, 983).await;
+    let next = async |bucket: &TokenBucket| bucket.peek("ann").await.unwrap().available_after(1).unwrap();
     // Whatever an upstream sends is no debt beyond a day.
     let meter = || MeterBody::default().field(used.clone());
     for (meter, told, left) in [
@@ -173,29 +158,15 @@ async fn fields_of_the_head_and_of_the_trailers(stores: Stores) {
         (meter().at_most(700), "700", 300),
     ] {
         bucket.reset("ann").await.unwrap();
-        let mut response = Response::new(StreamBody::new(unbounded().1));
-        response.headers_mut().insert(used.clone(), told.parse().unwrap());
-        let response = budget(&bucket, meter).layer(answers(Ok(response))).oneshot(Request::new(())).await;
-        response.unwrap().into_body().collect().await.unwrap();
+        answered(&bucket, meter, told).await.collect().await.unwrap();
         comes_to(&bucket, 0, left).await;
-        let next = bucket.peek("ann").await.unwrap().available_after(1).unwrap();
+        let next = next(&bucket).await;
         assert!(next <= 25 * HOUR, "{told}: {next:?}");
     }
-}
-
-/// What comes back within a day is believed, also above the burst: a large answer is paid for.
-async fn a_usage_above_the_burst_is_debt(stores: Stores) {
-    let bucket = TokenBucket::new(&stores.open(), "budget", Quota::per_minute(1000)).unwrap();
-    let used = HeaderName::from_static("x-used");
-    let mut response = Response::new(StreamBody::new(unbounded().1));
-    response.headers_mut().insert(used.clone(), "8000".parse().unwrap());
-    let layer = budget(&bucket, MeterBody::default().field(used));
-    drop(layer.layer(answers(Ok(response))).oneshot(Request::new(())).await.unwrap());
-    eventually("the debt", SOON, async || {
-        let next = bucket.peek("ann").await.unwrap().available_after(1).unwrap();
-        next > Duration::from_secs(360)
-    })
-    .await;
+    // What comes back within a day is believed, also above the burst: a large answer is paid for.
+    let quick = TokenBucket::new(&stores.open(), "quick", Quota::per_minute(1000)).unwrap();
+    drop(answered(&quick, meter(), "8000").await);
+    eventually("the debt", SOON, async || next(&quick).await > Duration::from_secs(360)).await;
 }
 
 async fn a_request_that_breaks_costs_the_estimate_by_choice(stores: Stores) {

@@ -14,7 +14,6 @@ use support::eventually;
 
 on_each_store!(
     what_was_used_is_captured_of_each_limit,
-    the_limit_that_refuses_is_told,
     a_fixed_cost_is_captured_as_it_is,
     refusals_over_http,
 );
@@ -76,30 +75,6 @@ async fn what_was_used_is_captured_of_each_limit(stores: Stores) {
     // Limits without a key are not asked.
     ask(&layer, ("nobody", 100, Some(70))).await.unwrap();
     come_to(&buckets, "nobody", [10, 1000, 330]).await;
-}
-
-async fn the_limit_that_refuses_is_told(stores: Stores) {
-    let buckets = buckets(&stores.open());
-    let layer = layer(&buckets);
-    let by = |refused: Result<(), Refusal>| {
-        let refusal = refused.unwrap_err();
-        assert_eq!(refusal.kind(), RefusalKind::RateLimited);
-        assert!(refusal.retry_after().is_some());
-        refusal.decision().unwrap().refused_by().unwrap().to_owned()
-    };
-    ask(&layer, ("acme", 900, Some(900))).await.unwrap();
-    come_to(&buckets, "acme", [9, 100, 600]).await;
-    assert_eq!(by(ask(&layer, ("acme", 101, None)).await), "tokens");
-    assert_eq!(by(ask(&layer, ("globex", 601, None)).await), "all");
-    come_to(&buckets, "globex", [10, 1000, 600]).await;
-    for _ in 0..9 {
-        ask(&layer, ("acme", 1, Some(0))).await.unwrap();
-    }
-    assert_eq!(by(ask(&layer, ("acme", 1, None)).await), "requests");
-    come_to(&buckets, "acme", [0, 100, 600]).await;
-    let refusal = ask(&layer, ("globex", 1001, None)).await.unwrap_err();
-    assert_eq!(refusal.kind(), RefusalKind::ExceedsBurst);
-    assert!(refusal.get_ref().to_string().contains("1001"), "{refusal}");
 }
 
 async fn a_fixed_cost_is_captured_as_it_is(stores: Stores) {

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::time::Duration;
 
 use tower::util::MapResult;
 use tower::{BoxError, ServiceExt as _};
@@ -114,7 +115,7 @@ pub(crate) fn kind(error: &BoxError) -> Option<RefusalKind> {
 
 /// Whether nobody flies a key; no answer is left then. What its caller has run is published before the caller forgets it.
 pub(crate) async fn is_free(stores: &Stores, key: &str) -> bool {
-    let flight = build::<Infallible>(builder().max_wait(SOON / 10), &stores.open());
+    let flight = build::<Infallible>(builder().max_wait(Duration::from_secs(1)), &stores.open());
     flight.forget(key).await.unwrap();
     let told = flight.run(key, async || "free".to_owned()).await;
     flight.forget(key).await.unwrap();

@@ -12,7 +12,7 @@ use support::patient;
 use support::redis_server::RedisServer;
 
 /// Within what time everything that is waited for comes about.
-pub(crate) const SOON: Duration = Duration::from_secs(10);
+pub(crate) const SOON: Duration = Duration::from_secs(30);
 /// How long a token takes to come back: see [`at_most`].
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 

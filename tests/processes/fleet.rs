@@ -2,102 +2,60 @@
 
 use std::time::Duration;
 
+use deadpool_redis::redis::aio::MultiplexedConnection;
+use deadpool_redis::redis::{self, AsyncConnectionConfig, FromRedisValue};
 use tower_distributed::Store;
 
-use crate::judge::{Note, Verdict, judge};
-use crate::referee::Referee;
-use support::eventually;
 use support::processes::{Child, setting};
 use support::redis_server::RedisServer;
 
-/// For what takes as long as it takes on a slow machine.
-pub(crate) const LONG: Duration = Duration::from_secs(180);
-
-/// How long a grant to a waiter stands until it is confirmed.
-pub(crate) const CLAIM: Duration = Duration::from_millis(1500);
-
-/// Among the beats of a key stand those who wait, and from this on those who have withdrawn.
-const WITHDRAWN: u64 = 1 << 52;
-
 pub(crate) struct Fleet {
-    pub(crate) server: RedisServer,
-    refereeing: RedisServer,
-    pub(crate) referee: Referee,
-}
-
-/// One of the processes. Its visits begin with its name.
-pub(crate) struct Player {
-    pub(crate) name: String,
-    pub(crate) child: Child,
+    server: RedisServer,
+    pub(crate) referee: RedisServer,
 }
 
 impl Fleet {
     pub(crate) async fn start() -> Self {
-        let (server, refereeing) = (RedisServer::start().await, RedisServer::start().await);
-        let referee = Referee::at(&refereeing.url()).await;
-        Self { server, refereeing, referee }
+        Self { server: RedisServer::start().await, referee: RedisServer::start().await }
     }
 
-    pub(crate) fn store(&self) -> Store {
-        store(&self.server.url())
-    }
-
-    pub(crate) fn spawn(&self, role: &str, name: &str, env: &[(&str, &str)]) -> Player {
-        let (url, referee) = (self.server.url(), self.refereeing.url());
-        let own = [("URL", url.as_str()), ("REFEREE", referee.as_str()), ("NAME", name)];
-        let child = Child::spawn(role, &[&own[..], env].concat());
-        Player { name: name.to_owned(), child }
-    }
-
-    /// Kills a process. It is noted first: who enters a room in its place comes later.
-    pub(crate) async fn kill(&self, player: &mut Player, rooms: &[&str]) {
-        for room in rooms {
-            self.referee.note(room, "kill", &player.name).await;
-        }
-        player.child.kill9();
-    }
-
-    pub(crate) async fn notes(&self, room: &str) -> Vec<Note> {
-        self.referee.notes(room).await.iter().map(|note| Note::parse(note)).collect()
-    }
-
-    pub(crate) async fn judge(&self, room: &str, limit: u32) -> Result<Verdict, String> {
-        judge(&self.notes(room).await, limit)
-    }
-
-    /// How many processes can be pushed to.
-    pub(crate) fn channels(&self) -> usize {
-        let channels: Vec<String> =
-            self.server.query(&["PUBSUB", "CHANNELS", "*:wake:????????????????"]).unwrap();
-        channels.len()
-    }
-
-    /// Waits until so many wait for a key of a family.
-    pub(crate) async fn lined_up(&self, family: &str, key: &str, count: usize) {
-        let what = format!("{count} to wait for {family}:{key}");
-        eventually(&what, LONG, async || self.waiting(family, key) == count).await;
-    }
-
-    fn waiting(&self, family: &str, key: &str) -> usize {
-        let beats = format!("td:{{{family}:{key}}}:*beats");
-        let beats: Vec<String> = self.server.query(&["KEYS", &beats]).unwrap();
-        let Some(beats) = beats.first() else { return 0 };
-        self.server.query(&["ZCOUNT", beats, "-inf", &format!("({WITHDRAWN}")]).unwrap()
+    pub(crate) fn spawn(&self, role: &str, env: &[(&str, &str)]) -> Child {
+        let (url, referee) = (self.server.url(), self.referee.url());
+        Child::spawn(role, &[&[("URL", &*url), ("REFEREE", &*referee)], env].concat())
     }
 }
 
-/// What is to come to an end, also where the library is broken.
-pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let outcome = tokio::time::timeout(LONG, future).await;
-    outcome.unwrap_or_else(|_| panic!("waited {LONG:?} in vain for {what}"))
-}
-
-/// The store of a process. Nobody is to be told of an outage because the machine is busy.
-fn store(url: &str) -> Store {
-    Store::builder().timeout(Duration::from_secs(20)).redis(url).unwrap()
-}
-
-/// In a role: the store of its fleet.
+/// In a role: the store of its fleet. Nobody is to be told of an outage because the machine is busy.
 pub(crate) fn store_of_role() -> Store {
-    store(&setting("URL"))
+    Store::builder().timeout(Duration::from_secs(20)).redis(&setting("URL")).unwrap()
+}
+
+/// In a role: a connection to the referee, which waits as long as it takes.
+#[derive(Clone)]
+pub(crate) struct Referee(MultiplexedConnection);
+
+impl Referee {
+    pub(crate) async fn of_role() -> Self {
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let client = redis::Client::open(setting("REFEREE")).unwrap();
+        Self(client.get_multiplexed_async_connection_with_config(&config).await.unwrap())
+    }
+
+    pub(crate) async fn ask<T: FromRedisValue>(&self, command: &[&str]) -> T {
+        let mut call = redis::cmd(command[0]);
+        call.arg(&command[1..]).query_async(&mut self.0.clone()).await.unwrap()
+    }
+
+    /// µs.
+    pub(crate) async fn time(&self) -> u64 {
+        let (seconds, micros): (u64, u64) = self.ask(&["TIME"]).await;
+        seconds * 1_000_000 + micros
+    }
+
+    /// Writes down what only one may do at a time, from its beginning to its end.
+    pub(crate) async fn visit(&self, who: &str) {
+        for verb in ["enter", "leave"] {
+            let _: u64 = self.ask(&["RPUSH", "notes", &format!("{verb} {who}")]).await;
+        }
+    }
 }

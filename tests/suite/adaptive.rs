@@ -76,6 +76,13 @@ pub(crate) async fn all_processes_have_the_limit_that_one_has_lowered(place: &Pl
         limit(&group).await == 2
     })
     .await;
+    // An operator sees the limit.
+    let (operator, held) = (place.operator(), group.add("k").await.unwrap());
+    let page = operator.scan_namespace(name).unwrap().next().await.unwrap().unwrap();
+    assert_eq!(page, [Entry::new(Kind::WaitGroup, name, "k").unwrap()]);
+    let permits = shown!(operator, &page[0], Permits);
+    assert!(permits.leases.in_use >= 1 && (2..20).contains(&permits.limit.limit), "{permits:?}");
+    assert!(held.done().await.unwrap());
     bad.store(false, Ordering::Relaxed);
     // The other process hears of it by its next report.
     eventually("the other process", SOON, async || requests(&there, 20).await <= 8).await;
@@ -83,24 +90,6 @@ pub(crate) async fn all_processes_have_the_limit_that_one_has_lowered(place: &Pl
     let (group, started) = process(&elsewhere(place), name, &good);
     let most = limit(&group).await + 8;
     assert!(requests(&started, 40).await <= most as usize);
-}
-
-pub(crate) async fn an_operator_sees_the_limit(place: &Place, name: &str) {
-    let (group, service) = process(place, name, &Arc::new(AtomicBool::new(true)));
-    let operator = place.operator();
-    let entry = Entry::new(Kind::WaitGroup, name, "k").unwrap();
-    assert!(operator.inspect(&entry).await.unwrap().is_none());
-    eventually("a report", SOON, async || {
-        requests(&service, 20).await;
-        limit(&group).await < 20
-    })
-    .await;
-    let held = group.add("k").await.unwrap();
-    let page = operator.scan_namespace(name).unwrap().next().await.unwrap().unwrap();
-    assert_eq!(page, std::slice::from_ref(&entry));
-    let permits = shown!(operator, &entry, Permits);
-    assert!(permits.leases.in_use >= 1 && (2..20).contains(&permits.limit.limit), "{permits:?}");
-    assert!(held.done().await.unwrap());
 }
 
 /// The last known limit holds in an outage. A server that has forgotten the limit goes on with it.

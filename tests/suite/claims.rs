@@ -113,28 +113,14 @@ pub(crate) async fn what_is_in_flight_is_refused(place: &Place, name: &str) {
 
 pub(crate) async fn who_waits_hears_what_came_of_it(place: &Place, name: &str) {
     for dedupe in both(place, name) {
-        let waiting = |item: &'static str| {
-            let dedupe = dedupe.clone();
-            async move { new(dedupe.claim(item, SOON).await.unwrap()) }
-        };
-        let claim = take(&dedupe, "confirmed").await;
-        let mut waiters = Vec::new();
-        for number in 1..=3 {
-            waiters.push(place.line_up(&state(&dedupe), number, waiting("confirmed")).await);
-        }
-        assert!(claim.confirm().await.unwrap());
-        for waiter in waiters {
-            assert!(waiter.await.unwrap().is_none());
-        }
-        place.lined_up(&state(&dedupe), 0).await;
-
+        let state = state(&dedupe);
         // Each that gives it back lets the next have it; the last confirms, and those behind it need nothing.
-        let claim = take(&dedupe, "given back").await;
+        let claim = take(&dedupe, "a").await;
         let mut waiters = Vec::new();
-        for number in 1..=4 {
-            let waiting = waiting("given back");
+        for number in 1..=5 {
+            let dedupe = dedupe.clone();
             let visit = async move {
-                let claim = waiting.await?;
+                let claim = new(dedupe.claim("a", SOON).await.unwrap())?;
                 match number {
                     1 => drop(claim),
                     2 => assert!(claim.release().await.unwrap()),
@@ -142,13 +128,14 @@ pub(crate) async fn who_waits_hears_what_came_of_it(place: &Place, name: &str) {
                 }
                 Some(number)
             };
-            waiters.push(place.line_up(&state(&dedupe), number, visit).await);
+            waiters.push(place.line_up(&state, number, visit).await);
         }
         drop(claim);
-        for (waiter, came_of_it) in waiters.into_iter().zip([Some(1), Some(2), Some(3), None]) {
+        for (waiter, came_of_it) in waiters.into_iter().zip([Some(1), Some(2), Some(3), None, None]) {
             assert_eq!(waiter.await.unwrap(), came_of_it);
         }
-        assert!(is_duplicate(&dedupe, "given back").await);
+        place.lined_up(&state, 0).await;
+        assert!(is_duplicate(&dedupe, "a").await);
     }
 }
 
@@ -165,37 +152,34 @@ pub(crate) async fn a_duplicate_can_be_claimed_anyway(place: &Place, name: &str)
     }
 }
 
+/// Who confirms too late tells all the same that it was handled: who still waits has nothing to do.
 pub(crate) async fn a_claim_that_ran_out_is_lost(place: &Place, name: &str) {
-    for (dedupe, patient) in both_short(place, name).into_iter().zip(both(place, name)) {
-        for item in ["nobody else", "another"] {
-            let claim = take(&dedupe, item).await;
+    for (late, dedupe) in both_short(place, name).into_iter().zip(both(place, name)) {
+        for item in ["nobody else", "another", "one who waits"] {
+            let claim = take(&late, item).await;
             claim.lost().await;
             assert!(!claim.is_held());
-            becomes_free(&patient, item).await;
-            let other = if item == "another" { Some(take(&patient, item).await) } else { None };
+            becomes_free(&dedupe, item).await;
+            let other = if item == "nobody else" { None } else { Some(take(&dedupe, item).await) };
+            let waiting = dedupe.clone();
+            let waits = async move { new(waiting.claim(item, SOON).await.unwrap()).is_none() };
+            let waiter = match item {
+                "one who waits" => Some(place.line_up(&state(&dedupe), 1, waits).await),
+                _ => None,
+            };
             assert!(!claim.confirm().await.unwrap(), "it was lost");
-            assert!(is_duplicate(&dedupe, item).await, "it was handled, whoever holds the claim by now");
-            if let Some(other) = other {
-                assert!(other.confirm().await.unwrap(), "it was not lost to the one who confirmed too late");
+            assert!(is_duplicate(&late, item).await, "it was handled, whoever holds the claim by now");
+            match (other, waiter) {
+                (Some(other), Some(waiter)) => {
+                    assert!(other.release().await.unwrap());
+                    assert!(waiter.await.unwrap(), "what was confirmed is handled again");
+                }
+                // It was not lost to the one who confirmed too late.
+                (Some(other), None) => assert!(other.confirm().await.unwrap()),
+                (None, _) => {}
             }
-            assert!(is_duplicate(&patient, item).await);
+            assert!(is_duplicate(&dedupe, item).await);
         }
-    }
-}
-
-/// Who still waits when an item is confirmed too late has nothing to do.
-pub(crate) async fn who_waits_hears_of_a_late_confirmation(place: &Place, name: &str) {
-    for (late, dedupe) in both_short(place, name).into_iter().zip(both(place, name)) {
-        let claim = take(&late, "a").await;
-        claim.lost().await;
-        becomes_free(&dedupe, "a").await;
-        let other = take(&dedupe, "a").await;
-        let waiting = dedupe.clone();
-        let waiter = async move { new(waiting.claim("a", SOON).await.unwrap()).is_none() };
-        let waiter = place.line_up(&state(&dedupe), 1, waiter).await;
-        assert!(!claim.confirm().await.unwrap());
-        assert!(other.release().await.unwrap());
-        assert!(waiter.await.unwrap(), "what was confirmed is handled again");
     }
 }
 
@@ -209,33 +193,6 @@ pub(crate) async fn is_forgotten(dedupe: &Dedupe) {
     })
     .await;
     assert!(began.elapsed() >= Duration::from_millis(999), "{:?}", began.elapsed());
-}
-
-pub(crate) async fn nothing_but_the_filter_stays(place: &Place, name: &str) {
-    let dedupe = claims(place, name);
-    let held = take(&dedupe, "held").await;
-    assert!(dedupe.claim("held", Duration::from_millis(20)).await.unwrap_err().is_waited_too_long());
-    assert!(take(&dedupe, "a").await.confirm().await.unwrap());
-    drop(take(&dedupe, "b").await);
-    assert!(take(&dedupe, "c").await.release().await.unwrap());
-    let state = format!("{name}:0");
-    if let Some(server) = place.server_of(&place.part(&state, "config")) {
-        let stays = || {
-            let mut kept = support::keys::keys_without_ttl(server);
-            kept.retain(|key| key.starts_with(&format!("{}:{{{name}:", place.prefix)));
-            kept
-        };
-        let expected = ["bits0", "config"].map(|part| place.part(&state, part));
-        assert_eq!(stays(), expected);
-        let claim = place.part(&state, "*:claim");
-        assert_eq!(server.query::<Vec<String>>(&["KEYS", &claim]).unwrap().len(), 1);
-        assert!(held.confirm().await.unwrap());
-        eventually("the claims to be gone", SOON, async || {
-            server.query::<Vec<String>>(&["KEYS", &claim]).unwrap().is_empty()
-        })
-        .await;
-        assert_eq!(stays(), expected);
-    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ mod bare;
 mod one_script_each;
 
 #[tokio::test]
-async fn the_script_of_a_bucket_decides_for_the_benches_as_for_the_crate() {
+async fn the_scripts_do_for_the_benches_what_they_do_for_the_crate() {
     let server = RedisServer::start().await;
     let store = patient!(server.url());
     let bucket = TokenBucket::new(&store, "b", Quota::per_hour(3)).unwrap();
@@ -32,12 +32,7 @@ async fn the_script_of_a_bucket_decides_for_the_benches_as_for_the_crate() {
     }
     assert_eq!(ours, [true, true, true, false, false]);
     assert_eq!(theirs, ours);
-}
 
-#[tokio::test]
-async fn the_script_of_a_filter_inserts_for_the_benches_as_for_the_crate() {
-    let server = RedisServer::start().await;
-    let store = patient!(server.url());
     let filter = BloomFilter::new(&store, "f", 1000, 0.01).unwrap();
     let mut bare = one_script_each::Bare::connect(&server.url(), &filter).await;
     assert!(filter.insert("by us").await.unwrap());

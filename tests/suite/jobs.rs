@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use tokio::time::timeout;
@@ -22,13 +22,25 @@ fn hosts(place: &Place, name: &str, builder: impl Fn() -> MutexBuilder) -> [Mute
     [(); 2].map(|()| builder().build(place, name).unwrap())
 }
 
-/// A host whose clock is late by less than `at_least_for` starts a job that another one has done already.
+/// A host whose clock is late by less than `at_least_for` starts a job that another one has done already. A guard that is dropped, as
+/// by a panic, keeps its lock as well; one that was held for long enough is released at once.
 pub(crate) async fn a_short_job_keeps_its_lock(place: &Place, name: &str) {
-    lock_is_kept(hosts(place, name, || Mutex::builder().ttl(TTL).at_least_for(AT_LEAST))).await;
+    let hosts = hosts(place, name, || Mutex::builder().ttl(TTL).at_least_for(AT_LEAST));
+    lock_is_kept(&hosts).await;
+    let [here, there] = &hosts;
+    let began = Instant::now();
+    drop(here.lock("dropped").await.unwrap());
+    let again = there.try_lock("dropped").await;
+    assert!(began.elapsed() >= AT_LEAST || again.is_err_and(|error| error.is_refused()));
+    let guard = there.lock("dropped").await.unwrap();
+    assert!(began.elapsed() >= AT_LEAST, "{:?}", began.elapsed());
+    tokio::time::sleep(AT_LEAST).await;
+    assert!(guard.unlock().await.unwrap());
+    assert!(!here.is_locked("dropped").await.unwrap(), "it was held for long enough");
 }
 
-async fn lock_is_kept([early, late]: [Mutex; 2]) {
-    let began = std::time::Instant::now();
+async fn lock_is_kept([early, late]: &[Mutex; 2]) {
+    let began = Instant::now();
     let handle = early.try_lock("report").await.unwrap().run(async |lease| lease).await.unwrap();
     assert!(!handle.is_held(), "for the job it has ended");
     timeout(SOON, handle.lost()).await.expect("the tasks of the job are told");
@@ -36,28 +48,6 @@ async fn lock_is_kept([early, late]: [Mutex; 2]) {
     assert!(began.elapsed() >= AT_LEAST || again.unwrap_err().is_refused());
     eventually("the next tick to run", SOON, async || late.try_lock("report").await.is_ok()).await;
     assert!(began.elapsed() >= AT_LEAST, "{:?}", began.elapsed());
-}
-
-/// A guard that is dropped, as by a panic, keeps its lock as well; one that was held for long enough is released at once.
-pub(crate) async fn a_dropped_guard_keeps_its_lock(place: &Place, name: &str) {
-    let [here, there] = hosts(place, name, || Mutex::builder().ttl(TTL).at_least_for(AT_LEAST));
-    let began = std::time::Instant::now();
-    drop(here.lock("report").await.unwrap());
-    let again = there.try_lock("report").await;
-    assert!(began.elapsed() >= AT_LEAST || again.is_err_and(|error| error.is_refused()));
-    let guard = there.lock("report").await.unwrap();
-    assert!(began.elapsed() >= AT_LEAST, "{:?}", began.elapsed());
-    tokio::time::sleep_until(guard.until().min(tokio::time::Instant::now() + AT_LEAST)).await;
-    assert!(guard.unlock().await.unwrap());
-    assert!(!here.is_locked("report").await.unwrap(), "it was held for long enough");
-}
-
-/// The value of a lock names its holder, such as its host: it is free for the next tick, and another tick is skipped.
-pub(crate) async fn a_tick_runs_once_with_the_host_as_the_value(place: &Place, name: &str) {
-    let host = || Mutex::builder().ttl(TTL).value_with(|| "host-1".into()).build(place, name).unwrap();
-    let period = 2 * SOON;
-    assert_eq!(host().once_per_tick("report", period, async |_| ()).await.unwrap(), Some(()));
-    assert_eq!(host().once_per_tick("report", period, async |_| ()).await.unwrap(), None);
 }
 
 pub(crate) async fn a_tick_runs_once(place: &Place, name: &str) {
@@ -71,7 +61,7 @@ pub(crate) async fn a_tick_runs_once(place: &Place, name: &str) {
         };
         host.once_per_tick("report", period, |_| job()).await.unwrap()
     };
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let ran: Vec<_> = join_all((0..10).map(|n| tick(&hosts[n % 2]))).await.into_iter().flatten().collect();
     if began.elapsed() < period / 2 {
         assert_eq!(ran, [1]);
@@ -80,6 +70,12 @@ pub(crate) async fn a_tick_runs_once(place: &Place, name: &str) {
     // At the next tick it runs again.
     eventually("the next tick to run", SOON, async || tick(&hosts[1]).await == Some(first + 1)).await;
     assert!(began.elapsed() >= period / 2, "{:?}", began.elapsed());
+    // The value of a lock names its holder, such as its host: it is free for the next tick, and another tick is skipped.
+    let name = &format!("{name}.value");
+    for ran in [Some(()), None] {
+        let host = Mutex::builder().ttl(TTL).value_with(|| "host-1".into()).build(place, name).unwrap();
+        assert_eq!(host.once_per_tick("report", 2 * SOON, async |_| ()).await.unwrap(), ran);
+    }
 }
 
 /// A process that stood still, or whose lock was revoked, does not go on with what others may be at.
@@ -120,7 +116,7 @@ async fn on_a_quorum_a_tick_runs_once() {
 async fn a_quorum_keeps_the_lock_of_a_short_job() {
     let nodes = [(); 3].map(|()| Store::in_memory());
     let builder = || Mutex::builder().ttl(TTL).at_least_for(AT_LEAST).tries(1);
-    lock_is_kept([(); 2].map(|()| builder().build_quorum(nodes.clone(), "jobs").unwrap())).await;
+    lock_is_kept(&[(); 2].map(|()| builder().build_quorum(nodes.clone(), "jobs").unwrap())).await;
 }
 
 /// A process that ends after a short job leaves the lock behind, and does not wait for it.

@@ -1,14 +1,11 @@
-//! Hostile keys, and what is left behind.
+//! Hostile keys.
 
-use std::time::Duration;
-
-use tower_distributed::{BloomFilter, Mutex, Quota, RwLock, SingleFlight, TokenBucket, WaitGroup};
+use tower_distributed::{BloomFilter, Quota, SingleFlight, TokenBucket};
 
 use crate::claims::{both, is_duplicate, take};
 use crate::flights::{Origin, builder, several};
 use crate::kinds::each;
-use crate::stores::{self, Place};
-use support::keys::keys_without_ttl;
+use crate::stores::Place;
 
 /// Keys that take care.
 fn hostile() -> Vec<Vec<u8>> {
@@ -58,33 +55,5 @@ pub(crate) async fn any_key_is_legal_and_apart_from_others(place: &Place, name: 
             assert!(dedupe.try_claim(key).await.unwrap_err().is_refused(), "{shown}");
             assert!(claims.next().unwrap().confirm().await.unwrap() && is_duplicate(dedupe, key).await);
         }
-    }
-}
-
-/// Leases, those who wait for them, and those who have gone away leave nothing that stays for ever.
-#[tokio::test]
-async fn no_lease_leaves_a_key_without_ttl() {
-    for place in stores::with_servers().await {
-        let servers = place.servers();
-        let short = Duration::from_millis(30);
-        let permits = WaitGroup::builder(3).max_wait(short).build(&place, "left-permits").unwrap();
-        let mutex = Mutex::builder().max_wait(short).build(&place, "left-mutex").unwrap();
-        let lock = RwLock::builder().max_wait(short).build(&place, "left-lock").unwrap();
-        for key in ["a", "b", "c"] {
-            let held = (permits.try_add_n(key, 3).await.unwrap(), mutex.try_lock(key).await.unwrap());
-            let (reader, writer) = (lock.try_read(key).await.unwrap(), lock.write(key).await);
-            assert!(writer.is_err() && permits.add(key).await.is_err() && permits.wait(key).await.is_err());
-            assert!(mutex.lock(key).await.is_err());
-            for extended in [held.0.extend().await, held.1.extend().await, reader.extend().await] {
-                extended.unwrap();
-            }
-            let kept: Vec<_> = servers.iter().flat_map(|server| keys_without_ttl(server)).collect();
-            let unexpected: Vec<_> = kept.iter().filter(|key| key.contains("{left-")).collect();
-            assert!(unexpected.is_empty(), "{unexpected:?}");
-            drop(held);
-            assert!(reader.release().await.unwrap());
-        }
-        let kept: Vec<_> = servers.into_iter().flat_map(keys_without_ttl).collect();
-        assert!(!kept.iter().any(|key| key.contains("{left-")), "{kept:?}");
     }
 }

@@ -1,8 +1,17 @@
 //! All that one at a time can hold, in one shape.
 
+use tower_distributed::{Error, Key, Lease, Mutex, RwLock, WaitGroup};
+
 use crate::stores::SOON;
-pub(crate) use crate::taken::Family;
 use support::eventually;
+
+/// A primitive of which one at a time holds a key.
+#[derive(Clone, Debug)]
+pub(crate) enum Family {
+    Permits(WaitGroup),
+    Mutex(Mutex),
+    Writers(RwLock),
+}
 
 /// One of each kind, with these settings.
 macro_rules! each {
@@ -18,6 +27,30 @@ macro_rules! each {
 pub(crate) use each;
 
 impl Family {
+    pub(crate) async fn take(&self, key: impl Into<Key>) -> Result<Lease, Error> {
+        match self {
+            Self::Permits(permits) => permits.add(key).await.map(Lease::from),
+            Self::Mutex(mutex) => mutex.lock(key).await.map(Lease::from),
+            Self::Writers(lock) => lock.write(key).await.map(Lease::from),
+        }
+    }
+
+    pub(crate) async fn try_take(&self, key: impl Into<Key>) -> Result<Lease, Error> {
+        match self {
+            Self::Permits(permits) => permits.try_add(key).await.map(Lease::from),
+            Self::Mutex(mutex) => mutex.try_lock(key).await.map(Lease::from),
+            Self::Writers(lock) => lock.try_write(key).await.map(Lease::from),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Permits(permits) => permits.name(),
+            Self::Mutex(mutex) => mutex.name(),
+            Self::Writers(lock) => lock.name(),
+        }
+    }
+
     /// How many places in the queue so many waiters have where their own process holds: none for a mutex, which it hands on
     /// by itself unless they are counted.
     pub(crate) fn places(&self, waiters: usize) -> usize {

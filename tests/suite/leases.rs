@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tower_distributed::{Key, Mutex, RwLock, WaitGroup};
 
 use crate::kinds::{Family, each};
+use crate::line::Line;
 use crate::stores::{Place, SOON};
 use support::eventually;
 
@@ -27,60 +27,31 @@ pub(crate) async fn what_is_held_is_refused(place: &Place, name: &str) {
         assert!(taken.release().await.unwrap());
         let again = family.try_take("k").await.unwrap();
         assert_ne!(other.token(), again.token());
+        // What is extended lasts anew, and what is dropped is released.
+        let (handle, until) = (again.handle(), again.until());
+        eventually("it to last longer", SOON, async || {
+            again.extend().await.unwrap();
+            again.until() > until
+        })
+        .await;
+        drop(again);
+        handle.lost().await;
+        assert!(!handle.is_held());
+        family.free().await;
     }
 }
 
 pub(crate) async fn who_waits_is_served_in_the_order_of_arrival(place: &Place, name: &str) {
     for family in each!(place, name) {
-        let first = family.take("k").await.unwrap();
-        let (sender, mut served) = mpsc::unbounded_channel();
-        let mut waiters = Vec::new();
-        for number in 1..=6 {
-            let (state, places) = (family.state(), family.places(number));
-            let (family, sender) = (family.clone(), sender.clone());
-            let visit = async move {
-                let taken = family.take("k").await.unwrap();
-                sender.send(number).unwrap();
-                assert!(taken.release().await.unwrap());
-            };
-            waiters.push(place.line_up(&state, places, visit).await);
+        let (first, mut line) = (family.take("k").await.unwrap(), Line::of(place, &family));
+        let waiters = ["a", "b", "c", "d", "e", "f"];
+        for waiter in waiters {
+            let family = family.clone();
+            line.comes(waiter, async move { family.take("k").await }).await;
         }
         assert!(family.try_take("k").await.unwrap_err().is_refused());
         assert!(first.release().await.unwrap());
-        for waiter in waiters {
-            waiter.await.unwrap();
-        }
-        for number in 1..=6 {
-            assert_eq!(served.try_recv(), Ok(number), "{}", family.state());
-        }
-    }
-}
-
-pub(crate) async fn who_waits_and_goes_away_is_passed_over(place: &Place, name: &str) {
-    for family in each!(place, name) {
-        let first = family.take("k").await.unwrap();
-        let take = || {
-            let family = family.clone();
-            async move { family.take("k").await.unwrap() }
-        };
-        let gone = place.line_up(&family.state(), family.places(1), take()).await;
-        let next = place.line_up(&family.state(), family.places(2), take()).await;
-        gone.abort();
-        assert!(gone.await.unwrap_err().is_cancelled());
-        drop(first);
-        assert!(next.await.unwrap().release().await.unwrap());
-        family.free().await;
-    }
-}
-
-pub(crate) async fn what_is_dropped_is_released(place: &Place, name: &str) {
-    for family in each!(place, name) {
-        let taken = family.take("k").await.unwrap();
-        let handle = taken.handle();
-        drop(taken);
-        handle.lost().await;
-        assert!(!handle.is_held());
-        family.free().await;
+        assert_eq!(line.order().await, waiters, "{}", family.state());
     }
 }
 
@@ -164,19 +135,6 @@ pub(crate) async fn what_is_not_renewed_runs_out(place: &Place, name: &str) {
     join_all(each!(place, name, ttl(ttl), watchdog(false)).into_iter().map(hold)).await;
 }
 
-pub(crate) async fn what_is_extended_lasts_anew(place: &Place, name: &str) {
-    for family in each!(place, name, watchdog(false)) {
-        let taken = family.take("k").await.unwrap();
-        let until = taken.until();
-        eventually("it to last longer", SOON, async || {
-            taken.extend().await.unwrap();
-            taken.until() > until
-        })
-        .await;
-        assert!(taken.release().await.unwrap());
-    }
-}
-
 /// Where there are servers to take it from.
 pub(crate) async fn what_was_taken_away_is_lost(place: &Place, name: &str) {
     let hold = async |family: Family| {
@@ -198,11 +156,19 @@ pub(crate) async fn what_was_taken_away_is_lost(place: &Place, name: &str) {
 
 /// A name may be used for several kinds of things, each of which is its own.
 pub(crate) async fn kinds_of_one_name_are_apart(place: &Place, name: &str) {
-    let permits = Family::Permits(WaitGroup::new(place, name, 1).unwrap());
-    let mutex = Family::Mutex(Mutex::new(place, name).unwrap());
-    let writers = Family::Writers(RwLock::new(place, name).unwrap());
-    let pairs = [(&mutex, &permits), (&permits, &mutex), (&writers, &mutex), (&mutex, &writers)];
-    for (holder, visitor) in pairs.into_iter().chain([(&permits, &writers), (&writers, &permits)]) {
+    let [permits, mutex, writers] = &[
+        Family::Permits(WaitGroup::new(place, name, 1).unwrap()),
+        Family::Mutex(Mutex::new(place, name).unwrap()),
+        Family::Writers(RwLock::new(place, name).unwrap()),
+    ];
+    for (holder, visitor) in [
+        (mutex, permits),
+        (permits, mutex),
+        (writers, mutex),
+        (mutex, writers),
+        (permits, writers),
+        (writers, permits),
+    ] {
         let (held, other) = (holder.take("k").await.unwrap(), holder.clone());
         let (state, places) = (holder.state(), holder.places(1));
         let waiter = place.line_up(&state, places, async move { other.take("k").await.unwrap() }).await;

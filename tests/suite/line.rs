@@ -5,14 +5,15 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tower_distributed::{Error, Lease};
 
+use crate::kinds::Family;
 use crate::stores::{Place, SOON};
 
 /// Waiters for the key `k` of a name. Each says its name when it is served, and releases what it got.
 pub(crate) struct Line<'a> {
     place: &'a Place,
     state: String,
-    /// How many others wait before them.
-    behind: usize,
+    /// Whether each waiter has a place in the queue of the store.
+    has_places: bool,
     waiters: Vec<JoinHandle<()>>,
     sender: mpsc::UnboundedSender<&'static str>,
     served: mpsc::UnboundedReceiver<&'static str>,
@@ -20,12 +21,12 @@ pub(crate) struct Line<'a> {
 
 impl<'a> Line<'a> {
     pub(crate) fn new(place: &'a Place, name: &str) -> Self {
-        Self::behind(place, name, 0)
+        let (sender, served) = mpsc::unbounded_channel();
+        Self { place, state: format!("{name}:k"), has_places: true, waiters: Vec::new(), sender, served }
     }
 
-    pub(crate) fn behind(place: &'a Place, name: &str, behind: usize) -> Self {
-        let (sender, served) = mpsc::unbounded_channel();
-        Self { place, state: format!("{name}:k"), behind, waiters: Vec::new(), sender, served }
+    pub(crate) fn of(place: &'a Place, family: &Family) -> Self {
+        Self { has_places: family.places(1) > 0, ..Self::new(place, family.name()) }
     }
 
     pub(crate) async fn comes<L: Into<Lease>>(
@@ -39,7 +40,7 @@ impl<'a> Line<'a> {
             sender.send(name).unwrap();
             assert!(lease.release().await.unwrap());
         };
-        let number = self.behind + self.waiters.len() + 1;
+        let number = if self.has_places { self.waiters.len() + 1 } else { 0 };
         self.waiters.push(self.place.line_up(&self.state, number, visit).await);
     }
 

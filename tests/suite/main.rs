@@ -30,15 +30,11 @@ mod refused;
 mod revocations;
 mod rw_locks;
 mod several;
-mod several_holds;
 mod stores;
-#[allow(dead_code)]
-#[path = "../faults/leases/taken.rs"]
-mod taken;
 mod turns;
 mod wire_format;
 
-use flights::{answers, early, followers, leaders, shared, stale};
+use flights::{answers, followers, leaders, shared, stale};
 
 /// Runs each test of a module on each store.
 macro_rules! on_every_store {
@@ -66,29 +62,16 @@ macro_rules! on_every_store {
 }
 
 on_every_store! {
-    adaptive(all_processes_have_the_limit_that_one_has_lowered, an_operator_sees_the_limit)
-    holds(
-        what_is_held_is_free_after_the_capture, a_hold_is_renewed_and_lost, a_dropped_hold_ends_as_it_says
-    )
+    adaptive(all_processes_have_the_limit_that_one_has_lowered)
+    holds(a_hold_is_renewed_and_lost)
     buckets(
-        a_burst_is_admitted_and_the_rest_refused, all_quotas_are_charged_or_none,
-        what_never_refills_stays_used_up, waiting_takes_its_time,
-        a_block_holds_for_every_holder_of_the_name, alternating_quotas_do_not_refill,
-        a_change_of_quotas_carries_over_what_is_owed
+        a_burst_is_admitted_and_the_rest_refused, what_never_refills_stays_used_up, waiting_takes_its_time,
+        a_block_holds_for_every_holder_of_the_name
     )
-    jobs(
-        a_short_job_keeps_its_lock, a_dropped_guard_keeps_its_lock, a_tick_runs_once,
-        a_tick_runs_once_with_the_host_as_the_value, work_ends_with_its_lock
-    )
-    several(
-        all_limits_are_charged_or_none, a_crowd_on_several_limits_gets_the_least,
-        who_goes_away_is_charged_nowhere
-    )
-    several_holds(
-        each_limit_has_its_own_cost, all_limits_are_held_or_none, holds_of_several_limits_keep_to_each
-    )
+    jobs(a_short_job_keeps_its_lock, a_tick_runs_once, work_ends_with_its_lock)
+    several(each_limit_has_its_own_cost, all_limits_are_held_or_none)
     callers(
-        a_crowd_gets_each_burst, a_caller_that_goes_away_gives_back,
+        a_caller_that_goes_away_gives_back,
         futures_that_are_not_polled_hold_nobody_up
     )
     filters(
@@ -97,8 +80,7 @@ on_every_store! {
     )
     claims(
         what_is_confirmed_is_a_duplicate, what_is_in_flight_is_refused, who_waits_hears_what_came_of_it,
-        a_duplicate_can_be_claimed_anyway, a_claim_that_ran_out_is_lost,
-        who_waits_hears_of_a_late_confirmation, nothing_but_the_filter_stays
+        a_duplicate_can_be_claimed_anyway, a_claim_that_ran_out_is_lost
     )
     claimed_filters(
         a_filter_of_another_configuration_is_told, a_filter_that_is_replaced_meanwhile_is_told,
@@ -111,35 +93,33 @@ on_every_store! {
     keys(any_key_is_legal_and_apart_from_others)
     leases(
         what_is_held_is_refused, who_waits_is_served_in_the_order_of_arrival,
-        who_waits_and_goes_away_is_passed_over, what_is_dropped_is_released,
         nobody_waits_longer_than_the_longest_wait, no_more_wait_than_the_longest_queue,
-        close_sends_away_who_waits, what_is_not_renewed_runs_out, what_is_extended_lasts_anew,
-        what_was_taken_away_is_lost, kinds_of_one_name_are_apart
+        close_sends_away_who_waits, what_is_not_renewed_runs_out, what_was_taken_away_is_lost,
+        kinds_of_one_name_are_apart
     )
-    permits(
-        all_that_is_out_is_counted, each_of_a_crowd_is_asked_for_on_its_own_terms,
-        a_heavy_one_is_not_overtaken, waits_until_none_is_left, another_limit_per_call
-    )
+    permits(all_that_is_out_is_counted, a_heavy_one_is_not_overtaken, waits_until_none_is_left)
     turns(
-        each_flow_has_its_turn, each_is_served_in_its_turn, the_last_permits_are_for_the_class_above,
-        a_full_queue_takes_from_its_longest_line, a_limit_that_is_changed_applies_to_those_who_wait,
-        a_limit_of_0_refuses_those_who_wait, a_limit_below_the_reserve_leaves_a_share
+        each_is_served_in_its_turn, a_full_queue_takes_from_its_longest_line,
+        a_limit_that_is_changed_applies_to_those_who_wait, a_limit_of_0_refuses_those_who_wait,
+        the_last_permits_are_for_the_class_above
     )
     mutexes(
-        one_at_a_time_and_each_with_a_greater_fence, work_is_done_under_the_lock, tries_end_in_a_refusal,
-        tries_go_on_until_it_is_free, values_are_those_of_the_function, a_value_is_in_use_once_at_a_time,
-        exact_names_are_shared_by_all_families, exact_names_exclude_locks_of_others
+        one_at_a_time_and_each_with_a_greater_fence, tries_go_on_until_it_is_free,
+        values_are_those_of_the_function, exact_names_are_shared_by_all_families,
+        exact_names_exclude_locks_of_others
     )
     all_locks(
-        all_are_locked_or_none, all_are_locked_once_they_are_free, who_goes_away_holds_none_of_them,
-        settings_are_those_of_each_lock, keys_out_of_range_are_told
+        all_are_locked_or_none, who_goes_away_holds_none_of_them,
+        keys_out_of_range_are_told
     )
     operators(each_kind_is_listed_and_shown, each_is_reset_or_forgotten)
-    revocations(what_is_revoked_goes_to_the_next_waiter, a_revoked_lease_is_lost_at_once)
+    revocations(
+        what_is_revoked_goes_to_the_next_waiter, a_revoked_lease_is_lost_at_once,
+        a_permit_that_another_process_releases_goes_to_its_waiter
+    )
     fences(fences_rise_after_they_are_forgotten, fences_rise_under_several_settings)
     fleet(
-        every_process_follows, a_new_process_has_what_is_stored, no_operator_overwrites_another,
-        the_last_ten_versions_are_kept, tables_follow
+        every_process_follows, no_operator_overwrites_another, the_last_ten_versions_are_kept, tables_follow
     )
     refused(refused_keys_are_counted_over_the_fleet, the_key_of_the_limit_that_refused_is_counted)
     rw_locks(
@@ -147,27 +127,23 @@ on_every_store! {
         readers_and_writers_take_turns
     )
     shared(
-        callers_everywhere_share_one_run, an_answer_lives_for_its_life, answers_without_life_are_for_one,
-        errors_are_for_one_and_the_others_run_at_once, errors_are_shared_with_those_who_wait,
-        those_who_run_at_once_are_bounded, errors_that_are_shared_fail_all_alike,
+        callers_everywhere_share_one_run, an_answer_lives_for_its_life, what_is_not_shared_is_for_one,
+        errors_are_shared_with_those_who_wait, those_who_run_at_once_are_bounded,
         what_is_forgotten_runs_anew, what_a_crowd_was_given_is_published_before_the_end,
         what_was_found_is_forgotten_too
     )
     followers(nobody_follows_longer_than_the_longest_wait, who_takes_over_follows_no_more)
     leaders(
-        a_panic_goes_on_in_its_caller_and_one_takes_over, a_follower_takes_over_from_who_goes_away,
-        a_run_goes_on_for_those_who_are_left, the_last_who_goes_away_ends_the_run,
-        a_run_that_is_to_go_on_goes_on, unpolled_callers_hold_nobody_up,
-        an_answer_is_published_though_its_caller_is_content
+        a_panic_goes_on_in_its_caller_and_one_takes_over, a_run_goes_on_for_those_who_are_left,
+        unpolled_callers_hold_nobody_up, an_answer_is_published_though_its_caller_is_content
     )
     answers(
         what_cannot_be_published_is_shared_in_process_or_not, the_largest_answer_is_shared,
         answers_of_another_codec_or_version_are_not_read, what_cannot_be_decoded_counts_as_none,
         what_goes_beyond_the_budget_is_for_those_who_wait
     )
-    early(an_answer_is_made_anew_before_its_end)
     stale(
         what_is_stale_is_served_while_one_runs, a_refresh_that_fails_changes_nothing,
-        what_is_stale_can_be_forgotten, what_is_stale_may_be_unwanted
+        what_is_stale_can_be_forgotten, what_is_stale_may_be_unwanted, an_answer_is_made_anew_before_its_end
     )
 }

@@ -11,6 +11,8 @@ use tower_distributed::{Store, WaitGroup};
 use crate::stores::SOON;
 use support::redis_server::RedisServer;
 
+const MILLISECOND: Duration = Duration::from_millis(1);
+
 /// How many waiters each half has at any time.
 const WAITERS: usize = 8;
 
@@ -48,7 +50,7 @@ async fn served(
     })
     .await;
     // So that newest first has begun: time is what counts.
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    tokio::time::sleep(20 * MILLISECOND).await;
     assert!(holder.done().await.unwrap());
     let mut counts = [0; 2];
     for nth in 0..SERVED {
@@ -70,6 +72,11 @@ fn no_turn(_: usize) -> Turn {
     Turn::new()
 }
 
+/// One in two goes first.
+fn one_in_two(nth: usize) -> Turn {
+    if nth.is_multiple_of(2) { Turn::new().class(0) } else { Turn::new() }
+}
+
 /// Turned on and off: each half is the newer one once.
 async fn on_and_off(
     setting: fn() -> WaitGroupBuilder,
@@ -89,15 +96,17 @@ type Half = (fn() -> WaitGroupBuilder, fn(usize) -> Turn, u32);
 #[tokio::test]
 async fn both_are_served() {
     let fifth = SERVED / 5;
-    let rows: [(&str, usize, Half); 8] = [
+    let rows: [(&str, usize, Half); 9] = [
         ("of 2 classes", 2 * fifth, (|| plain().priorities(2).aging(Duration::from_secs(1)), no_turn, 1)),
         ("the last of 3 classes", 2 * fifth, (|| plain().priorities(3), |_| Turn::new().class(2), 1)),
         ("fair shares without flows", 2 * fifth, (|| plain().fair(), no_turn, 1)),
         ("fair shares", 2 * fifth, (|| plain().fair(), |nth| Turn::of(["a", "b", "c", "d"][nth % 4]), 1)),
-        ("aging", 2 * fifth, (|| plain().priorities(2).aging(Duration::from_millis(1)), no_turn, 1)),
+        ("aging", 2 * fifth, (|| plain().priorities(2).aging(MILLISECOND), no_turn, 1)),
         ("reserve", 2 * fifth, (|| plain().priorities(2).reserve(0, 2), no_turn, 1)),
         ("weights", 2 * fifth, (plain, no_turn, 2)),
-        ("newest", SERVED / 4, (|| plain().newest_first_after(Duration::from_millis(1)), no_turn, 1)),
+        // Callers of the lowest class are served beside others of the highest, by the aging of either half.
+        ("a higher class", SERVED / 8, (|| plain().priorities(2).aging(20 * MILLISECOND), one_in_two, 1)),
+        ("newest", SERVED / 4, (|| plain().newest_first_after(MILLISECOND), no_turn, 1)),
     ];
     join_all(rows.map(async |(what, least, (setting, turn, weight))| {
         for counts in on_and_off(setting, turn, weight).await {
@@ -105,19 +114,4 @@ async fn both_are_served() {
         }
     }))
     .await;
-}
-
-/// Callers of the lowest class are served beside others of the highest, by the aging of either half.
-#[tokio::test]
-async fn a_higher_class_of_one_half_starves_nobody() {
-    let aged = || plain().priorities(2).aging(Duration::from_millis(20));
-    for high in [0, 1] {
-        let mut settings: [fn() -> WaitGroupBuilder; 2] = [plain; 2];
-        let mut turns: [fn(usize) -> Turn; 2] = [no_turn; 2];
-        settings[high] = aged;
-        // Half of its callers.
-        turns[high] = |nth| if nth % 2 == 0 { Turn::new().class(0) } else { Turn::new() };
-        let counts = served(settings, turns, [1, 1]).await;
-        assert!(counts.iter().all(|served| 8 * served >= SERVED), "{counts:?}");
-    }
 }

@@ -1,144 +1,109 @@
 //! Mutexes: fences, tries, and locks as other libraries know them.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex as StdMutex};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use futures::future::join_all;
+use tokio::sync::mpsc;
 use tower_distributed::Mutex;
 
-use crate::stores::Place;
+use crate::stores::{Place, SOON};
+use support::eventually;
 
+/// What many do at a time is in the worlds, and in the table of faults.
 pub(crate) async fn one_at_a_time_and_each_with_a_greater_fence(place: &Place, name: &str) {
-    let mutex = Mutex::new(place, name).unwrap();
-    let (inside, last) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let worker = |_| {
-        let (mutex, inside, last) = (mutex.clone(), Arc::clone(&inside), Arc::clone(&last));
-        tokio::spawn(async move {
-            for _ in 0..6 {
-                let guard = mutex.lock("k").await.unwrap();
-                assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
-                let before = last.swap(guard.fence(), Ordering::SeqCst);
-                assert!(guard.fence() > before, "{} after {before}", guard.fence());
-                assert_eq!(guard.handle().fence(), Some(guard.fence()));
-                tokio::task::yield_now().await;
-                inside.store(false, Ordering::SeqCst);
-                assert!(guard.unlock().await.unwrap());
-            }
-        })
-    };
-    for outcome in join_all((0..12).map(worker)).await {
-        outcome.unwrap();
+    let [mutex, other] = [(); 2].map(|()| Mutex::new(place, name).unwrap());
+    let mut last = 0;
+    for mutex in [&mutex, &mutex, &other, &mutex] {
+        let guard = mutex.lock("k").await.unwrap();
+        assert!(guard.fence() > last, "{} after {last}", guard.fence());
+        assert_eq!(guard.handle().fence(), Some(guard.fence()));
+        assert!(other.try_lock("k").await.unwrap_err().is_refused());
+        last = guard.fence();
+        assert!(guard.unlock().await.unwrap());
     }
-    let (other, guard) = (Mutex::new(place, name).unwrap(), mutex.lock("k").await.unwrap());
-    assert!(mutex.is_locked("k").await.unwrap() && other.is_locked("k").await.unwrap());
-    assert!(!other.is_locked("l").await.unwrap() && guard.unlock().await.unwrap());
-    assert!(!mutex.is_locked("k").await.unwrap());
+    // Work is done under the lock.
+    let (here, there) = (mutex.clone(), other.clone());
+    let work = mutex.lock("k").await.unwrap().run(|lease| async move {
+        assert!(lease.is_held() && lease.fence().is_some() && !there.is_locked("l").await.unwrap());
+        here.is_locked("k").await.unwrap() && there.is_locked("k").await.unwrap()
+    });
+    assert!(work.await.unwrap());
+    assert!(!mutex.is_locked("k").await.unwrap() && !other.is_locked("k").await.unwrap());
 }
 
-pub(crate) async fn work_is_done_under_the_lock(place: &Place, name: &str) {
-    let [one, other] = [(); 2].map(|()| Mutex::new(place, name).unwrap());
-    let (mutex, skips) = (one.clone(), other.clone());
-    let lock = one.try_lock("k").await.unwrap();
-    let billed = lock
-        .run(|lease| async move {
-            assert!(lease.is_held() && lease.fence().is_some());
-            let error = skips.try_lock("k").await.unwrap_err();
-            assert!(error.is_refused() && error.retry_after().is_some(), "{error}");
-            mutex.is_locked("k").await.unwrap()
-        })
-        .await;
-    assert!(billed.unwrap());
-    assert!(!one.is_locked("k").await.unwrap());
-}
-
-pub(crate) async fn tries_end_in_a_refusal(place: &Place, name: &str) {
-    let asked = Arc::new(StdMutex::new(Vec::new()));
-    let noted = Arc::clone(&asked);
-    let delay = move |tried| {
-        noted.lock().unwrap().push(tried);
-        Duration::from_millis(20)
-    };
-    let mutex = Mutex::builder().tries(3).retry_delay(delay).build(place, name).unwrap();
-    let guard = mutex.lock("k").await.unwrap();
-    asked.lock().unwrap().clear();
-    let began = Instant::now();
-    let error = mutex.lock("k").await.unwrap_err();
-    assert!(error.is_waited_too_long() && error.is_refused(), "{error}");
-    assert!(error.retry_after().is_some());
-    assert!(began.elapsed() >= Duration::from_millis(40), "two pauses: {:?}", began.elapsed());
-    assert_eq!(asked.lock().unwrap()[..2], [1, 2]);
-    assert!(!mutex.try_lock("k").await.unwrap_err().is_waited_too_long(), "one try is no wait");
-    assert!(guard.unlock().await.unwrap());
-}
-
+/// So many times, or until the longest wait is over.
 pub(crate) async fn tries_go_on_until_it_is_free(place: &Place, name: &str) {
-    let retry = |_| Duration::from_millis(5);
-    let mutex = Mutex::builder().tries(u32::MAX).retry_delay(retry).build(place, name).unwrap();
-    let guard = mutex.lock("k").await.unwrap();
-    let (tried, waiting) = (tokio::sync::mpsc::unbounded_channel(), mutex.clone());
-    let (sender, mut tries) = tried;
-    let delay = move |tried| {
-        let _ = sender.send(tried);
-        Duration::from_millis(5)
+    let pause = Duration::from_millis(20);
+    let (sender, mut tries) = mpsc::unbounded_channel();
+    let builder = move || {
+        let sender = sender.clone();
+        Mutex::builder().retry_delay(move |tried| {
+            let _ = sender.send(tried);
+            pause
+        })
     };
-    let patient = Mutex::builder().tries(u32::MAX).retry_delay(delay).build(place, name).unwrap();
-    let waiter = tokio::spawn(async move { patient.lock("k").await.unwrap() });
+    let mutex = Mutex::new(place, name).unwrap();
+    let guard = mutex.lock("k").await.unwrap();
+    let thrice = builder().tries(3).build(place, name).unwrap();
+    while tries.try_recv().is_ok() {}
+    let began = Instant::now();
+    let error = thrice.lock("k").await.unwrap_err();
+    assert!(error.is_waited_too_long() && error.is_refused() && error.retry_after().is_some(), "{error}");
+    assert!(began.elapsed() >= 2 * pause, "two pauses: {:?}", began.elapsed());
+    assert_eq!([tries.try_recv(), tries.try_recv()], [Ok(1), Ok(2)]);
+    assert!(!thrice.try_lock("k").await.unwrap_err().is_waited_too_long(), "one try is no wait");
+    let bounded = builder().tries(u32::MAX).max_wait(3 * pause).build(place, name).unwrap();
+    assert!(bounded.lock("k").await.unwrap_err().is_waited_too_long());
+
+    let patient = builder().tries(u32::MAX).build(place, name).unwrap();
+    while tries.try_recv().is_ok() {}
+    let lock = || {
+        let patient = patient.clone();
+        tokio::spawn(async move { patient.lock("k").await })
+    };
+    let waiter = lock();
     while tries.recv().await.unwrap() < 3 {}
     assert!(guard.unlock().await.unwrap());
-    assert!(waiter.await.unwrap().unlock().await.unwrap());
-    assert!(waiting.lock("k").await.unwrap().unlock().await.unwrap());
-
-    let bounded = Mutex::builder().tries(u32::MAX).retry_delay(retry).max_wait(Duration::from_millis(50));
-    let bounded = bounded.build(place, name).unwrap();
-    let guard = mutex.lock("k").await.unwrap();
-    assert!(bounded.lock("k").await.unwrap_err().is_waited_too_long());
-    let waiting = mutex.clone();
-    let waiter = tokio::spawn(async move { waiting.lock("k").await.map(drop) });
-    mutex.close();
+    let guard = waiter.await.unwrap().unwrap();
+    let waiter = lock();
+    patient.close();
     assert!(waiter.await.unwrap().unwrap_err().is_interrupted());
     assert!(guard.unlock().await.unwrap());
 }
 
+/// A value is in use once at a time.
 pub(crate) async fn values_are_those_of_the_function(place: &Place, name: &str) {
     let count = AtomicU64::new(0);
     let value = move || format!("worker:{}", count.fetch_add(1, Ordering::SeqCst));
     let mutex = Mutex::builder().value_with(value).build(place, name).unwrap();
     let guard = mutex.lock("k").await.unwrap();
     assert_eq!(guard.token(), "worker:0");
-    let lock = place.part(&format!("{name}:k"), "lock");
-    if let Some(server) = place.server_of(&lock) {
-        assert_eq!(server.cli(&["GET", &lock]), "worker:0");
-    }
     assert!(mutex.try_lock("k").await.unwrap_err().is_refused(), "another value is another holder");
     let waiting = mutex.clone();
-    let state = format!("{name}:k");
-    let waiter = place.line_up(&state, 1, async move { waiting.lock("k").await.unwrap() }).await;
+    let waiter = async move { waiting.lock("k").await.unwrap() };
+    let waiter = place.line_up(&format!("{name}:k"), 1, waiter).await;
     assert!(guard.unlock().await.unwrap());
     let guard = waiter.await.unwrap();
     assert_eq!(guard.token(), "worker:2");
     assert!(guard.extend().await.is_ok() && guard.unlock().await.unwrap());
 
-    let nameless = Mutex::builder().value_with(String::new).build(place, name).unwrap();
-    assert!(nameless.lock("k").await.unwrap_err().is_invalid());
-}
-
-pub(crate) async fn a_value_is_in_use_once_at_a_time(place: &Place, name: &str) {
-    let mutex = || Mutex::builder().value_with(|| "me".into()).build(place, name).unwrap();
-    let (one, other) = (mutex(), mutex());
+    let [one, other] = [(); 2].map(|()| {
+        let mutex = Mutex::builder().value_with(|| "me".into());
+        mutex.build(place, &format!("{name}.me")).unwrap()
+    });
     let guard = one.lock("k").await.unwrap();
     for error in [other.try_lock("k").await.unwrap_err(), one.lock("k").await.unwrap_err()] {
         assert!(error.is_invalid() && error.to_string().contains("\"me\""), "{error}");
     }
     assert!(guard.is_held() && guard.extend().await.is_ok());
-    let elsewhere = one.lock("l").await.unwrap();
     // However it was given back, the value is free for whoever comes next.
     assert!(guard.unlock().await.unwrap());
     for _ in 0..50 {
         drop(other.lock("k").await.unwrap());
     }
-    let guard = one.lock("k").await.unwrap();
-    assert!(guard.unlock().await.unwrap() && elsewhere.unlock().await.unwrap());
+    assert!(one.lock("k").await.unwrap().unlock().await.unwrap());
+    let nameless = Mutex::builder().value_with(String::new).build(place, name).unwrap();
+    assert!(nameless.lock("k").await.unwrap_err().is_invalid());
 }
 
 pub(crate) async fn exact_names_are_shared_by_all_families(place: &Place, name: &str) {
@@ -149,16 +114,11 @@ pub(crate) async fn exact_names_are_shared_by_all_families(place: &Place, name: 
     assert!(other.try_lock(&key).await.unwrap_err().is_refused());
     assert!(other.is_locked(&key).await.unwrap());
     assert!(Mutex::new(place, name).unwrap().try_lock(&key).await.is_ok(), "but not by others");
-    if let Some(server) = place.server_of(&key) {
-        assert_eq!(server.cli(&["GET", &key]), guard.token());
-    }
-    let (waiting, name) = (other.clone(), key.clone());
-    let waiter = tokio::spawn(async move { waiting.lock(name).await.unwrap() });
+    let waiter = tokio::spawn(async move { other.lock(key).await.unwrap() });
     let fence = guard.fence();
     assert!(guard.unlock().await.unwrap());
     let guard = waiter.await.unwrap();
-    assert!(guard.fence() > fence);
-    assert!(guard.unlock().await.unwrap());
+    assert!(guard.fence() > fence && guard.unlock().await.unwrap());
     for bad in ["", "a}b"] {
         assert!(one.lock(bad).await.unwrap_err().is_invalid(), "{bad:?}");
     }
@@ -174,7 +134,7 @@ pub(crate) async fn exact_names_exclude_locks_of_others(place: &Place, name: &st
 async fn exclude_locks_of_others(place: &Place, name: &str, in_a_queue: bool) {
     let key = format!("{}.{name}", place.prefix);
     let Some(server) = place.server_of(&key) else { return };
-    let (sender, mut tries) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut tries) = mpsc::unbounded_channel();
     let delay = move |tried| {
         let _ = sender.send(tried);
         Duration::from_millis(5)
@@ -194,7 +154,8 @@ async fn exclude_locks_of_others(place: &Place, name: &str, in_a_queue: bool) {
     let (waiting, lock) = (mutex.clone(), key.clone());
     let waiter = tokio::spawn(async move { waiting.lock(lock).await.unwrap() });
     if in_a_queue {
-        place.eventually_exists(&format!("{{{key}}}:{}:waiters", place.prefix)).await;
+        let waiters = format!("{{{key}}}:{}:waiters", place.prefix);
+        eventually(&waiters, SOON, async || server.query(&["EXISTS", &waiters]) == Ok(1)).await;
     } else {
         while tries.recv().await.unwrap() < 2 {}
     }

@@ -2,53 +2,31 @@
 
 use std::time::Duration;
 
-use futures::future::{join, maybe_done};
-use futures::poll;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 use tower_distributed::{Lease, WaitGroup};
 
-use crate::stores::{Place, SOON};
-use support::eventually;
+use crate::stores::Place;
 
+/// Whatever limit a call has.
 pub(crate) async fn all_that_is_out_is_counted(place: &Place, name: &str) {
     let group = WaitGroup::new(place, name, 5).unwrap();
-    assert_eq!((group.limit(), group.name()), (5, name));
+    let premium = group.with_limit(7).unwrap();
+    assert_eq!((group.limit(), premium.limit(), group.name()), (5, 7, name));
     assert_eq!(group.count("k").await.unwrap(), 0);
     let two = group.add_n("k", 2).await.unwrap();
     let three = group.try_add_n("k", 3).await.unwrap();
-    assert_eq!(group.count("k").await.unwrap(), 5);
     assert!(group.try_add("k").await.unwrap_err().is_refused());
-    assert_eq!(group.count("l").await.unwrap(), 0);
-    assert!(two.done().await.unwrap());
+    let more = premium.try_add_n("k", 2).await.unwrap();
+    assert!(premium.try_add("k").await.unwrap_err().is_refused());
+    assert_eq!((group.count("k").await.unwrap(), group.count("l").await.unwrap()), (7, 0));
+    assert!(two.done().await.unwrap() && more.done().await.unwrap());
     assert_eq!(group.count("k").await.unwrap(), 3);
     assert!(group.try_add_n("k", 3).await.unwrap_err().is_refused(), "two are free");
     assert!(group.try_add_n("k", 2).await.unwrap().done().await.unwrap());
     assert!(Lease::from(three).release().await.unwrap());
+    let refused = group.with_limit(0).unwrap().try_add("k").await.unwrap_err();
+    assert!(refused.is_refused() && refused.to_string() == "no permit: the limit is 0", "{refused}");
     assert_eq!(group.count("k").await.unwrap(), 0);
-}
-
-/// Those who wait, those who wait behind few, and those who do not wait share calls to the store, not their terms.
-pub(crate) async fn each_of_a_crowd_is_asked_for_on_its_own_terms(place: &Place, name: &str) {
-    let group = WaitGroup::new(place, name, 1).unwrap();
-    let few = WaitGroup::builder(1).max_waiters(1).build(place, name).unwrap();
-    let held = group.add("k").await.unwrap();
-    let mut waiting: Vec<_> = (0..20).map(|_| Box::pin(group.add("k"))).collect();
-    let mut trying: Vec<_> = (0..20).map(|_| Box::pin(maybe_done(group.try_add("k")))).collect();
-    let mut hoping: Vec<_> = (0..20).map(|_| Box::pin(maybe_done(few.add("k")))).collect();
-    for ((waiting, trying), hoping) in waiting.iter_mut().zip(&mut trying).zip(&mut hoping) {
-        assert!(poll!(waiting.as_mut()).is_pending());
-        let _ = (poll!(trying.as_mut()), poll!(hoping.as_mut()));
-    }
-    for (mut trying, mut hoping) in trying.into_iter().zip(hoping) {
-        timeout(SOON, join(trying.as_mut(), hoping.as_mut())).await.unwrap();
-        let refused = [trying.as_mut().take_output(), hoping.as_mut().take_output()];
-        assert!(refused.into_iter().all(|refused| refused.unwrap().unwrap_err().is_refused()));
-    }
-    assert!(held.done().await.unwrap());
-    for waiting in waiting {
-        assert!(timeout(SOON, waiting).await.unwrap().unwrap().done().await.unwrap());
-    }
 }
 
 pub(crate) async fn a_heavy_one_is_not_overtaken(place: &Place, name: &str) {
@@ -100,22 +78,4 @@ pub(crate) async fn waits_until_none_is_left(place: &Place, name: &str) {
     let error = group.with_max_wait(Duration::from_millis(50)).wait("k").await.unwrap_err();
     assert!(error.is_waited_too_long(), "{error}");
     assert!(held.done().await.unwrap());
-}
-
-pub(crate) async fn another_limit_per_call(place: &Place, name: &str) {
-    let group = WaitGroup::new(place, name, 1).unwrap();
-    let premium = group.with_limit(3).unwrap();
-    assert_eq!((group.limit(), premium.limit()), (1, 3));
-    let mut held = vec![group.try_add("k").await.unwrap()];
-    assert!(group.try_add("k").await.unwrap_err().is_refused());
-    held.push(premium.try_add("k").await.unwrap());
-    held.push(premium.try_add("k").await.unwrap());
-    assert!(premium.try_add("k").await.unwrap_err().is_refused());
-    assert_eq!(group.count("k").await.unwrap(), 3);
-    let closed = group.with_limit(0).unwrap();
-    for refused in [closed.try_add("k").await.unwrap_err(), closed.add("k").await.unwrap_err()] {
-        assert!(refused.is_refused() && refused.to_string() == "no permit: the limit is 0", "{refused}");
-    }
-    held.clear();
-    eventually("all to be given back", SOON, async || group.count("k").await.unwrap() == 0).await;
 }

@@ -13,7 +13,6 @@ use tower_distributed::{Credentials, Store};
 use support::cluster::RedisCluster;
 use support::eventually;
 use support::patient;
-use support::program::since_7_0;
 use support::redis_server::RedisServer;
 use support::sentinel::Sentinel;
 
@@ -81,15 +80,6 @@ pub(crate) async fn sentinel() -> Place {
     Place { store, prefix: "td", servers: Servers::Sentinel(sentinel) }
 }
 
-/// One server and a Cluster.
-pub(crate) async fn with_servers() -> Vec<Place> {
-    let mut places = vec![redis().await];
-    if since_7_0() {
-        places.push(cluster().await);
-    }
-    places
-}
-
 impl Place {
     /// Its servers; none in process.
     pub(crate) fn servers(&self) -> Vec<&'static RedisServer> {
@@ -113,16 +103,6 @@ impl Place {
         let rule = operator.acl_rule("ops").unwrap();
         self.servers().iter().for_each(|server| server.set_user(&rule, &["on", ">secret"]));
         operator
-    }
-
-    /// Another store at the same place, as another process has it.
-    pub(crate) fn again(&self) -> Store {
-        let builder = patient!().credentials(USER());
-        match self.servers {
-            Servers::One(server) => builder.redis(&server.url()).unwrap(),
-            Servers::Cluster(cluster) => builder.cluster(cluster.urls()).unwrap(),
-            Servers::None | Servers::Sentinel(_) => panic!("there is no such store"),
-        }
     }
 
     /// The name in Redis of a part of the state `family:key`.
@@ -162,12 +142,6 @@ impl Place {
         keys.retain(|key| key.ends_with("lock") || key.ends_with("holders"));
         assert_eq!(keys.len(), 1, "{keys:?}");
         server.query(&["DEL", &keys[0]]) == Ok(1)
-    }
-
-    /// Waits until there is a Redis key of this name, where there are servers.
-    pub(crate) async fn eventually_exists(&self, key: &str) {
-        let Some(server) = self.server_of(key) else { return };
-        eventually(key, SOON, async || server.query(&["EXISTS", key]) == Ok(1)).await;
     }
 
     /// Makes a call wait for the state `family:key`; returns once it is in line, as the one of this number.

@@ -21,58 +21,6 @@ fn add(
     async move { group.add_n("k", weight).await }
 }
 
-pub(crate) async fn each_flow_has_its_turn(place: &Place, name: &str) {
-    let group = WaitGroup::builder(1).fair().build(place, name).unwrap();
-    let holder = group.add("k").await.unwrap();
-    let mut line = Line::new(place, name);
-    for greedy in ["a1", "a2", "a3", "a4", "a5", "a6"] {
-        line.comes(greedy, add(&group, Turn::of("a"), 1)).await;
-    }
-    line.comes("b1", add(&group, Turn::of("b"), 1)).await;
-    line.comes("c1", add(&group, Turn::of("c"), 1)).await;
-    line.comes("b2", add(&group, Turn::of("b"), 1)).await;
-    assert!(group.try_add("k").await.unwrap_err().is_refused());
-    assert!(holder.done().await.unwrap());
-    let served = line.order().await;
-    let at = |name| served.iter().position(|other| *other == name).unwrap();
-    let sorted = |flow: char| {
-        let of: Vec<_> = served.iter().filter(|name| name.starts_with(flow)).collect();
-        of.is_sorted()
-    };
-    assert!(sorted('a') && sorted('b'), "{served:?}");
-    assert!(at("b1") < 3 && at("c1") < 3 && at("b2") < 5, "{served:?}");
-}
-
-/// One that fits does not wait for a heavy one that does not, which is served when there is room. A light one of another flow
-/// cannot keep the heavy one out: each costs a fourth of it. What the store does is the same in all: see the agreement of leases.
-#[tokio::test(start_paused = true)]
-async fn what_is_free_is_used_beside_a_heavy_one() {
-    let place = in_memory().await;
-    let plain = WaitGroup::builder(4);
-    let rows = [
-        (plain.clone().fair(), [Turn::of("heavy"), Turn::of("light")], 3..=4),
-        (plain.newest_first_after(INTERVAL), [Turn::new(), Turn::new()], 10..=10),
-    ];
-    for (number, (builder, turns, expected)) in rows.into_iter().enumerate() {
-        let group = builder.build(&place, &format!("heavy{number}")).unwrap();
-        let [heavy, light] = turns.map(|turn| group.with_turn(turn).unwrap());
-        let holder = group.add_n("k", 3).await.unwrap();
-        let state = format!("{}:k", group.name());
-        let heavy = place.line_up(&state, 1, async move { heavy.add_n("k", 4).await.unwrap() }).await;
-        interval().await;
-        let mut passed = 0;
-        while passed < 10
-            && let Ok(Ok(permit)) = timeout(SOON, light.add("k")).await
-        {
-            assert!(permit.done().await.unwrap());
-            passed += 1;
-        }
-        assert!(expected.contains(&passed) && !heavy.is_finished(), "{number}: passed {passed} times");
-        assert!(holder.done().await.unwrap());
-        assert!(timeout(SOON, heavy).await.unwrap().unwrap().done().await.unwrap());
-    }
-}
-
 /// Stands for the end of the interval of newest first.
 const LATER: &str = "later";
 
@@ -84,15 +32,8 @@ pub(crate) async fn each_is_served_in_its_turn(place: &Place, name: &str) {
     let rows: [Turns; 3] = [
         (
             builder().priorities(3).aging(aging),
-            &[
-                ("c1", Some(2)),
-                ("b1", Some(1)),
-                ("c2", Some(2)),
-                ("a1", Some(0)),
-                ("b2", Some(1)),
-                ("a2", Some(0)),
-            ],
-            &["a1", "a2", "b1", "b2", "c1", "c2"],
+            &[("c", Some(2)), ("b1", Some(1)), ("a1", Some(0)), ("b2", Some(1)), ("a2", Some(0))],
+            &["a1", "a2", "b1", "b2", "c"],
         ),
         (
             builder().newest_first_after(INTERVAL),
@@ -123,25 +64,6 @@ pub(crate) async fn each_is_served_in_its_turn(place: &Place, name: &str) {
         assert!(holder.done().await.unwrap());
         assert_eq!(line.order().await, order);
     }
-}
-
-pub(crate) async fn the_last_permits_are_for_the_class_above(place: &Place, name: &str) {
-    let group = WaitGroup::builder(3).priorities(2).reserve(0, 1).build(place, name).unwrap();
-    let high = group.with_turn(Turn::new().class(0)).unwrap();
-    let low = [group.try_add("k").await.unwrap(), group.try_add("k").await.unwrap()];
-    assert!(group.try_add("k").await.unwrap_err().is_refused());
-    assert!(group.add_n("k", 3).await.unwrap_err().is_exceeds_limit());
-    let state = format!("{name}:k");
-    let waiting = group.clone();
-    let waiter = place.line_up(&state, 1, async move { waiting.add("k").await.unwrap() }).await;
-    let last = high.try_add("k").await.unwrap();
-    assert!(high.try_add("k").await.unwrap_err().is_refused());
-    assert!(last.done().await.unwrap());
-    assert!(!waiter.is_finished());
-    for permit in low {
-        assert!(permit.done().await.unwrap());
-    }
-    assert!(waiter.await.unwrap().done().await.unwrap());
 }
 
 /// How long there must have been waiters.
@@ -234,9 +156,15 @@ pub(crate) async fn a_limit_of_0_refuses_those_who_wait(place: &Place, name: &st
 }
 
 /// Whatever moves the limit, a lower class keeps a permit.
-pub(crate) async fn a_limit_below_the_reserve_leaves_a_share(place: &Place, name: &str) {
+pub(crate) async fn the_last_permits_are_for_the_class_above(place: &Place, name: &str) {
     let limit = FleetLimit::new(place, name, 20_u32).unwrap();
     let group = WaitGroup::builder(20).priorities(2).reserve(0, 5).build(place, name).unwrap();
+    let high = group.with_turn(Turn::new().class(0)).unwrap();
+    let low = group.try_add_n("k", 15).await.unwrap();
+    assert!(group.try_add("k").await.unwrap_err().is_refused());
+    assert!(group.add_n("k", 16).await.unwrap_err().is_exceeds_limit());
+    let last = high.try_add_n("k", 5).await.unwrap();
+    assert!(last.done().await.unwrap() && low.done().await.unwrap());
     let state = format!("{name}:k");
     for by in [5_u32, 1] {
         limit.set(by, "ann").await.unwrap();
@@ -260,72 +188,58 @@ async fn known(store: &Store, name: &str, builder: WaitGroupBuilder, millis: u64
     group
 }
 
-/// The places of those who came earlier do not count.
-#[tokio::test(start_paused = true)]
-async fn the_newest_is_not_refused_for_its_place() {
-    let (place, name) = (&in_memory().await, "early");
-    let group = known(place, name, WaitGroup::builder(1).newest_first_after(INTERVAL), 200).await;
-    let holder = group.add("k").await.unwrap();
-    let mut line = Line::new(place, name);
-    for waiter in ["a", "b", "c", "d"] {
-        line.comes(waiter, add(&group, Turn::new(), 1)).await;
-    }
-    interval().await;
-    let refused = group.with_max_wait(Duration::from_millis(700)).add("k").await.unwrap_err();
-    assert!(refused.is_waited_too_long(), "{refused}");
-    assert!(holder.done().await.unwrap());
-    assert_eq!(line.order().await, ["d", "c", "b", "a"]);
-}
-
 #[test]
 fn bad_turns_are_errors() {
-    let store = Store::in_memory();
-    let group = WaitGroup::builder(4).fair().priorities(2).build(&store, "turns").unwrap();
+    let builder = || WaitGroup::builder(4);
+    let build = |builder: WaitGroupBuilder| builder.build(&Store::in_memory(), "turns");
+    let (group, newest) = (builder().fair().priorities(2), builder().newest_first_after(INTERVAL));
+    let [group, newest] = [group, newest].map(|builder| build(builder).unwrap());
     for turn in [Turn::of("a").share(0), Turn::of("a").share(1001), Turn::new().class(2)] {
         assert!(group.with_turn(turn).unwrap_err().is_invalid());
     }
-    let build = |builder: WaitGroupBuilder| builder.build(&store, "bad");
-    let bad = [
-        WaitGroup::builder(4).priorities(0),
-        WaitGroup::builder(4).priorities(9),
-        WaitGroup::builder(4).aging(Duration::ZERO),
-        WaitGroup::builder(4).reserve(1, 1),
-        WaitGroup::builder(4).priorities(2).reserve(0, 4),
-        WaitGroup::builder(4).newest_first_after(Duration::ZERO),
-        WaitGroup::builder(4).newest_first_after(Duration::from_secs(86_401)),
-        WaitGroup::builder(4).fair().newest_first_after(INTERVAL),
-    ];
-    for builder in bad {
-        assert!(build(builder).unwrap_err().is_invalid());
-    }
-    let newest = build(WaitGroup::builder(4).newest_first_after(INTERVAL)).unwrap();
     assert!(newest.with_turn(Turn::of("a")).unwrap_err().is_invalid());
+    for bad in [
+        builder().priorities(0),
+        builder().priorities(9),
+        builder().aging(Duration::ZERO),
+        builder().reserve(1, 1),
+        builder().priorities(2).reserve(0, 4),
+        builder().newest_first_after(Duration::ZERO),
+        builder().newest_first_after(Duration::from_secs(86_401)),
+        builder().fair().newest_first_after(INTERVAL),
+    ] {
+        assert!(build(bad).unwrap_err().is_invalid());
+    }
 }
 
-/// Who would wait for too long is told so at once, as soon as it is known how long permits are held. How many are before
-/// whom is the same in all stores: see the agreement of leases. So this is in memory, by a clock that a busy machine does
-/// not change.
+/// Who would wait for too long is told so at once, as soon as it is known how long permits are held. Where the newest goes first,
+/// the places of those who came earlier do not count. How many are before whom is the same in all stores: see the agreement of
+/// leases. So this is in memory, by a clock that a busy machine does not change.
 #[tokio::test(start_paused = true)]
 async fn who_cannot_be_served_in_time_is_refused() {
-    let group = known(&Store::in_memory(), "early", WaitGroup::builder(1).fair(), 200).await;
-    let holder = group.add("k").await.unwrap();
-    let mut waiters = Vec::new();
-    for _ in 0..4 {
-        let group = group.clone();
-        waiters.push(tokio::spawn(async move { group.add("k").await.unwrap().done().await.unwrap() }));
-        // The clock goes on when all tasks wait.
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    let hasty = group.with_max_wait(Duration::from_millis(700));
-    let refused = hasty.add("k").await.unwrap_err();
-    assert!(refused.is_queue_full() && refused.retry_after().is_some(), "{refused}");
-    // It is the first of its flow.
-    let other = hasty.with_turn(Turn::of("other")).unwrap();
-    let refused = other.add("k").await.unwrap_err();
-    assert!(refused.is_waited_too_long(), "{refused}");
-    assert!(holder.done().await.unwrap());
-    for waiter in waiters {
-        assert!(waiter.await.unwrap());
+    let place = &in_memory().await;
+    for (name, newest_first) in [("fair", false), ("newest", true)] {
+        let builder = WaitGroup::builder(1);
+        let builder = if newest_first { builder.newest_first_after(INTERVAL) } else { builder.fair() };
+        let group = known(place, name, builder, 200).await;
+        let (holder, mut line) = (group.add("k").await.unwrap(), Line::new(place, name));
+        for waiter in ["a", "b", "c", "d"] {
+            line.comes(waiter, add(&group, Turn::new(), 1)).await;
+        }
+        let mut hasty = group.with_max_wait(Duration::from_millis(700));
+        if newest_first {
+            interval().await;
+        } else {
+            let refused = hasty.add("k").await.unwrap_err();
+            assert!(refused.is_queue_full() && refused.retry_after().is_some(), "{refused}");
+            // It is the first of its flow.
+            hasty = hasty.with_turn(Turn::of("other")).unwrap();
+        }
+        let refused = hasty.add("k").await.unwrap_err();
+        assert!(refused.is_waited_too_long(), "{refused}");
+        assert!(holder.done().await.unwrap());
+        let order = if newest_first { ["d", "c", "b", "a"] } else { ["a", "b", "c", "d"] };
+        assert_eq!(line.order().await, order);
     }
 }
 

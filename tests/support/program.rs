@@ -30,17 +30,17 @@ macro_rules! requires {
 /// `SENTINEL DEBUG`.
 pub fn since_7_0() -> bool {
     static SINCE: LazyLock<bool> = LazyLock::new(|| {
-        said(version() >= (7, 0), "passed over all tests with a Cluster or a Sentinel: they need Redis 7.0")
+        said(
+            version() >= (7, 0),
+            "passed over all tests with a Cluster, a Sentinel or functions: they need Redis 7.0",
+        )
     });
     *SINCE
 }
 
 /// Whether the program has functions. If not, the first call says so on the standard error.
 pub fn has_functions() -> bool {
-    static HAS: LazyLock<bool> = LazyLock::new(|| {
-        said(version() >= (7, 0), "passed over the tests with functions: they need Redis 7.0")
-    });
-    *HAS
+    since_7_0()
 }
 
 /// The command by which calls are sent.

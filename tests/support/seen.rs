@@ -36,11 +36,6 @@ impl Seen {
         series.iter().map(|(name, series)| (name.clone(), value(series))).collect()
     }
 
-    /// Sees the events of this thread while `act` runs.
-    pub fn events_of<R>(&self, act: impl FnOnce() -> R) -> R {
-        tracing::subscriber::with_default(self.clone(), act)
-    }
-
     /// Clears all events and metrics so far.
     pub fn forget(&self) {
         self.0.events.lock().unwrap().clear();

@@ -7,8 +7,8 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use support::eventually;
 use support::redis_server::RedisServer;
+use support::{eventually, patient};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_distributed::extract::extension;
 use tower_distributed::response::{UntilBodyEnd, UpstreamLimits};
@@ -88,7 +88,7 @@ async fn a_setting_of_another_type_is_told_without_a_call() {
     listen();
     let server = RedisServer::start().await;
     server.cli(&["SET", "td:{another:}:setting:quotas", "5/s"]);
-    let quotas = FleetQuotas::new(&Store::redis(&server.url()).unwrap(), "another", "1/s").unwrap();
+    let quotas = FleetQuotas::new(&patient!(server.url()), "another", "1/s").unwrap();
     eventually("it is told", SOON, async || counted("setting_ignored", "another") == 1.0).await;
     assert_eq!(quotas.current().to_string(), "1/s");
 }
@@ -103,7 +103,7 @@ async fn changes_told(expected: f64) {
 async fn changes_of_a_setting_are_told_without_who_has_set_it() {
     listen();
     let server = RedisServer::start().await;
-    let quotas = FleetQuotas::new(&Store::redis(&server.url()).unwrap(), "settings", "1/s").unwrap();
+    let quotas = FleetQuotas::new(&patient!(server.url()), "settings", "1/s").unwrap();
     quotas.set("2/s", "ann").await.unwrap();
     changes_told(1.0).await;
     // Later than the first version, whose message may come after this.

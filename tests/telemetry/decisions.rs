@@ -95,33 +95,31 @@ async fn decisions_without_the_store_are_counted_and_told() {
             .unwrap()
     };
 
-    send!(RateLimitLayer::new(bucket("away-closed"), key)).unwrap_err();
-    send!(RateLimitLayer::new(bucket("away-open"), key).on_store_failure(StoreFailure::FailOpen)).unwrap();
-    let layer = RateLimitLayer::new(bucket("away-share"), key).on_store_failure(share);
-    send!(layer).unwrap();
-    send!(layer).unwrap_err();
-    send!(ConcurrencyLimitLayer::new(group("away-closed"), key)).unwrap_err();
-    send!(ConcurrencyLimitLayer::new(group("away-open"), key).on_store_failure(StoreFailure::FailOpen))
-        .unwrap();
-    send!(ConcurrencyLimitLayer::new(group("away-share"), key).on_store_failure(share)).unwrap();
+    for (on_store_failure, name, outcome) in [
+        (StoreFailure::FailClosed, "away-closed", "failed_closed"),
+        (StoreFailure::FailOpen, "away-open", "failed_open"),
+        (share, "away-share", "local_share"),
+    ] {
+        let passes = on_store_failure != StoreFailure::FailClosed;
+        let limit = RateLimitLayer::new(bucket(name), key).on_store_failure(on_store_failure);
+        assert_eq!(send!(limit).is_ok(), passes);
+        let permits = ConcurrencyLimitLayer::new(group(name), key).on_store_failure(on_store_failure);
+        assert_eq!(send!(permits).is_ok(), passes);
+        let once = DedupeLayer::new(claims(name), key).on_store_failure(on_store_failure);
+        assert_eq!(send!(once).is_ok(), passes);
+        for limiter in ["token_bucket", "wait_group", "dedupe"] {
+            assert_eq!(counts(limiter, name), [(outcome, 1.0)], "{limiter}");
+        }
+    }
+    send!(RateLimitLayer::new(bucket("away-share"), key).on_store_failure(share)).unwrap_err();
+    assert_eq!(counts("token_bucket", "away-share"), [("refused", 1.0), ("local_share", 1.0)]);
     send!(RwLockLayer::new(RwLock::new(&store, "away-closed").unwrap(), key)).unwrap_err();
-    send!(DedupeLayer::new(claims("away-closed"), key)).unwrap_err();
-    send!(DedupeLayer::new(claims("away-open"), key).on_store_failure(StoreFailure::FailOpen)).unwrap();
-    send!(DedupeLayer::new(claims("away-share"), key).on_store_failure(share)).unwrap();
     Mutex::new(&store, "away-closed").unwrap().try_lock(KEY).await.unwrap_err();
-
-    send!(RateLimitLayer::new(bucket("away-shadow"), key).shadow()).unwrap();
-    assert_eq!(counts("token_bucket", "away-shadow"), [("shadowed", 1.0)]);
-
-    for limiter in ["token_bucket", "wait_group", "rw_lock", "dedupe", "mutex"] {
+    for limiter in ["rw_lock", "mutex"] {
         assert_eq!(counts(limiter, "away-closed"), [("failed_closed", 1.0)], "{limiter}");
     }
-    for limiter in ["token_bucket", "wait_group", "dedupe"] {
-        assert_eq!(counts(limiter, "away-open"), [("failed_open", 1.0)], "{limiter}");
-    }
-    assert_eq!(counts("token_bucket", "away-share"), [("refused", 1.0), ("local_share", 1.0)]);
-    assert_eq!(counts("wait_group", "away-share"), [("local_share", 1.0)]);
-    assert_eq!(counts("dedupe", "away-share"), [("local_share", 1.0)]);
+    send!(RateLimitLayer::new(bucket("away-shadow"), key).shadow()).unwrap();
+    assert_eq!(counts("token_bucket", "away-shadow"), [("shadowed", 1.0)]);
 
     // At most one event a second is told in this process.
     let layer = RateLimitLayer::new(bucket("away-told"), key).on_store_failure(StoreFailure::FailOpen);

@@ -70,17 +70,9 @@ async fn a_filter_at_five_times_its_capacity_loses_nothing_silently() {
         let [open, admitted] = ["filter_full", "admitted"].map(|outcome| decisions("dedupe", name, outcome));
         assert_eq!(open + admitted, (5 * CAPACITY) as f64);
         assert!(open > CAPACITY as f64 / 10.0, "the filter was never wrong: this shows nothing");
-    }
-}
-
-#[tokio::test]
-async fn a_full_filter_refuses_duplicates_if_it_is_to_and_tells() {
-    listen();
-    let (_server, stores) = stores().await;
-    for (place, store) in &stores {
+        // Duplicates are refused where that is set.
         let name = &format!("closed-{place}");
-        let dedupe = dedupe(store, name, FilterFull::FailClosed);
-        let handled = handle(&dedupe, 0..5 * CAPACITY).await;
+        let handled = handle(&self::dedupe(store, name, FilterFull::FailClosed), 0..5 * CAPACITY).await;
         assert!(handled < 5 * CAPACITY, "the filter was never wrong: this shows nothing");
         assert_eq!(told(name), [1, 1]);
         assert_eq!(decisions("dedupe", name, "refused"), (5 * CAPACITY - handled) as f64);

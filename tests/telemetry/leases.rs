@@ -19,7 +19,7 @@ async fn leases_are_counted_while_held_and_when_renewed_and_lost() {
     listen();
     let server = RedisServer::start().await;
     let store = patient!(server.url());
-    let ttl = Duration::from_millis(300);
+    let ttl = Duration::from_secs(3);
     let mutex = Mutex::builder().ttl(ttl).build(&store, "watched").unwrap();
     let guard = mutex.lock(KEY).await.unwrap();
     assert_eq!(counted("held", "watched"), 1.0);

@@ -18,4 +18,4 @@ pub(crate) const KEY: &str = "user-4711";
 pub(crate) const PASSWORD: &str = "hunter2";
 
 /// Enough for what is to happen soon.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_secs(30);

@@ -30,15 +30,21 @@ async fn told(text: &str, ask: impl AsyncFn()) -> Vec<Event> {
     found()
 }
 
+/// Two in the same second: with the responses of the layer, and with those of the service.
 #[tokio::test]
 async fn a_capacity_that_was_changed_is_told_with_the_remedy() {
     listen();
     let store = Store::in_memory();
-    let filter = |capacity| BloomFilter::new(&store, "changed", capacity, 0.01).unwrap();
-    assert!(filter(1000).insert("x").await.unwrap());
-    let dedupe = Dedupe::builder().remember_forever().build(&filter(10_000)).unwrap();
+    let by = || header("x-id").unwrap();
+    let once = |name: &str| {
+        let filter = |capacity| BloomFilter::new(&store, name, capacity, 0.01).unwrap();
+        let dedupe = Dedupe::builder().remember_forever().build(&filter(10_000)).unwrap();
+        (filter(1000), dedupe)
+    };
+    let ((changed, ours), (own, theirs)) = (once("changed"), once("own"));
+    assert!(changed.insert("x").await.unwrap() && own.insert("x").await.unwrap());
     let handle = service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
-    let service = web::dedupe(dedupe, header("x-id").unwrap()).layer(handle);
+    let service = web::dedupe(ours, by()).layer(handle);
     let told = told("\"changed\"", async || {
         let response = service.clone().oneshot(request()).await.unwrap();
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
@@ -48,6 +54,14 @@ async fn a_capacity_that_was_changed_is_told_with_the_remedy() {
     assert!(told[0]["message"].contains("choose another name"), "{told:?}");
     let labels = [("namespace", "layers"), ("event", "misconfigured")];
     assert!(value("tower_distributed_events_total", &labels) >= 1.0);
+    let layer = web::dedupe(theirs, by())
+        .reject_with(|refusal: Refusal| Response::new(format!("{:?}", refusal.kind())));
+    let service = layer.layer(handle);
+    self::told("\"own\"", async || {
+        let response = service.clone().oneshot(request()).await.unwrap();
+        assert_eq!(response.body(), "Invalid");
+    })
+    .await;
     assert_no_secrets();
 }
 
@@ -65,25 +79,4 @@ async fn a_setting_of_a_request_that_is_out_of_range_is_told_over_grpc() {
     assert!(!events(&[("event", "extension_missing"), ("namespace", "locks")]).is_empty());
     let ours = events(&[("event", "misconfigured")]);
     assert!(ours.iter().all(|event| !event["message"].contains("extension")), "{ours:?}");
-}
-
-/// Two in the same second, and the responses are the service's own.
-#[tokio::test]
-async fn layers_whose_responses_are_the_services_own_tell_it_too() {
-    listen();
-    let store = Store::in_memory();
-    for name in ["own-1", "own-2"] {
-        let filter = |capacity| BloomFilter::new(&store, name, capacity, 0.01).unwrap();
-        assert!(filter(1000).insert("x").await.unwrap());
-        let dedupe = Dedupe::builder().remember_forever().build(&filter(10_000)).unwrap();
-        let layer = web::dedupe(dedupe, header("x-id").unwrap())
-            .reject_with(|refusal: Refusal| Response::new(format!("{:?}", refusal.kind())));
-        let handle = service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
-        let service = layer.layer(handle);
-        told(&format!("\"{name}\""), async || {
-            let response = service.clone().oneshot(request()).await.unwrap();
-            assert_eq!(response.body(), "Invalid");
-        })
-        .await;
-    }
 }

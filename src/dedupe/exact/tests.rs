@@ -137,20 +137,9 @@ async fn slices_agree_where_the_clock_is_set() {
     let (mut bucket, mut now, mut known, mut reused) = (Bucket::default(), BEGIN, 0, 0);
     for step in 0..3_000 {
         let day = 1440 * MINUTE;
-        let jumps = [
-            0,
-            1,
-            999,
-            MINUTE / 2,
-            MINUTE,
-            2 * MINUTE,
-            3 * MINUTE,
-            5 * MINUTE,
-            -MINUTE,
-            -4 * MINUTE,
-            day,
-            -day,
-        ];
+        let in_minutes = [0, 1, 2, 3, 5, -1, -4].map(|minutes| minutes * MINUTE);
+        let others = [1, 999, MINUTE / 2, day, -day];
+        let jumps = [&in_minutes[..], &others].concat();
         let by = jumps[rng.random_range(0..jumps.len())];
         // Sometimes exactly to the boundary of a slice.
         now = if rng.random_bool(0.2) { (now + by).div_euclid(MINUTE) * MINUTE } else { now + by };

@@ -195,8 +195,8 @@ async fn a_line_that_is_served_newest_first_is_kept() {
     }
 }
 
-/// For nine days there is always a holder, and no lease is renewed.
-async fn never_free<K: Tried>(rank: i64, suffix: &str) {
+/// For nine days there is always a holder. Its lease is renewed, or that of the next one begins before.
+async fn held<K: Tried>(renews: bool, rank: i64, suffix: &str) {
     for drops in [true, false] {
         let mut pair = Pair::<K>::new(DAY, drops).await;
         let mut held = pair.token(suffix);
@@ -205,47 +205,38 @@ async fn never_free<K: Tried>(rank: i64, suffix: &str) {
         let used = one.split(',').find(|part| part.contains("in_use")).unwrap();
         for _ in 0..20 {
             pair.pass(11 * HOUR);
-            let next = pair.token(suffix);
-            pair.holds(&next, rank).await;
-            pair.release(&held, rank).await;
+            if renews {
+                let answer = pair.take(Step::Renew(held.clone(), DAY, 0)).await;
+                assert!(answer.contains("Some"), "{answer}");
+            } else {
+                let next = pair.token(suffix);
+                pair.holds(&next, rank).await;
+                pair.release(&held, rank).await;
+                held = next;
+            }
             let now = pair.take(Step::Look).await;
             assert!(now.contains(used), "{now}, not {used}");
-            held = next;
         }
-    }
-}
-
-/// A lease is renewed for nine days.
-async fn renewed<K: Tried>(rank: i64, suffix: &str) {
-    for drops in [true, false] {
-        let mut pair = Pair::<K>::new(DAY, drops).await;
-        let token = pair.token(suffix);
-        pair.holds(&token, rank).await;
-        for _ in 0..20 {
-            pair.pass(11 * HOUR);
-            let answer = pair.take(Step::Renew(token.clone(), DAY, 0)).await;
-            assert!(answer.contains("Some"), "{answer}");
-        }
-        pair.release(&token, rank).await;
+        pair.release(&held, rank).await;
     }
 }
 
 #[tokio::test]
 async fn holders_are_kept() {
     for suffix in ["/1/3", "/2/5"] {
-        never_free::<Permits>(0, suffix).await;
-        renewed::<Permits>(0, suffix).await;
+        held::<Permits>(false, 0, suffix).await;
+        held::<Permits>(true, 0, suffix).await;
     }
-    never_free::<ReadWrite>(1, "/r").await;
-    renewed::<ReadWrite>(1, "/r").await;
-    renewed::<ReadWrite>(0, "/w1").await;
-    renewed::<ReadWrite>(0, "~3e8/w1").await;
+    held::<ReadWrite>(false, 1, "/r").await;
+    held::<ReadWrite>(true, 1, "/r").await;
+    held::<ReadWrite>(true, 0, "/w1").await;
+    held::<ReadWrite>(true, 0, "~3e8/w1").await;
     for suffix in ["", "~3e8", ":alice", "~3e8:alice"] {
-        renewed::<Exclusive>(0, suffix).await;
+        held::<Exclusive>(true, 0, suffix).await;
     }
-    renewed::<Flight>(0, "").await;
-    renewed::<FilterClaims>(0, "").await;
-    renewed::<ExactClaims>(0, "").await;
+    held::<Flight>(true, 0, "").await;
+    held::<FilterClaims>(true, 0, "").await;
+    held::<ExactClaims>(true, 0, "").await;
 }
 
 /// A mutex is locked every hour. Once, the clock is set back by six days at the end of a day of its fences.

@@ -18,15 +18,13 @@ use support::redis_server::RedisServer;
 const SOON: Duration = Duration::from_secs(10);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Runs a pair of calls twice, first to load the library, and returns how many commands the second one cost the server.
-async fn cost(pair: impl AsyncFn(&RedisServer, Store)) -> u64 {
-    let server = RedisServer::start().await;
-    let store = patient!(server.url());
-    pair(&server, store.clone()).await;
+/// Runs calls twice, first to load the library, and returns how many commands the second run cost the server.
+async fn cost(server: &RedisServer, calls: impl AsyncFn()) -> u64 {
+    calls().await;
     server.query::<()>(&["FLUSHALL"]).unwrap();
     server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
-    pair(&server, store).await;
-    commands(&server)
+    calls().await;
+    commands(server)
 }
 
 /// How many commands operations have cost the server since its statistics were reset.
@@ -40,35 +38,36 @@ fn commands(server: &RedisServer) -> u64 {
         .sum()
 }
 
-/// The time, whether there are waiters, the lock and its fence.
 #[tokio::test]
-async fn a_mutex() {
-    let pair = async |server: &RedisServer, store| {
+async fn leases_of_free_keys() {
+    let server = RedisServer::start().await;
+    let store = patient!(server.url());
+    let mutex = async || {
         let mutex = Mutex::new(&store, "m").unwrap();
         assert!(mutex.try_lock("k").await.unwrap().unlock().await.unwrap());
         assert!(server.calls_of("time") < 4, "a release needs no time");
     };
-    assert_eq!(cost(pair).await, 5 + 3);
-}
-
-#[tokio::test]
-async fn a_permit() {
-    let pair = async |_: &RedisServer, store| {
+    // The time, whether there are waiters, the lock and its fence.
+    assert_eq!(cost(&server, mutex).await, 5 + 3);
+    let permit = async || {
         let group = WaitGroup::new(&store, "g", 1).unwrap();
         assert!(group.try_add("k").await.unwrap().done().await.unwrap());
     };
-    assert_eq!(cost(pair).await, 5 + 4);
-}
-
-#[tokio::test]
-async fn readers_and_a_writer() {
-    let pair = async |_: &RedisServer, store| {
+    assert_eq!(cost(&server, permit).await, 5 + 4);
+    let readers_and_a_writer = async || {
         let lock = RwLock::new(&store, "l").unwrap();
         let readers = (lock.try_read("k").await.unwrap(), lock.try_read("k").await.unwrap());
         assert!(readers.0.release().await.unwrap() && readers.1.release().await.unwrap());
         assert!(lock.try_write("k").await.unwrap().release().await.unwrap());
     };
-    assert_eq!(cost(pair).await, (6 + 7 + 4 + 4) + (7 + 4));
+    assert_eq!(cost(&server, readers_and_a_writer).await, (6 + 7 + 4 + 4) + (7 + 4));
+    let flight = async || {
+        let flights: SingleFlight<u32> = SingleFlight::new(&store, "f").unwrap();
+        assert_eq!(flights.run("a", async || 7).await.unwrap(), 7);
+        let locks = || server.query::<Vec<String>>(&["KEYS", "*lock*"]).unwrap().len();
+        eventually("the flight ends", SOON, async || locks() == 0).await;
+    };
+    assert_eq!(cost(&server, flight).await, 4 + 5);
 }
 
 async fn cost_of_items(dedupe: impl Fn(&Store) -> Dedupe) -> u64 {
@@ -94,14 +93,10 @@ async fn cost_of_items(dedupe: impl Fn(&Store) -> Dedupe) -> u64 {
 }
 
 #[tokio::test]
-async fn an_item() {
+async fn items() {
     // All items are of one bucket.
-    let dedupe = |store: &Store| Dedupe::exact(store, "d").capacity(100).remember_for(DAY).build().unwrap();
-    assert_eq!(cost_of_items(dedupe).await, 6 + 6);
-}
-
-#[tokio::test]
-async fn an_item_of_a_filter() {
+    let exact = |store: &Store| Dedupe::exact(store, "d").capacity(100).remember_for(DAY).build().unwrap();
+    assert_eq!(cost_of_items(exact).await, 6 + 6);
     let filter = || BloomFilter::builder().capacity(10_000).false_positive_rate(0.01);
     let forever = |store: &Store| {
         Dedupe::builder().remember_forever().build(&filter().build(store, "d").unwrap()).unwrap()
@@ -127,16 +122,6 @@ async fn confirmations_that_leave_together_tell_how_full_the_filter_is() {
     join_all((1..100).map(handle)).await;
     assert!(server.calls_of("fcall") < 20, "{}", server.calls_of("fcall"));
     assert!(dedupe.fill().unwrap() > 2.0 * first, "{:?} after {first}", dedupe.fill());
-}
-
-#[tokio::test]
-async fn a_flight() {
-    let pair = async |server: &RedisServer, store| {
-        let flights: SingleFlight<u32> = SingleFlight::new(&store, "f").unwrap();
-        assert_eq!(flights.run("a", async || 7).await.unwrap(), 7);
-        eventually("the flight ends", SOON, async || locks(server) == 0).await;
-    };
-    assert_eq!(cost(pair).await, 4 + 5);
 }
 
 #[tokio::test]
@@ -183,9 +168,4 @@ async fn a_full_server_refuses_no_answer() {
     assert!(mutex.try_lock("k").await.unwrap_err().is_refused());
     server.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]).unwrap();
     assert!(guard.unlock().await.unwrap());
-}
-
-/// How many flights are under way.
-fn locks(server: &RedisServer) -> usize {
-    server.query::<Vec<String>>(&["KEYS", "*lock*"]).unwrap().len()
 }

@@ -19,19 +19,14 @@ struct Crowd {
     pair: Pair<Permits>,
     held: Token,
     waiters: Vec<Token>,
-    rank: i64,
 }
 
 impl Crowd {
     async fn new(flows: &[i64]) -> Self {
-        Self::of_rank(0, flows).await
-    }
-
-    async fn of_rank(rank: i64, flows: &[i64]) -> Self {
         let mut pair = Pair::new(30 * SECOND, false).await;
         let held = pair.token("/1/1/9.1..");
         pair.holds(&held, 0).await;
-        let mut crowd = Self { pair, held, waiters: Vec::new(), rank };
+        let mut crowd = Self { pair, held, waiters: Vec::new() };
         crowd.wait(flows).await;
         crowd
     }
@@ -44,11 +39,10 @@ impl Crowd {
     }
 
     /// Adds a waiter.
-    async fn comes(&mut self, suffix: &str) -> Token {
+    async fn comes(&mut self, suffix: &str) {
         let token = self.pair.token(suffix);
-        assert!(self.pair.acquire(&token, self.rank).await.contains("Queued"));
-        self.waiters.push(token.clone());
-        token
+        assert!(self.pair.acquire(&token, 0).await.contains("Queued"));
+        self.waiters.push(token);
     }
 
     fn run(&mut self, command: &[&str]) {
@@ -73,6 +67,18 @@ impl Crowd {
         all
     }
 
+    /// The place of a waiter.
+    fn place(&mut self, waiter: usize) -> Option<i64> {
+        let token = self.waiters[waiter].text();
+        self.score(QUEUE, &token)
+    }
+
+    /// A waiter goes away.
+    async fn leaves(&mut self, waiter: usize) -> String {
+        let token = self.waiters[waiter].clone();
+        self.pair.call(&token, Verb::Release { withdraws: false }, 0).await
+    }
+
     fn score(&mut self, key: &str, member: &str) -> Option<i64> {
         let score = self.pair.time.server.query::<Option<f64>>(redis::cmd("ZSCORE").arg(key).arg(member));
         score.unwrap().map(|score| score as i64)
@@ -89,8 +95,7 @@ async fn tags_come_back_where_a_waiter_goes_away() {
     for leaves in [0, 3] {
         let mut crowd = Crowd::new(&[1, 1, 1, 2]).await;
         crowd.run(&["DEL", FLOWS]);
-        let waiter = crowd.waiters[leaves].clone();
-        let answer = crowd.pair.call(&waiter, Verb::Release { withdraws: false }, 0).await;
+        let answer = crowd.leaves(leaves).await;
         assert!(answer.contains(&format!("{:?}", What::Released(Was::Waiting))), "{answer}");
         // The one behind it has its turn, which is before that of the other flow by their tokens.
         assert_eq!(crowd.all(3).await, if leaves == 0 { [1, 3, 2] } else { [0, 1, 2] });
@@ -105,14 +110,12 @@ async fn new_flows_come_after_those_whose_tags_are_gone() {
         crowd.all(4).await;
         crowd.wait(&[4, 4]).await;
         crowd.run(&["DEL", FLOWS]);
-        let waiters = crowd.waiters.clone();
-        match between {
-            0 => {}
-            _ => drop(crowd.pair.call(&waiters[9], Verb::Release { withdraws: false }, 0).await),
+        if between == 1 {
+            crowd.leaves(9).await;
         }
         let token: Token = "bbbbbbbbbbbbbbbb-77.1c9c380/1/1/3.1..".into();
         crowd.pair.acquire(&token, 0).await;
-        let first = waiters.iter().filter_map(|token| crowd.score(QUEUE, &token.text())).min();
+        let first = (0..crowd.waiters.len()).filter_map(|waiter| crowd.place(waiter)).min();
         let mine = crowd.score(QUEUE, &token.text());
         assert!(first.is_some() && mine > first && mine < Some(LINES), "{between}: {mine:?}, {first:?}");
     }
@@ -140,10 +143,9 @@ async fn tickets_begin_again() {
     let (line, last) = (LINES, crowd.waiters[2].clone());
     for ticket in [(1 << 26) - 2, (1 << 26) - 1] {
         crowd.run(&["ZADD", QUEUE, &(line + ticket).to_string(), &last.text()]);
-        let token = crowd.comes("/1/1/1.1..").await;
-        let score = crowd.score(QUEUE, &token.text());
+        crowd.comes("/1/1/1.1..").await;
         let expected = if ticket == (1 << 26) - 2 { ticket + 1 } else { 3 };
-        assert_eq!(score, Some(line + expected));
+        assert_eq!(crowd.place(crowd.waiters.len() - 1), Some(line + expected));
     }
     assert_eq!(crowd.all(5).await, [0, 1, 2, 3, 4]);
 }
@@ -188,12 +190,11 @@ async fn numbers_begin_again() {
     let end = (1_i64 << 52) + (1 << 22);
     crowd.run(&["ZADD", FLOWS, &(end - 1).to_string(), "N0"]);
     crowd.wait(&[4, 4]).await;
-    let last = crowd.waiters[6].clone();
-    assert_eq!(crowd.score(QUEUE, &last.text()), Some(LINES + (((1 << 22) - 1) << 26)));
+    assert_eq!(crowd.place(6), Some(LINES + (((1 << 22) - 1) << 26)));
     crowd.wait(&[5, 5]).await;
     for (waiter, number) in [(1, 0), (3, 1), (6, 3), (8, 4)] {
-        let token = crowd.waiters[waiter].clone();
-        assert_eq!(crowd.score(QUEUE, &token.text()), Some(LINES + (number << 26)), "{waiter}");
+        let place = Some(LINES + (number << 26));
+        assert_eq!(crowd.place(waiter), place, "{waiter}");
     }
     assert_eq!(crowd.all(9).await.len(), 9);
 }

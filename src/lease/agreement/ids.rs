@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::store::{Link, News};
 use crate::{Store, WaitGroup};
 use support::eventually;
+use support::patient;
 use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -14,7 +15,7 @@ async fn a_push_finds_its_waiter_after_many_tokens() {
     // The last one is the last id of all, and the next one is the first id again.
     for nth in [1 << 32, (1 << 33) + 1, (1 << 43) + 3, (1 << 44) - 1] {
         let server = RedisServer::start().await;
-        let [holder, waiter] = [(); 2].map(|()| Store::builder().redis(&server.url()).unwrap());
+        let [holder, waiter] = [(); 2].map(|()| patient!(server.url()));
         // The recipient of the waiter has the number 1, so ids are odd.
         let _other = WaitGroup::builder(1).build(&waiter, "other").unwrap();
         let permits = [&holder, &waiter].map(|store| WaitGroup::builder(1).build(store, "permits").unwrap());

@@ -10,6 +10,11 @@ use crate::lease::queue::Queue;
 
 const LATER: i64 = 1_000_000;
 
+/// The rank and the order of a waiter of a flow.
+fn order(flow: Flow) -> (i64, Option<Order>) {
+    (0, Some(Order { flow: Some(flow), ..Order::default() }))
+}
+
 /// A queue of one rank. All shares are [`COST`], so that the weight of a waiter is its cost.
 #[derive(Default)]
 struct Line {
@@ -24,8 +29,7 @@ impl Line {
         self.next += 1;
         let flow = Flow { name: number as u128, weight: cost, share: COST };
         self.orders.insert(token.clone(), flow);
-        let order = Order { flow: Some(flow), ..Order::default() };
-        self.queue.line_up(token.clone(), (0, Some(order)), LATER, 0);
+        self.queue.line_up(token.clone(), order(flow), LATER, 0);
         token
     }
 
@@ -219,8 +223,8 @@ fn a_share_that_is_changed_counts_at_once() {
     let turns = |last: i64| {
         let (mut queue, mut turns) = (Queue::default(), 0);
         let mut comes = |id: i64, name, share| {
-            let order = Order { flow: Some(Flow { name, share, weight: 1 }), ..Order::default() };
-            queue.line_up(Token::from(id.to_string()), (0, Some(order)), LATER, 0);
+            let order = order(Flow { name, share, weight: 1 });
+            queue.line_up(Token::from(id.to_string()), order, LATER, 0);
         };
         for id in 100..200 {
             comes(id, 1, 1);

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::HashSet;
+
 use super::*;
 use crate::lease::holder::{FENCES, Holder};
 use crate::wait_group::holders::PermitHolders;
@@ -22,21 +24,29 @@ fn permit(id: u64, suffix: &str) -> Token {
 }
 
 fn ask<H: Holders>(state: &mut KeyState<H>, token: &Token, max_waiters: i64, now: i64) -> Standing {
-    state.acquire(token, Terms { max_waiters, ..Terms::usual(TTL) }, None, None, now, SPANS)
+    let terms = Terms { max_waiters, ..Terms::usual(TTL) };
+    state.acquire(token, terms, None, None, now, SPANS)
 }
 
 fn release<H: Holders>(state: &mut KeyState<H>, token: &Token, now: i64) -> Was {
     state.release(token, false, now, SPANS)
 }
 
+const HELD: Standing = Standing::Held { expiry: START + TTL, fence: START };
+
+const fn queued(before: i64) -> Standing {
+    Standing::Queued { soonest: START + TTL, before }
+}
+
+const fn refused(before: i64) -> Standing {
+    Standing::Refused { soonest: START + TTL, before }
+}
+
 /// A lock that the first token holds, and for which the others wait.
 fn crowd() -> (Locked, [Token; 4]) {
     let (mut state, tokens) = (Locked::default(), [1, 2, 3, 4].map(token));
-    let standing = |state: &mut Locked, nth: usize| ask(state, &tokens[nth], 9, START);
-    assert_eq!(standing(&mut state, 0), Standing::Held { expiry: START + TTL, fence: START });
-    for (before, nth) in [1, 2].into_iter().enumerate() {
-        let soonest = START + TTL;
-        assert_eq!(standing(&mut state, nth), Standing::Queued { soonest, before: before as i64 });
+    for (token, expected) in tokens.iter().zip([HELD, queued(0), queued(1)]) {
+        assert_eq!(ask(&mut state, token, 9, START), expected, "{token}");
     }
     (state, tokens)
 }
@@ -69,49 +79,43 @@ fn a_state_that_is_used_again_has_no_memory_of_a_crowd() {
 /// Calls in one group must have equal terms.
 #[test]
 fn terms_that_differ_have_different_numbers() {
-    let usual = Terms::usual(TTL);
-    let all = [
-        usual,
-        Terms { ttl: 1000, ..usual },
-        Terms { ttl: 86_400 * SECOND, ..usual },
-        Terms { max_waiters: 0, ..usual },
-        Terms { max_waiters: 1, ..usual },
-        Terms { max_waiters: 256, ..usual },
-        Terms { rank: 1, ..usual },
-        Terms { rank: 8, ..usual },
-        Terms { placed: true, ..usual },
-        Terms { rank: 1, placed: true, ..usual },
-    ];
-    for (at, terms) in all.iter().enumerate() {
-        let same = all.iter().position(|other| other.number() == terms.number());
-        assert_eq!(same, Some(at), "{terms:?}");
+    let mut numbers = HashSet::new();
+    for (ttl, max_waiters) in
+        [TTL, 1000, 86_400 * SECOND].map(|ttl| [0, 1, 256].map(|most| (ttl, most))).concat()
+    {
+        for (rank, placed) in [(0, false), (1, false), (8, false), (0, true), (1, true), (8, true)] {
+            let terms = Terms { ttl, max_waiters, rank, placed };
+            assert!(numbers.insert(terms.number()), "{terms:?}");
+        }
     }
-    assert_eq!(Terms { max_waiters: 2, rank: 3, placed: true, ttl: 1001 }.written(), [1001, 2, 83]);
+    let terms = Terms { ttl: 1001, max_waiters: 2, rank: 3, placed: true };
+    assert_eq!(terms.written(), [1001, 2, 83]);
 }
 
 /// Who stopped sending heartbeats counts until its turn comes, or the queue is full.
 #[test]
 fn as_many_wait_as_the_terms_say() {
     let (state, [a, b, _, d]) = crowd();
-    let (soonest, dead) = (START + TTL, START + SPANS.alive);
+    let dead = START + SPANS.alive;
     for (token, max_waiters, now, expected) in [
-        (&a, 0, START, Standing::Held { expiry: soonest, fence: START }),
-        (&b, 0, START, Standing::Queued { soonest, before: 0 }), // it waits already
-        (&d, 0, START, Standing::Refused { soonest, before: 2 }),
-        (&d, 2, dead - 1000, Standing::Refused { soonest, before: 2 }),
-        (&d, 3, START, Standing::Queued { soonest, before: 2 }),
-        (&d, 3, dead, Standing::Queued { soonest, before: 2 }),
-        (&d, 2, dead, Standing::Queued { soonest, before: 0 }),
+        (&a, 0, START, HELD),
+        (&b, 0, START, queued(0)), // it waits already
+        (&d, 0, START, refused(2)),
+        (&d, 2, dead - 1000, refused(2)),
+        (&d, 3, START, queued(2)),
+        (&d, 3, dead, queued(2)),
+        (&d, 2, dead, queued(0)),
     ] {
-        assert_eq!(ask(&mut state.clone(), token, max_waiters, now), expected, "{token} {max_waiters}");
+        let standing = ask(&mut state.clone(), token, max_waiters, now);
+        assert_eq!(standing, expected, "{token} {max_waiters}");
     }
     // Who waits until no permit is held takes nobody's place in the queue.
     let mut state = KeyState::<PermitHolders>::default();
     ask(&mut state, &permit(1, "1/1"), 9, START);
-    let idle = Terms { max_waiters: 9, rank: 8, ..Terms::usual(TTL) };
+    let idle = Terms { rank: 8, ..Terms::usual(TTL) };
     let standing = state.acquire(&permit(2, "idle"), idle, None, None, START, SPANS);
-    assert_eq!(standing, Standing::Queued { soonest, before: 0 });
-    assert_eq!(ask(&mut state, &permit(3, "1/1"), 0, START), Standing::Refused { soonest, before: 0 });
+    assert_eq!(standing, queued(0));
+    assert_eq!(ask(&mut state, &permit(3, "1/1"), 0, START), refused(0));
 }
 
 #[test]

@@ -16,8 +16,7 @@ impl<H: Modelled> World<H> {
     /// The same for waiters that fit beside the holders, while the holders keep their leases.
     pub(super) fn settles_beside(&self) -> bool {
         let of = |seat: usize| self.rules.seats[seat];
-        let holding =
-            (0..self.clients.len()).filter_map(|line| self.believed(line)).map(|(held, _)| of(held.seat));
+        let holding = self.beliefs().map(|(held, _)| of(held.seat));
         let waiting = self.waiting.iter().map(|seat| of(*seat));
         let weight: i64 = holding.chain(waiting).map(|seat| seat.weight).sum();
         weight > self.rules.capacity || self.stalled != 0 || self.serves_all(true)

@@ -11,6 +11,7 @@ use super::super::tokens::Stage;
 use super::super::validity::Anchor;
 use super::Modelled;
 use super::client::Client;
+use super::properties::NOTED;
 use super::rules::{Flaw, TICK};
 use super::server::Verb;
 use super::world::{Message, What, World, in_ticks};
@@ -56,24 +57,9 @@ impl<H: Modelled> World<H> {
             let waited = |since: i64| in_ticks(server.now - since).min(self.rules.newest);
             form.extend([known, server.seen.waits].map(|since| number(since.map_or(-1, waited))));
         }
-        let flags = [
-            server.overtaken,
-            server.displaced,
-            server.fence_fell,
-            server.entered,
-            server.held_after,
-            server.seen.unfair,
-            server.seen.lower,
-            server.seen.starved,
-            server.seen.aged,
-            server.seen.newest,
-            seen.fence_fell,
-            seen.late,
-            seen.missed,
-            seen.unfair,
-            self.jumps,
-        ];
+        let flags = [server.entered, server.seen.aged, server.seen.newest, self.jumps];
         form.extend(flags.map(i16::from));
+        form.extend(NOTED.map(|property| i16::from(self.keeps(property))));
         form
     }
 
@@ -159,7 +145,7 @@ impl<H: Modelled> World<H> {
             form.extend([held.is_offered, held.by_push].map(i16::from));
         }
         form.push(-3);
-        for own in self.rules.tokens().filter(|own| self.rules.of(*own).line == line) {
+        for own in self.rules.tokens_of(line) {
             self.token_form(own, &mut form);
         }
         let mut messages: Vec<Form> = Vec::new();

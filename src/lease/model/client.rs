@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::super::key_state::Standing;
 use super::super::operations::Answer;
-use super::super::options::{Holding, micros};
+use super::super::options::Holding;
 use super::super::token::Token;
 use super::super::tokens::{
     Effect, Effects, Entry, Event, Grant, Notice, Now, Party, Release, Renewed, Stage, Tokens, Told,
 };
 use super::super::validity::{Anchor, Drift, Validity};
 use super::Modelled;
+use super::properties::{FAIR, FENCES, GOOD, PROMPT};
 use super::rules::{Flaw, Rules, TICK, ticks};
 use super::server::Verb;
 use super::world::{Message, What, World};
@@ -129,8 +132,25 @@ impl Client {
             .is_some_and(|(own, entry)| own == token && matches!(entry.stage, Stage::Acquiring { .. }))
     }
 
+    /// Whether its acquire is under way: in the background, or by the future of a waiter.
+    pub(super) fn asks(&self, background: bool) -> bool {
+        self.entry().is_some_and(|(_, entry)| match entry.stage {
+            Stage::Acquiring { in_background, .. } => in_background == background,
+            _ => false,
+        })
+    }
+
+    /// The token that has a place in the queue, and the call by which that is known.
+    fn queued(&self) -> Option<(usize, Anchor)> {
+        let (own, entry) = self.entry()?;
+        match entry.stage {
+            Stage::Queued { anchor, .. } => Some((own, anchor)),
+            _ => None,
+        }
+    }
+
     /// Since when the lease is offered.
-    pub(super) fn offered(&self) -> Option<tokio::time::Instant> {
+    pub(super) fn offered(&self) -> Option<Instant> {
         match &self.entry()?.1.stage {
             Stage::Held(held) => held.offered,
             _ => None,
@@ -161,7 +181,8 @@ impl<H: Modelled> World<H> {
 
     fn arrives(&mut self, seat: usize) {
         let (line, waiter) = (self.rules.seats[seat].line, self.seated(seat));
-        let effects = self.step(line, Event::Arrives { key: Self::key(), waiter }, self.local);
+        let key = Self::key();
+        let effects = self.step(line, Event::Arrives { key, waiter }, self.local);
         if !effects.is_empty() {
             self.clients[line].asker = Some(seat);
         }
@@ -172,17 +193,17 @@ impl<H: Modelled> World<H> {
     /// when it is polled.
     pub(super) fn is_heard(&self, message: &Message) -> bool {
         let line = self.rules.of(message.token).line;
-        let is_reply = matches!(message.what, What::Reply { verb: Verb::Acquire, .. });
+        let is_reply = match message.what {
+            What::Reply { verb, .. } => verb == Verb::Acquire,
+            _ => false,
+        };
         !(is_reply && self.clients[line].is_acquiring(message.token) && self.is_abandoned(line))
     }
 
     /// Returns whether the future that sends a line's acquire is not polled.
     pub(super) fn is_abandoned(&self, line: usize) -> bool {
         let client = &self.clients[line];
-        let waits = client
-            .entry()
-            .is_some_and(|(_, entry)| matches!(entry.stage, Stage::Acquiring { in_background: false, .. }));
-        waits && client.asker.is_some_and(|asker| self.is_stalled(asker))
+        client.asks(false) && client.asker.is_some_and(|asker| self.is_stalled(asker))
     }
 
     pub(super) fn receive(&mut self, Message { token, what }: Message) {
@@ -232,7 +253,7 @@ impl<H: Modelled> World<H> {
         let by_push = matches!(event, Event::Pushed { .. });
         let effects = self.step(line, event, at);
         let gives = effects.iter().any(|effect| matches!(effect, Effect::Give { .. }));
-        self.seen.missed |= is_prompt && !gives;
+        self.seen.broken.note(PROMPT, is_prompt && !gives);
         if !held && gives {
             self.forget_calls(token);
         }
@@ -255,8 +276,7 @@ impl<H: Modelled> World<H> {
                     expiry = self.server.now + 8 * TICK;
                 }
                 if self.rules.has(Flaw::PushCutAtAnchor)
-                    && let Some((_, Entry { stage: Stage::Queued { anchor, .. }, .. })) =
-                        self.clients[line].entry()
+                    && let Some((_, anchor)) = self.clients[line].queued()
                 {
                     expiry = expiry.min(anchor.now + self.rules.of(token).ttl * TICK);
                 }
@@ -271,27 +291,28 @@ impl<H: Modelled> World<H> {
     /// Returns whether a push is a grant that was made just now, and the waiter's last call took no time.
     fn is_prompt(&self, line: usize, token: usize, news: &News) -> bool {
         let News::Granted { expiry, .. } = news else { return false };
-        let Some((own, Entry { stage: Stage::Queued { anchor, .. }, .. })) = self.clients[line].entry()
-        else {
-            return false;
-        };
+        let Some((own, anchor)) = self.clients[line].queued() else { return false };
         let jumped = self.rules.faults.jump != 0 && !self.jumps;
-        let (server, local) = (self.server.now - anchor.now, self.local.duration_since(anchor.sent));
+        let server = ticks((self.server.now - anchor.now) / TICK);
         let stands = self.rules.stands(self.rules.of(token).ttl) * TICK;
         let granted_now = own == token && expiry - self.server.now == stands;
-        granted_now && !jumped && ticks(server / TICK) == local
+        granted_now && !jumped && server == self.local.duration_since(anchor.sent)
     }
 
     /// Lets the line look at what is due, as if its time had come.
     pub(super) fn due(&mut self, line: usize) {
         let at = self.local;
-        let client = &mut self.clients[line];
-        client.tokens.make_due(at);
-        let effects = self.step(line, Event::Signal(Signal::Due), at);
+        self.clients[line].tokens.make_due(at);
+        self.follow(line, Event::Signal(Signal::Due));
+    }
+
+    /// Takes a step, and carries out its effects.
+    fn follow(&mut self, line: usize, event: Event<Names>) {
+        let effects = self.step(line, event, self.local);
         self.perform(line, effects, false);
     }
 
-    fn step(&mut self, line: usize, event: Event<Names>, at: tokio::time::Instant) -> Effects<Names> {
+    fn step(&mut self, line: usize, event: Event<Names>, at: Instant) -> Effects<Names> {
         let tokens = &mut self.clients[line].tokens;
         let effects = tokens.step(event, Now { at, link: LINK });
         tokens.forget_owed();
@@ -324,16 +345,15 @@ impl<H: Modelled> World<H> {
                     let local = self.local;
                     let held = self.clients[line].held.as_mut().filter(|held| held.number == lease.number);
                     if held.is_some_and(|held| !held.validity.renewed(sent, until, local)) {
-                        let lost = Event::Lost { id: lease.token as u64, fence: lease.number };
-                        let effects = self.step(line, lost, local);
-                        self.perform(line, effects, false);
+                        let (id, fence) = (lease.token as u64, lease.number);
+                        self.follow(line, Event::Lost { id, fence });
                     }
                 }
                 Effect::Lost { lease, taken_back } => {
                     let held = self.clients[line].held.take_if(|held| held.number == lease.number);
                     if held.is_some() && !taken_back {
                         self.forget_calls(lease.token);
-                        self.send_off(lease.token, if lease.twice { Verb::Withdraw } else { Verb::Release });
+                        self.send_off(lease.token, Verb::ending(lease.twice));
                     }
                 }
                 // Renewals and heartbeats are sent at any time.
@@ -343,11 +363,10 @@ impl<H: Modelled> World<H> {
     }
 
     fn release(&mut self, release: &Release) {
-        let Some(token) = self.rules.tokens().find(|token| *self.rules.name(*token) == release.token) else {
-            return;
-        };
+        let is_its = |token: &usize| *self.rules.name(*token) == release.token;
+        let Some(token) = self.rules.tokens().find(is_its) else { return };
         self.forget_calls(token);
-        self.send_off(token, if release.withdrawn { Verb::Withdraw } else { Verb::Release });
+        self.send_off(token, Verb::ending(release.withdrawn));
     }
 
     fn told(&mut self, line: usize, seat: usize, outcome: &Told<()>) {
@@ -362,24 +381,27 @@ impl<H: Modelled> World<H> {
     fn offer(&mut self, line: usize, seat: usize, lease: Held) {
         let process = self.rules.seats[seat].process;
         let (seats, weight) = (&self.rules.seats, self.rules.seats[seat].weight);
-        let first = self.waiting.iter().find(|other| seats[**other].process == process);
-        self.seen.unfair |= first.is_some_and(|first| *first != seat);
+        let is_equal = |other: &&usize| seats[**other].process == process;
+        let is_first = self.waiting.iter().find(is_equal).is_none_or(|first| *first == seat);
+        self.seen.broken.note(FAIR, !is_first);
         self.waiting.retain(|other| *other != seat);
         let mut held = lease;
         held.is_offered &= self.is_stalled(seat);
         if !held.is_offered || self.rules.has(Flaw::OfferIsRenewed) {
-            let accepted = Event::Accepted { id: held.token as u64, fence: held.number };
-            drop(self.step(line, accepted, self.local));
+            let (id, fence) = (held.token as u64, held.number);
+            drop(self.step(line, Event::Accepted { id, fence }, self.local));
         }
         if self.rules.has(Flaw::HandOnSameFence) {
             held.fence = held.fence.min(self.server.fence);
         }
-        self.seen.late |= !held.validity.holds(self.local);
+        let is_good = held.validity.holds(self.local);
+        self.seen.broken.note(GOOD, !is_good);
         // A shared holder has the fence of the exclusive holder before it.
         let shares = weight < self.rules.capacity;
         // After a jump forward, a waiter that was granted a lease later may receive it first.
         let fell = held.fence < self.seen.fence || (held.fence == self.seen.fence && !shares);
-        self.seen.fence_fell |= fell && self.rules.faults.jump <= 0;
+        let counts = self.rules.faults.jump <= 0;
+        self.seen.broken.note(FENCES, fell && counts);
         self.seen.fence = self.seen.fence.max(held.fence);
         self.clients[line].held = Some(held);
     }
@@ -392,12 +414,11 @@ impl<H: Modelled> World<H> {
 
     /// Fails an acquire: the waiter that sent it receives the error; a line acquires again.
     pub(super) fn fails(&mut self, line: usize) {
-        let Some((token, entry)) = self.clients[line].entry() else { return };
-        let background = matches!(entry.stage, Stage::Acquiring { in_background: true, .. });
+        let Some((token, _)) = self.clients[line].entry() else { return };
+        let background = self.clients[line].asks(true);
         self.forget_calls(token);
-        let error = Error::unavailable(Cause::TimedOut, "the call failed");
-        let effects = self.step(line, Event::Failed { id: token as u64, error, is_final: false }, self.local);
-        self.perform(line, effects, false);
+        let (id, error) = (token as u64, Error::unavailable(Cause::TimedOut, "the call failed"));
+        self.follow(line, Event::Failed { id, error, is_final: false });
         if background {
             self.due(line);
         }
@@ -410,28 +431,19 @@ impl<H: Modelled> World<H> {
         let unanswered = self.clients[line].asker == Some(seat);
         let id = (unanswered || !self.rules.holdings[seat].options.cohorts).then_some(token as u64);
         let (key, waiter) = (Self::key(), self.seated(seat));
-        let effects = self.step(line, Event::Leaves { key, waiter, id, unanswered }, self.local);
-        self.perform(line, effects, false);
+        self.follow(line, Event::Leaves { key, waiter, id, unanswered });
     }
 
     /// The holder gives up its lease.
     pub(super) fn ends(&mut self, line: usize) {
         let Some(mut held) = self.clients[line].held.take() else { return };
         let (id, fence, at) = (held.token as u64, held.number, self.local);
-        let is_over = !held.validity.holds(at);
-        let release = Release {
-            key: Self::key(),
-            token: self.rules.name(held.token).clone(),
-            withdrawn: held.twice,
-            renews: false,
-            ttl: micros(ticks(self.rules.of(held.token).ttl)),
-            left: ticks(self.rules.longest()),
-        };
-        let effects = self.step(line, Event::Ends { release, id, fence, detached: true }, at);
-        if is_over {
+        if !held.validity.holds(at) {
             self.forget_calls(held.token);
         }
-        self.perform(line, effects, false);
+        let (name, ttl) = (self.rules.name(held.token), ticks(self.rules.of(held.token).ttl));
+        let release = Release::new(&Self::key(), name, held.twice, ttl, ticks(self.rules.longest()));
+        self.follow(line, Event::Ends { release, id, fence, detached: true });
     }
 
     /// The holder enters an outcome, and the store releases its lease.
@@ -439,15 +451,19 @@ impl<H: Modelled> World<H> {
         let Some(held) = self.clients[line].held.take() else { return };
         self.forget_calls(held.token);
         self.send_off(held.token, Verb::Complete);
-        let forgotten = Event::Forgotten { id: held.token as u64, fence: held.number };
-        let effects = self.step(line, forgotten, self.local);
-        self.perform(line, effects, false);
+        let (id, fence) = (held.token as u64, held.number);
+        self.follow(line, Event::Forgotten { id, fence });
     }
 
     /// Returns the lease that a line counts on.
     pub(super) fn believed(&self, line: usize) -> Option<(&Held, &Validity)> {
         let held = self.clients[line].held.as_ref()?;
         held.validity.clone().holds(self.local).then_some((held, &held.validity))
+    }
+
+    /// Returns the leases that lines count on.
+    pub(super) fn beliefs(&self) -> impl Iterator<Item = (&Held, &Validity)> {
+        (0..self.clients.len()).filter_map(|line| self.believed(line))
     }
 
     /// Returns whether a lease is renewed: only after its waiter accepted it.

@@ -1,10 +1,13 @@
 //! The properties that must always hold, and the states that must be reachable. The latter show that the former do
 //! not hold just because nothing happens.
 
+use std::collections::BTreeSet;
+
 use stateright::Property;
 
+use super::client::Held;
 use super::rules::TICK;
-use super::world::{What, World};
+use super::world::{Message, What, World};
 use super::{Modelled, Protocol};
 
 pub(super) const EXCLUSION: &str = "the holders that believe in their leases fit the capacity";
@@ -26,84 +29,87 @@ pub(super) const DONE: &str = "no token is granted a lease after a completion";
 pub(super) const SERVED: &str = "without further faults, every waiter is served";
 pub(super) const BESIDE: &str = "without further faults, every waiter that fits is served beside the holders";
 
+/// The properties of which it is noted, as soon as that happens, that they are broken.
+pub(super) const NOTED: [&str; 10] = [FENCES, ORDER, SHARES, CLASSES, AGED, PLACES, FAIR, GOOD, PROMPT, DONE];
+
+/// The properties that are broken.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Broken(BTreeSet<&'static str>);
+
+impl Broken {
+    pub(super) fn note(&mut self, property: &'static str, is_broken: bool) {
+        if is_broken {
+            self.0.insert(property);
+        }
+    }
+}
+
+/// A property, and whether a world has it.
+type Named<H> = (&'static str, fn(&Protocol<H>, &World<H>) -> bool);
+
 impl<H: Modelled> Protocol<H> {
     pub(super) fn always() -> Vec<Property<Self>> {
-        vec![
-            Property::always(EXCLUSION, |_, world: &World<H>| {
-                world.believed_weight() <= world.rules.capacity
-            }),
-            Property::always(COVERED, |_, world: &World<H>| world.is_covered()),
-            Property::always(BOUNDED, |_, world: &World<H>| world.is_bounded()),
-            Property::always(FENCES, |_, world: &World<H>| {
-                !H::FENCED || !(world.seen.fence_fell || world.server.fence_fell)
-            }),
-            Property::always(ORDER, |_, world: &World<H>| !world.server.overtaken),
-            Property::always(SHARES, |_, world: &World<H>| !world.server.seen.unfair),
-            Property::always(CLASSES, |_, world: &World<H>| !world.server.seen.lower),
-            Property::always(AGED, |_, world: &World<H>| !world.server.seen.starved),
-            Property::always(PLACES, |_, world: &World<H>| !world.server.displaced),
-            Property::always(FAIR, |_, world: &World<H>| !world.seen.unfair),
-            Property::always(RELEASED, |_, world: &World<H>| !world.has_revived()),
-            Property::always(GOOD, |_, world: &World<H>| !world.seen.late),
-            Property::always(PROMPT, |_, world: &World<H>| !world.seen.missed),
-            Property::always(DONE, |_, world: &World<H>| !world.server.held_after),
-            Property::always(SERVED, |_, world: &World<H>| !world.messages.is_empty() || world.settles()),
-            Property::always(BESIDE, |_, world: &World<H>| {
-                !world.messages.is_empty() || world.settles_beside()
-            }),
-        ]
+        let all: [Named<H>; 16] = [
+            (EXCLUSION, |_, world| world.believed_weight() <= world.rules.capacity),
+            (COVERED, |_, world| world.is_covered()),
+            (BOUNDED, |_, world| world.is_bounded()),
+            (FENCES, |_, world| !H::FENCED || world.keeps(FENCES)),
+            (ORDER, |_, world| world.keeps(ORDER)),
+            (SHARES, |_, world| world.keeps(SHARES)),
+            (CLASSES, |_, world| world.keeps(CLASSES)),
+            (AGED, |_, world| world.keeps(AGED)),
+            (PLACES, |_, world| world.keeps(PLACES)),
+            (FAIR, |_, world| world.keeps(FAIR)),
+            (RELEASED, |_, world| !world.has_revived()),
+            (GOOD, |_, world| world.keeps(GOOD)),
+            (PROMPT, |_, world| world.keeps(PROMPT)),
+            (DONE, |_, world| world.keeps(DONE)),
+            (SERVED, |_, world| !world.messages.is_empty() || world.settles()),
+            (BESIDE, |_, world| !world.messages.is_empty() || world.settles_beside()),
+        ];
+        all.into_iter().map(|(name, holds)| Property::always(name, holds)).collect()
     }
 
     pub(super) fn sometimes(&self) -> Vec<Property<Self>> {
-        let (rules, faults) = (&self.rules, self.rules.faults);
-        let mut all = vec![Property::sometimes("a waiter is in the queue", |_, world: &World<H>| {
-            world.rules.tokens().any(|token| world.waits(token))
-        })];
+        let (rules, seats) = (&self.rules, &self.rules.seats);
+        let same = seats.windows(2).all(|two| two[0].ttl == two[1].ttl);
+        let queued: Named<H> =
+            ("a waiter is in the queue", |_, world| world.rules.tokens().any(|token| world.waits(token)));
+        let mut all = vec![queued];
         if rules.lines() > 1 {
-            all.push(Property::sometimes("a push makes a holder", |_, world: &World<H>| {
-                world.clients.iter().any(|client| client.held.as_ref().is_some_and(|held| held.by_push))
-            }));
-            all.push(Property::sometimes("a grant expires before it is received", |_, world: &World<H>| {
+            all.push(("a push makes a holder", |_, world| world.held().any(|held| held.by_push)));
+            all.push(("a grant expires before it is received", |_, world| {
                 let unknown =
                     |token: usize| !world.waits(token) && !world.server.is_held(&world.rules, token);
-                let pushed = world.messages.iter().filter(|message| matches!(message.what, What::Push(_)));
-                pushed.clone().any(|message| unknown(message.token))
+                let pushed = |message: &Message| matches!(message.what, What::Push(_));
+                world.messages.iter().any(|message| pushed(message) && unknown(message.token))
             }));
         }
-        let same = rules.seats.windows(2).all(|two| two[0].ttl == two[1].ttl);
-        if rules.seats.len() > rules.lines() && same {
-            all.push(Property::sometimes("a lease is handed on within a process", |_, world: &World<H>| {
-                let held = world.clients.iter().filter_map(|client| client.held.as_ref());
-                held.clone().any(|held| world.rules.seat_of(held.token) != held.seat)
+        if seats.len() > rules.lines() && same {
+            all.push(("a lease is handed on within a process", |_, world| {
+                world.held().any(|held| world.rules.seat_of(held.token) != held.seat)
             }));
         }
-        if faults.crashes > 0 {
-            all.push(Property::sometimes("a holder follows a crashed one", |_, world: &World<H>| {
+        if rules.faults.crashes > 0 {
+            all.push(("a holder follows a crashed one", |_, world| {
                 world.crashes < world.rules.faults.crashes && world.believed_weight() > 0
             }));
         }
-        if rules.seats.windows(3).any(|seats| seats[0].flow == seats[1].flow && seats[2].flow > seats[1].flow)
-        {
-            all.push(Property::sometimes("a flow passes a waiter of another one", |_, world: &World<H>| {
+        if seats.windows(3).any(|three| three[0].flow == three[1].flow && three[2].flow > three[1].flow) {
+            all.push(("a flow passes a waiter of another one", |_, world| {
                 world.server.seen.passed.iter().any(|passed| *passed != 0)
             }));
         }
-        if rules.aging > 0 && rules.seats.len() > 2 {
-            all.push(Property::sometimes("a lower class goes first", |_, world: &World<H>| {
-                world.server.seen.aged
-            }));
+        if rules.aging > 0 && seats.len() > 2 {
+            all.push(("a lower class goes first", |_, world| world.server.seen.aged));
         }
-        if rules.newest > 0 && rules.seats.len() > 2 {
-            all.push(Property::sometimes("a newer waiter goes first", |_, world: &World<H>| {
-                world.server.seen.newest
-            }));
+        if rules.newest > 0 && seats.len() > 2 {
+            all.push(("a newer waiter goes first", |_, world| world.server.seen.newest));
         }
         if rules.capacity > 1 {
-            all.push(Property::sometimes("two hold at the same time", |_, world: &World<H>| {
-                (0..world.clients.len()).filter(|line| world.believed(*line).is_some()).count() == 2
-            }));
+            all.push(("two hold at the same time", |_, world| world.beliefs().count() == 2));
         }
-        all
+        all.into_iter().map(|(name, is_so)| Property::sometimes(name, is_so)).collect()
     }
 }
 
@@ -112,22 +118,31 @@ impl<H: Modelled> World<H> {
         self.server.state.queue.contains(self.rules.name(token))
     }
 
+    /// Returns whether nothing was noted against a property.
+    pub(super) fn keeps(&self, property: &str) -> bool {
+        !self.seen.broken.0.contains(property) && !self.server.seen.broken.0.contains(property)
+    }
+
+    /// Returns what lines hold, whether they believe in it or not.
+    fn held(&self) -> impl Iterator<Item = &Held> {
+        self.clients.iter().filter_map(|client| client.held.as_ref())
+    }
+
     /// Returns the weight of all holders that believe in their leases.
     fn believed_weight(&self) -> i64 {
-        let believed = (0..self.clients.len()).filter_map(|line| self.believed(line));
-        believed.map(|(held, _)| self.rules.seats[held.seat].weight).sum()
+        self.beliefs().map(|(held, _)| self.rules.seats[held.seat].weight).sum()
     }
 
     fn is_covered(&self) -> bool {
-        (0..self.clients.len()).filter_map(|line| self.believed(line)).all(|(held, validity)| {
+        self.beliefs().all(|(held, validity)| {
             let lease = self.server.state.holders.held(self.rules.name(held.token), self.server.now);
             lease.is_some_and(|(expiry, _)| self.left(validity.until()) * TICK <= expiry - self.server.now)
         })
     }
 
     fn is_bounded(&self) -> bool {
-        let mut believed = (0..self.clients.len()).filter_map(|line| self.believed(line));
-        believed.all(|(held, validity)| self.left(validity.until()) <= self.rules.of(held.token).ttl)
+        let is_bounded = |held: &Held, until| self.left(until) <= self.rules.of(held.token).ttl;
+        self.beliefs().all(|(held, validity)| is_bounded(held, validity.until()))
     }
 
     /// Returns whether a released token holds or waits.

@@ -39,6 +39,18 @@ pub(super) struct Seat {
     pub(super) flow: i64,
 }
 
+pub(super) const SEAT: Seat = Seat { line: 0, process: 0, ttl: 2, weight: 1, rank: 0, flow: 0 };
+
+/// Seats of one process each. `set`: what is not usual, by their numbers.
+pub(super) fn one_each(seats: usize, set: impl Fn(usize, &mut Seat)) -> Vec<Seat> {
+    let seat = |line| {
+        let mut seat = Seat { line, process: line, ..SEAT };
+        set(line, &mut seat);
+        seat
+    };
+    (0..seats).map(seat).collect()
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     pub(super) seats: Vec<Seat>,
@@ -176,8 +188,7 @@ impl Rules {
 
     /// A mutex, with one process for each seat.
     pub(super) fn mutex(seats: usize) -> Self {
-        let seat = |line| Seat { line, process: line, ttl: 2, weight: 1, rank: 0, flow: 0 };
-        Self::new((0..seats).map(seat).collect(), Tokens::Mutex)
+        Self::new(one_each(seats, |_, _| ()), Tokens::Mutex)
     }
 
     pub(super) fn asks(self, asks: usize) -> Self {
@@ -272,6 +283,11 @@ impl Rules {
 
     pub(super) fn tokens(&self) -> std::ops::Range<usize> {
         0..self.names.len()
+    }
+
+    /// Returns the tokens of a line.
+    pub(super) fn tokens_of(&self, line: usize) -> Vec<usize> {
+        self.tokens().filter(|token| self.of(*token).line == line).collect()
     }
 
     pub(super) fn spans(&self) -> Spans {

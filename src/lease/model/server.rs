@@ -6,6 +6,7 @@ use super::super::key_state::{KeyState, Standing};
 use super::super::kind::Holders;
 use super::super::outcome::{Completing, Entered};
 use super::super::queue::Queue;
+use super::properties::{DONE, FENCES, ORDER, PLACES};
 use super::rules::{Flaw, Rules, TICK};
 use super::turns::Turns;
 use crate::store::{Cell as _, Push};
@@ -22,7 +23,14 @@ pub(super) enum Verb {
     Complete,
 }
 
-#[derive(Clone, Debug)]
+impl Verb {
+    /// The release of a token whose acquire may run again.
+    pub(super) fn ending(runs_again: bool) -> Self {
+        if runs_again { Self::Withdraw } else { Self::Release }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
 pub(super) struct Server<H> {
     pub(super) state: KeyState<H>,
     pub(super) now: i64,
@@ -30,16 +38,8 @@ pub(super) struct Server<H> {
     pub(super) released: u32,
     /// The fence of the last grant.
     pub(super) fence: i64,
-    /// Whether a fence was not higher than the one before it.
-    pub(super) fence_fell: bool,
-    /// Whether a token was granted a lease while one ahead of it waited.
-    pub(super) overtaken: bool,
-    /// Whether the queue was dropped while a waiter in it counted as alive.
-    pub(super) displaced: bool,
     /// Whether an outcome was entered. After that no token may hold.
     pub(super) entered: bool,
-    /// Whether a token was granted a lease after that.
-    pub(super) held_after: bool,
     pub(super) seen: Turns,
 }
 
@@ -49,19 +49,7 @@ pub(super) type Place = (usize, i64, bool);
 impl<H: Holders> Server<H> {
     pub(super) fn new() -> Self {
         // Long after the epoch, since fences are times.
-        let now = 1_000_000 * TICK;
-        Self {
-            state: KeyState::default(),
-            now,
-            released: 0,
-            fence: 0,
-            fence_fell: false,
-            overtaken: false,
-            displaced: false,
-            entered: false,
-            held_after: false,
-            seen: Turns::default(),
-        }
+        Self { now: 1_000_000 * TICK, ..Self::default() }
     }
 
     /// What has expired is dropped at once.
@@ -75,8 +63,8 @@ impl<H: Holders> Server<H> {
         self.seen.keep(rules, &after, now);
         self.seen.waited(&places, &after, now);
         let queue = &self.state.queue;
-        self.displaced |=
-            places.iter().any(|(token, _, alive)| *alive && !queue.has_place(rules.name(*token)));
+        let displaced = |(token, _, alive): &Place| *alive && !queue.has_place(rules.name(*token));
+        self.seen.broken.note(PLACES, places.iter().any(displaced));
     }
 
     pub(super) fn is_held(&self, rules: &Rules, token: usize) -> bool {
@@ -108,14 +96,15 @@ impl<H: Holders> Server<H> {
             let before = |other: &Place| {
                 overtakes(rules, &places, new, *other, newest_first) && self.is_alive(rules, other.0)
             };
-            self.overtaken |= places.iter().any(before);
-            self.held_after |= self.entered;
+            let overtakes = places.iter().any(before);
+            self.seen.broken.note(ORDER, overtakes);
+            self.seen.broken.note(DONE, self.entered);
             self.seen.granted(rules, &places, new, self.now);
             let fence = self.state.holders.held(rules.name(new), self.now).map_or(0, |(_, fence)| fence);
             let fence = if rules.has(Flaw::FenceIsTheClock) { self.now } else { fence };
             // A shared holder has the fence of the exclusive holder before it.
             let shares = rules.of(new).weight < rules.capacity;
-            self.fence_fell |= fence < self.fence || (fence == self.fence && !shares);
+            self.seen.broken.note(FENCES, fence < self.fence || (fence == self.fence && !shares));
             self.fence = fence;
         }
         let after = self.places(rules);

@@ -1,7 +1,7 @@
 //! The settings that are explored.
 
 use super::properties::{COVERED, EXCLUSION, ORDER};
-use super::rules::{Faults, Rules, Seat, Tokens};
+use super::rules::{Faults, Rules, SEAT, Seat, Tokens, one_each};
 use crate::lease::holder::Holder;
 use crate::rw_lock::holders::RwHolders;
 use crate::wait_group::holders::PermitHolders;
@@ -20,8 +20,6 @@ pub(super) const NONE: Faults = Faults {
 const LOSSES: Faults = Faults { losses: true, ..NONE };
 const SOME: Faults = Faults { leaves: true, crashes: 1, ..LOSSES };
 const SET_BACK: Faults = Faults { jump: -4, crashes: 1, ..NONE };
-
-const SEAT: Seat = Seat { line: 0, process: 0, ttl: 2, weight: 1, rank: 0, flow: 0 };
 
 /// Two waiters in a line of one process, and one waiter in another process.
 pub(super) fn cohort() -> Rules {
@@ -51,21 +49,19 @@ fn one_wants_both(mut rules: Rules) -> Rules {
 
 /// Three waiters that want one of two permits each.
 pub(super) fn permits() -> Rules {
-    let seat = |line| Seat { line, process: line, ..SEAT };
-    Rules { capacity: 2, ..Rules::new((0..3).map(seat).collect(), Tokens::Permits) }.asks(1)
+    Rules { capacity: 2, ..Rules::new(one_each(3, |_, _| ()), Tokens::Permits) }.asks(1)
 }
 
 /// Waiters that want the only permit, each of a flow.
 fn fair(flows: &[i64]) -> Rules {
-    let seat = |(line, flow): (usize, &i64)| Seat { line, process: line, ttl: 1, flow: *flow, ..SEAT };
-    Rules::new(flows.iter().enumerate().map(seat).collect(), Tokens::Permits)
+    let seats = one_each(flows.len(), |line, seat| (seat.ttl, seat.flow) = (1, flows[line]));
+    Rules::new(seats, Tokens::Permits)
 }
 
 /// Waiters that want the only permit, each of a class. After a tick, a class goes before those above it.
 pub(super) fn classes(ranks: &[i64]) -> Rules {
-    let seat = |(line, rank): (usize, &i64)| Seat { line, process: line, ttl: 1, rank: *rank, ..SEAT };
-    let rules = Rules::new(ranks.iter().enumerate().map(seat).collect(), Tokens::Permits);
-    Rules { aging: 1, alive: 3, ..rules }
+    let seats = one_each(ranks.len(), |line, seat| (seat.ttl, seat.rank) = (1, ranks[line]));
+    Rules { aging: 1, alive: 3, ..Rules::new(seats, Tokens::Permits) }
 }
 
 /// Waiters that want the only permit, one after the other or, once there have been waiters for a tick, the newest first.
@@ -75,9 +71,11 @@ pub(super) fn newest(seats: usize) -> Rules {
 
 /// Two readers and a writer.
 fn read_write() -> Rules {
-    let reader = |line| Seat { line, process: line, rank: 1, ttl: 1, ..SEAT };
-    let writer = Seat { line: 2, process: 2, weight: 2, ttl: 1, ..SEAT };
-    Rules { capacity: 2, ..Rules::new(vec![reader(0), reader(1), writer], Tokens::ReadWrite) }.asks(1)
+    let seats = one_each(3, |line, seat| {
+        seat.ttl = 1;
+        (seat.weight, seat.rank) = if line == 2 { (2, 0) } else { (1, 1) };
+    });
+    Rules { capacity: 2, ..Rules::new(seats, Tokens::ReadWrite) }.asks(1)
 }
 
 /// All want short leases, where there are many states.

@@ -1,5 +1,6 @@
 //! What is observed of flows and classes, and of the newest waiters.
 
+use super::properties::{AGED, Broken, CLASSES, SHARES};
 use super::rules::{Rules, TICK};
 use super::server::Place;
 
@@ -10,12 +11,8 @@ pub(super) struct Turns {
     pub(super) passed: Vec<u8>,
     /// Since when each waiter is the first of its class and none of that is served, µs.
     pub(super) since: Vec<Option<i64>>,
-    /// Whether a flow has passed a waiter twice.
-    pub(super) unfair: bool,
-    /// Whether a waiter of a lower class was served first.
-    pub(super) lower: bool,
-    /// Whether a waiter of a higher class was served before one that had waited for too long.
-    pub(super) starved: bool,
+    /// What the server has broken.
+    pub(super) broken: Broken,
     /// Whether a waiter of a lower class was served first because it had waited for too long.
     pub(super) aged: bool,
     /// Since when there are waiters, µs.
@@ -57,15 +54,17 @@ impl Turns {
                 let is_head = head(rules, places, *other);
                 let bit = 1 << mine.flow;
                 self.passed.resize(rules.tokens().end, 0);
-                self.unfair |= is_head && self.passed[*other] & bit != 0 && mine.weight == its.weight;
+                let passes_again = is_head && self.passed[*other] & bit != 0;
+                self.broken.note(SHARES, passes_again && mine.weight == its.weight);
                 if is_head {
                     self.passed[*other] |= bit;
                 }
             }
             if rules.aging > 0 {
-                self.lower |= mine.rank > its.rank && !has_waited(self, new);
-                self.aged |= mine.rank > its.rank && has_waited(self, new);
-                self.starved |= mine.rank < its.rank && has_waited(self, *other);
+                let (new_waited, its_waited) = (has_waited(self, new), has_waited(self, *other));
+                self.broken.note(CLASSES, mine.rank > its.rank && !new_waited);
+                self.aged |= mine.rank > its.rank && new_waited;
+                self.broken.note(AGED, mine.rank < its.rank && its_waited);
             }
         }
         // Its class was served now.

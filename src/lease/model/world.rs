@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::super::key_state::Standing;
 use super::super::tokens::Stage;
 use super::client::Client;
+use super::properties::Broken;
 use super::rules::{Flaw, Rules, TICK, ticks};
 use super::server::{Server, Verb};
 use crate::lease::validity::Anchor;
@@ -40,14 +41,7 @@ pub(super) struct World<H> {
 pub(super) struct Seen {
     /// The highest fence that a holder has had.
     pub(super) fence: i64,
-    /// Whether a holder had a fence that was not higher than the one before it.
-    pub(super) fence_fell: bool,
-    /// Whether a waiter was handed an expired lease.
-    pub(super) late: bool,
-    /// Whether a grant that was received at once was taken for too late.
-    pub(super) missed: bool,
-    /// Whether a waiter was served before another one that had waited longer in the same process.
-    pub(super) unfair: bool,
+    pub(super) broken: Broken,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -73,6 +67,12 @@ pub(super) enum What {
         twice: bool,
     },
     Push(News),
+}
+
+impl What {
+    fn call(verb: Verb, sent: Option<Instant>, latest: Option<Instant>) -> Self {
+        Self::Call { verb, sent, twice: false, latest }
+    }
 }
 
 /// The number is the index of a message, a line, a seat or a token.
@@ -270,9 +270,8 @@ impl<H: super::Modelled> World<H> {
     }
 
     fn execute(&mut self, at: usize) {
-        let Message { token, what: What::Call { verb, sent, twice, .. } } = self.messages.remove(at) else {
-            return;
-        };
+        let Message { token, what } = self.messages.remove(at);
+        let What::Call { verb, sent, twice, .. } = what else { return };
         let rules = Arc::clone(&self.rules);
         let (standing, pushes) = self.server.execute(&rules, token, verb);
         if let Some(mut sent) = sent {
@@ -281,26 +280,24 @@ impl<H: super::Modelled> World<H> {
                 sent = rules.epoch;
             }
             let anchor = Anchor { sent, now: self.server.now };
-            self.send(Message { token, what: What::Reply { verb, anchor, standing, twice } });
+            self.send(token, What::Reply { verb, anchor, standing, twice });
         }
         for push in pushes {
             for id in push.ids {
                 let token = usize::try_from(id).unwrap_or(usize::MAX);
-                self.send(Message { token, what: What::Push(push.news.clone()) });
+                self.send(token, What::Push(push.news.clone()));
             }
         }
     }
 
     /// Sends a call whose answer is awaited.
     pub(super) fn call(&mut self, token: usize, verb: Verb) {
-        let (sent, latest) = (Some(self.local), self.latest());
-        self.send(Message { token, what: What::Call { verb, sent, twice: false, latest } });
+        self.send(token, What::call(verb, Some(self.local), self.latest()));
     }
 
     /// Sends a call whose answer is not awaited.
     pub(super) fn send_off(&mut self, token: usize, verb: Verb) {
-        let latest = self.latest();
-        self.send(Message { token, what: What::Call { verb, sent: None, twice: false, latest } });
+        self.send(token, What::call(verb, None, self.latest()));
     }
 
     /// When a call that is sent now may still run, if its time is limited.
@@ -309,7 +306,8 @@ impl<H: super::Modelled> World<H> {
     }
 
     /// The same message twice is equal to one: it arrives at any time, if at all.
-    fn send(&mut self, message: Message) {
+    fn send(&mut self, token: usize, what: What) {
+        let message = Message { token, what };
         if !self.messages.contains(&message) {
             self.messages.push(message);
         }
@@ -322,7 +320,7 @@ impl<H: super::Modelled> World<H> {
             What::Reply { verb, .. } => verb == Verb::Acquire,
             What::Push(_) => false,
         };
-        self.messages.iter().any(|message| message.token == token && is(message))
+        self.messages.iter().filter(|message| message.token == token).any(is)
     }
 
     /// Stops waiting for the answers to a token's calls. The calls are not recalled: they may still run.
@@ -336,35 +334,36 @@ impl<H: super::Modelled> World<H> {
                 return matches!(message.what, What::Push(_));
             };
             if sent.is_some() && !matches!(verb, Verb::Release | Verb::Withdraw) {
-                late.push(What::Call { verb, sent: None, twice: false, latest });
+                late.push(What::call(verb, None, latest));
                 return false;
             }
             true
         });
-        late.into_iter().for_each(|what| self.send(Message { token, what }));
+        late.into_iter().for_each(|what| self.send(token, what));
     }
 
     fn resend(&mut self, at: usize) {
-        let Message { token, what: What::Call { verb, twice, .. } } = &mut self.messages[at] else { return };
-        *twice = true;
-        let (token, verb) = (*token, *verb);
-        self.send_off(token, verb);
+        let Message { token, what } = &mut self.messages[at];
+        if let What::Call { verb, twice, .. } = what {
+            *twice = true;
+            let (token, verb) = (*token, *verb);
+            self.send_off(token, verb);
+        }
     }
 
     fn crash(&mut self, line: usize) {
         self.crashes -= 1;
         let process = self.rules.process(line);
-        for line in
-            (0..self.clients.len()).filter(|line| self.rules.process(*line) == process).collect::<Vec<_>>()
-        {
+        for line in 0..self.clients.len() {
+            if self.rules.process(line) != process {
+                continue;
+            }
             let seats = &self.rules.seats;
             self.waiting.retain(|seat| seats[*seat].line != line);
             let asks = self.clients[line].tokens.party.asks;
-            self.clients[line] = Client { crashed: true, ..Client::new(&self.rules) };
-            self.clients[line].tokens.party.asks = asks;
-            for token in
-                self.rules.tokens().filter(|token| self.rules.of(*token).line == line).collect::<Vec<_>>()
-            {
+            self.clients[line] = Client::new(&self.rules);
+            (self.clients[line].crashed, self.clients[line].tokens.party.asks) = (true, asks);
+            for token in self.rules.tokens_of(line) {
                 self.forget_calls(token);
             }
         }

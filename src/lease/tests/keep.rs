@@ -1,8 +1,7 @@
 //! How a process renews a lease, hands it on, and gives it up.
 
 use super::*;
-use crate::lease::Validity;
-use crate::lease::tokens::{Renewed, first_renewal};
+use crate::lease::tokens::first_renewal;
 
 /// A lease of `left` ms with the fence 7, and the id of its token. Its holder receives it at 1 ms. The others stand in the
 /// line behind it, and want leases of these ttls.
@@ -27,9 +26,9 @@ impl Steps {
 
     /// A renewal that was sent at this time is answered a ms later.
     fn renewed(&mut self, sent: u64, id: u64, renewed: Option<Renewed>, scheduled: bool) -> Vec<String> {
-        let valid = Renewed::Valid { sent: self.at(sent).at, until: self.at(sent + 29_698).at };
-        let renewed = renewed.unwrap_or(valid);
-        said(&self.step(sent + 1, Event::Renewed { id, renewed, scheduled }))
+        let (at, until) = (self.at(sent).at, self.at(sent + 29_698).at);
+        let renewed = renewed.unwrap_or(Renewed::Valid { sent: at, until });
+        self.renewal(sent + 1, id, renewed, scheduled)
     }
 }
 
@@ -38,12 +37,9 @@ impl Steps {
 fn leases_are_renewed_after_a_third_of_their_time() {
     let steps = Steps::new();
     let due = |at, left: u64, watchdog| {
-        let at = steps.at(at).at;
-        let validity = Validity::granted(at + ms(left), at).unwrap();
-        let (key, token) = (Key::from("k"), "token".into());
-        let grant = Grant { key, token, id: 1, fence: 1, twice: false, validity, at, offered: false };
-        let options = LeaseOptions { watchdog, ..LeaseOptions::default() };
-        let due = first_renewal(steps.began, &grant, &options)?;
+        let grant = grant((1, "token".into()), steps.at(at).at, ms(left), false);
+        let waiter = of(0, |options| options.watchdog = watchdog);
+        let due = first_renewal(steps.began, &grant, &waiter.holding.options)?;
         Some((due - steps.began).as_millis())
     };
     for (at, left, renewed) in [
@@ -55,7 +51,8 @@ fn leases_are_renewed_after_a_third_of_their_time() {
         (700, 3000, 1500),
         (999, 3000, 1500),
     ] {
-        assert_eq!((due(at, left, true), due(at, left, false)), (Some(renewed), None), "{at}");
+        let due = [true, false].map(|watchdog| due(at, left, watchdog));
+        assert_eq!(due, [Some(renewed), None], "{at}");
     }
 }
 
@@ -116,7 +113,7 @@ fn a_grant_that_suits_nobody_is_released() {
     let one = in_line(0, 30_000);
     let id = steps.one(&one);
     steps.comes(&in_line(1, 29_000));
-    steps.step(1, Event::Leaves { key: "k".into(), waiter: one, id: Some(id), unanswered: false });
+    steps.leaves(1, &one, id, false);
     let effects = steps.answered(2, id, held(30_000));
     let [Effect::Release { release, .. }, Effect::Acquire { .. }] = &effects[..] else {
         panic!("{effects:?}")
@@ -147,15 +144,15 @@ fn a_grant_that_comes_too_late_is_given_to_nobody() {
 /// A grant lasts for a short time, and is renewed for any holder. A lease that was acquired at once is not without a watchdog.
 #[test]
 fn a_grant_is_renewed_also_without_a_watchdog() {
-    let options = || LeaseOptions { watchdog: false, ..LeaseOptions::default() };
+    let waiter = of(0, |options| options.watchdog = false);
     let mut steps = Steps::new();
-    let id = steps.one(&of(0, options()));
+    let id = steps.one(&waiter);
     steps.answered(1, id, QUEUED);
     steps.stands(3, id, held(1500));
     steps.step(4, Event::Accepted { id, fence: 7 });
     assert!(matches!(steps.next(), Some(450..500)), "{:?}", steps.next());
     let mut steps = Steps::new();
-    let id = steps.one(&of(0, options()));
+    let id = steps.one(&waiter);
     steps.answered(1, id, held(1500));
     steps.step(4, Event::Accepted { id, fence: 7 });
     assert_eq!(steps.next(), None);
@@ -183,7 +180,7 @@ fn a_renewal_that_failed_is_sent_again_until_the_lease_ends() {
     assert_eq!(steps.next(), None);
     for (ttl, pause) in [(1200, 100), (120, 20)] {
         let mut steps = Steps::new();
-        let id = steps.one(&of(0, LeaseOptions { ttl: ms(ttl), ..LeaseOptions::default() }));
+        let id = steps.one(&of(0, |options| options.ttl = ms(ttl)));
         steps.answered(1, id, held(ttl as i64));
         assert_eq!(steps.next(), Some(1 + ttl / 2), "it is to be accepted within half of its ttl");
         steps.step(2, Event::Accepted { id, fence: 7 });
@@ -221,13 +218,4 @@ fn a_message_is_answered_by_the_next_renewal() {
     assert_eq!(steps.next(), Some(8753 + 2500));
     assert_eq!(said(&steps.due(11_253)), ["renew"]);
     assert_eq!((steps.renewed(11_260, id, None, true), steps.next()), (vec!["valid".into()], Some(21_250)));
-    // Messages about a lease that has ended change nothing.
-    let (mut steps, id) = handed(30_000, &[]);
-    steps.pushed(29_800, id, Notice::Gone);
-    assert_eq!(steps.next(), Some(8750));
-    let (mut steps, id) = handed(30_000, &[]);
-    let held = Standing::Held { expiry: 0, fence: 9 };
-    assert!(steps.answered(5, id, held).is_empty());
-    steps.pushed(6, id, Notice::Gone);
-    assert_eq!(steps.next(), Some(6), "the store is asked at once");
 }

@@ -14,7 +14,10 @@ use super::key_state::Standing;
 use super::operations::Answer;
 use super::options::{Holding, LeaseOptions};
 use super::token::{Suffix, Token};
-use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Rules, Tokens, Told};
+use super::tokens::{
+    Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Rules, Tokens, Told,
+};
+use super::validity::Validity;
 use crate::error::Cause;
 use crate::store::{Link, Signal};
 use crate::{Error, Key, telemetry};
@@ -46,6 +49,14 @@ fn away(cause: Cause) -> Error {
 /// A lease for `left` ms.
 fn held(left: i64) -> Standing {
     Standing::Held { expiry: SERVER + left * 1000, fence: 7 }
+}
+
+const GRANTED: Notice<()> = Notice::Granted { expiry: SERVER + 1_000_000, fence: 7 };
+
+/// The first lease of a process, which is valid from `at` on.
+fn grant((id, token): (u64, Token), at: Instant, left: Duration, twice: bool) -> Grant {
+    let (key, validity) = ("k".into(), Validity::granted(at + left, at).unwrap());
+    Grant { key, token, id, fence: 1, twice, validity, at, offered: false }
 }
 
 /// The release of a lease that lasts for `left` ms.
@@ -101,19 +112,22 @@ impl Party for Names {
     }
 }
 
-fn of(number: u64, options: LeaseOptions) -> Waiter {
+/// A waiter whose options are the usual ones, but for those that are set.
+fn of(number: u64, set: impl FnOnce(&mut LeaseOptions)) -> Waiter {
+    let mut options = LeaseOptions::default();
+    set(&mut options);
     let holding = Holding::new(options, telemetry::Leases::new("permit", "steps"));
     Waiter { number, holding: Arc::new(holding) }
 }
 
 /// A waiter whose permit lasts for 30 s.
 fn single(number: u64) -> Waiter {
-    of(number, LeaseOptions::default())
+    of(number, |_| {})
 }
 
 /// A waiter in the line of its process.
 fn in_line(number: u64, ttl: u64) -> Waiter {
-    of(number, LeaseOptions { ttl: ms(ttl), cohorts: true, ..LeaseOptions::default() })
+    of(number, |options| (options.ttl, options.cohorts) = (ms(ttl), true))
 }
 
 /// A process. Its times are in ms since its beginning.
@@ -133,7 +147,11 @@ impl Steps {
     }
 
     fn at(&self, at: u64) -> Now {
-        Now { at: self.began + ms(at), link: UP }
+        self.linked(at, UP)
+    }
+
+    fn linked(&self, at: u64, link: Link) -> Now {
+        Now { at: self.began + ms(at), link }
     }
 
     fn step(&mut self, ms: u64, event: Event<Names>) -> Effects<Names> {
@@ -154,6 +172,20 @@ impl Steps {
         said(&self.step(ms, Event::Pushed { id, news }))
     }
 
+    fn leaves(&mut self, ms: u64, waiter: &Waiter, id: u64, unanswered: bool) -> Effects<Names> {
+        let (key, waiter, id) = ("k".into(), waiter.clone(), Some(id));
+        self.step(ms, Event::Leaves { key, waiter, id, unanswered })
+    }
+
+    fn released(&mut self, ms: u64, owed: u64, result: Result<(), Error>) -> Effects<Names> {
+        self.step(ms, Event::Released { owed, result })
+    }
+
+    /// A renewal is answered.
+    fn renewal(&mut self, ms: u64, id: u64, renewed: Renewed, scheduled: bool) -> Vec<String> {
+        said(&self.step(ms, Event::Renewed { id, renewed, scheduled }))
+    }
+
     /// An acquire fails.
     fn failed(&mut self, ms: u64, id: u64, cause: Cause, is_final: bool) -> Vec<String> {
         said(&self.step(ms, Event::Failed { id, error: away(cause), is_final }))
@@ -166,9 +198,7 @@ impl Steps {
 
     /// A waiter comes at the beginning, and acquires. Returns the id of its acquire.
     fn one(&mut self, waiter: &Waiter) -> u64 {
-        let effects = self.comes(waiter);
-        let [Effect::Acquire { id, .. }] = effects[..] else { panic!("{effects:?}") };
-        id
+        acquire(&self.comes(waiter))
     }
 
     fn answered(&mut self, ms: u64, id: u64, standing: Standing) -> Effects<Names> {
@@ -199,9 +229,21 @@ impl Steps {
         self.tokens.due().map(|at| (at - self.began).as_millis() as u64)
     }
 
+    /// The same, and whether those who wait know of an outage.
+    fn next_in_outage(&self, ms: u64) -> (Option<u64>, bool) {
+        (self.next(), self.outage(&"k".into(), ms))
+    }
+
     fn outage(&self, key: &Key, ms: u64) -> bool {
         self.tokens.outage(key, self.at(ms).at).is_some()
     }
+}
+
+/// The id of the only effect, an acquire.
+#[track_caller]
+fn acquire(effects: &[Effect<Names>]) -> u64 {
+    let [Effect::Acquire { id, .. }] = effects else { panic!("{effects:?}") };
+    *id
 }
 
 /// What is sent or told, in short.

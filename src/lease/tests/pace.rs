@@ -5,29 +5,31 @@ use super::*;
 /// In time to keep its place, when the next lease ends, and at once if messages may have been missed.
 #[test]
 fn a_waiter_sends_its_heartbeat_in_time() {
-    let usual = LeaseOptions::default;
-    let foreign = || LeaseOptions { foreign: true, ..usual() };
-    let rare = || LeaseOptions { ask_every: ms(9000), foreign: true, ..usual() };
-    for (options, sent, now, soonest, due) in [
-        (usual(), UP, UP, 0, 2000),
-        (usual(), UP, UP, SERVER + 500_000, 502),
-        (usual(), UP, UP, SERVER + 1000, 3), // it was sent 1 ms ago
-        (usual(), UP, UP, SERVER - 1, 3),
-        (usual(), UP, UP, SERVER + 9_000_000, 2000),
-        (usual(), UP, Link::Up(2), SERVER + 500_000, 1),
-        (usual(), Link::Down, UP, 0, 1),
-        (usual(), Link::Down, Link::Down, SERVER + 500_000, 50),
-        (foreign(), UP, UP, 0, 50),
-        (rare(), UP, UP, 0, 2000),
+    let usual = single(0);
+    let foreign = of(0, |options| options.foreign = true);
+    let rare = of(0, |options| (options.ask_every, options.foreign) = (ms(9000), true));
+    for (waiter, sent, now, soonest, due) in [
+        (&usual, UP, UP, 0, 2000),
+        (&usual, UP, UP, SERVER + 500_000, 502),
+        (&usual, UP, UP, SERVER + 1000, 3), // it was sent 1 ms ago
+        (&usual, UP, UP, SERVER - 1, 3),
+        (&usual, UP, UP, SERVER + 9_000_000, 2000),
+        (&usual, UP, Link::Up(2), SERVER + 500_000, 1),
+        (&usual, Link::Down, UP, 0, 1),
+        (&usual, Link::Down, Link::Down, SERVER + 500_000, 50),
+        (&foreign, UP, UP, 0, 50),
+        (&rare, UP, UP, 0, 2000),
     ] {
         let mut steps = Steps::new();
-        let id = steps.one(&of(0, options));
-        assert_eq!(steps.next(), Some(3500 + 1500), "the longest call, and the longest grant");
+        let id = steps.one(waiter);
+        // The longest call, and the longest grant.
+        assert_eq!(steps.next(), Some(3500 + 1500));
         let standing = Standing::Queued { soonest, before: 0 };
         let answer = Answer::acquired(SERVER, standing, None, false);
-        let (sent, now) = (Now { link: sent, ..steps.at(0) }, Now { link: now, ..steps.at(1) });
+        let (sent, now) = (steps.linked(0, sent), steps.linked(1, now));
         let effects = steps.tokens.step(Event::Answered { id, sent, answer, polled: None }, now);
-        assert_eq!((said(&effects), steps.next()), (vec!["subscribe".into()], Some(due)), "{soonest}");
+        assert_eq!(said(&effects), ["subscribe"]);
+        assert_eq!(steps.next(), Some(due), "{soonest}");
         assert!(steps.due(due - 1).is_empty());
         steps.sends(due, &["heartbeat of 1"], None);
     }
@@ -39,9 +41,7 @@ fn heartbeats_of_many_waiters_go_together() {
     let mut steps = Steps::new();
     for number in 0..100 {
         let at = 17 * number;
-        let [Effect::Acquire { id, .. }] = steps.arrives(at, &single(number))[..] else {
-            panic!("an acquire")
-        };
+        let id = acquire(&steps.arrives(at, &single(number)));
         steps.answered(at + 1, id, QUEUED);
     }
     let (mut calls, mut beats) = (0, 0);
@@ -51,7 +51,8 @@ fn heartbeats_of_many_waiters_go_together() {
             calls += 1;
             beats += waiters.len();
             let each = waiters.iter().map(|(id, _)| (*id, QUEUED)).collect();
-            steps.step(due + 1, Event::Stands { sent: steps.at(due), now: SERVER, soonest: 0, each });
+            let (sent, now) = (steps.at(due), SERVER);
+            steps.step(due + 1, Event::Stands { sent, now, soonest: 0, each });
         }
     }
     assert!(beats >= 100 * 28, "{beats} heartbeats of 100 waiters in a minute");
@@ -61,25 +62,25 @@ fn heartbeats_of_many_waiters_go_together() {
 /// A failed heartbeat is sent again soon, and its waiters know that the store was away until the next one must have ended.
 #[test]
 fn a_heartbeat_that_failed_is_sent_again() {
-    let (mut steps, key) = (Steps::new(), Key::from("k"));
+    let mut steps = Steps::new();
     let id = steps.one(&single(0));
     steps.unanswered(0, id, Cause::TimedOut);
-    assert_eq!((steps.next(), steps.outage(&key, 0)), (Some(5000), false), "it has sent none");
+    assert_eq!(steps.next_in_outage(0), (Some(5000), false), "it has sent none");
     steps.answered(1, id, QUEUED);
     steps.due(2001);
     steps.unanswered(2100, id, Cause::WrongType);
-    assert_eq!((steps.next(), steps.outage(&key, 2100)), (Some(2150), false));
+    assert_eq!(steps.next_in_outage(2100), (Some(2150), false));
     steps.due(2150);
     steps.unanswered(2200, id, Cause::TimedOut);
     steps.unanswered(2240, id, Cause::TimedOut);
     assert_eq!(steps.next(), Some(2250));
-    assert_eq!([7699, 7700].map(|ms| steps.outage(&key, ms)), [true, false]);
+    assert_eq!([7699, 7700].map(|ms| steps.next_in_outage(ms).1), [true, false]);
     steps.due(2250);
     steps.stands(2252, id, QUEUED);
-    assert_eq!((steps.next(), steps.outage(&key, 2252)), (Some(4000), false));
+    assert_eq!(steps.next_in_outage(2252), (Some(4000), false));
     // Once messages arrive again, or may have been missed, all of them ask.
     for (link, due) in [(Link::Down, 2350), (UP, 2300)] {
-        let now = Now { link, ..steps.at(2300) };
+        let now = steps.linked(2300, link);
         steps.tokens.step(Event::Signal(Signal::Relinked), now);
         assert_eq!(steps.next(), Some(due));
     }
@@ -94,8 +95,8 @@ fn outages_are_forgotten() {
     for _ in 0..100 {
         let mut steps = Steps::new();
         for (key, at) in [(&old, 100), (&fresh, 3000)] {
-            let effects = steps.step(0, Event::Arrives { key: key.clone(), waiter: single(at) });
-            let [Effect::Acquire { id, .. }] = effects[..] else { panic!("{effects:?}") };
+            let (key, waiter) = (key.clone(), single(at));
+            let id = acquire(&steps.step(0, Event::Arrives { key, waiter }));
             steps.answered(1, id, QUEUED);
             steps.due(2001);
             steps.unanswered(at, id, Cause::TimedOut);
@@ -115,7 +116,8 @@ fn outages_are_forgotten() {
 /// A release without an answer, of a lease that lasts for `left` ms.
 fn owed(left: u64, renews: bool) -> Steps {
     let mut steps = Steps::new();
-    let effects = steps.step(0, Event::Releases(Release { renews, ..release(left) }));
+    let release = Release { renews, ..release(left) };
+    let effects = steps.step(0, Event::Releases(release));
     assert!(matches!(effects[..], [Effect::Release { owed: Some(0), .. }]), "{effects:?}");
     steps
 }
@@ -132,7 +134,7 @@ fn dues(steps: &mut Steps) -> Vec<(u64, bool)> {
 #[test]
 fn a_release_is_sent_again_for_as_long_as_it_matters() {
     // The background sends it once, and waits for it, each time for twice as long, until the end.
-    let once = [(100, true), (300, false), (700, false), (1500, false), (2500, false), (3500, false)];
+    let once = [100, 300, 700, 1500, 2500, 3500].map(|at| (at, at == 100));
     for (left, renews, count) in [
         (100, false, 1),
         (101, false, 2),
@@ -145,9 +147,10 @@ fn a_release_is_sent_again_for_as_long_as_it_matters() {
         let mut steps = owed(left, renews);
         let mut dues = dues(&mut steps);
         assert_eq!((dues.len(), steps.tokens.owed()), (count, 0), "{left}");
-        let last = dues.pop().map(|(at, sends)| (at >= left.min(60_000), sends));
-        assert_eq!(last, Some((true, false)), "{left}: the end");
-        assert_eq!(dues[..dues.len().min(6)], once[..dues.len().min(6)], "{left}");
+        let (end, sends) = dues.pop().unwrap();
+        assert!(end >= left.min(60_000) && !sends, "{left}: {end}");
+        dues.truncate(6);
+        assert_eq!(dues, once[..dues.len()], "{left}");
     }
     // Also if the background had it from the beginning.
     let mut steps = owed(1000, false);
@@ -158,7 +161,7 @@ fn a_release_is_sent_again_for_as_long_as_it_matters() {
 #[test]
 fn a_release_that_failed_is_sent_again() {
     let answer = |steps: &mut Steps, ms, owed, result| {
-        steps.step(ms, Event::Released { owed, result });
+        steps.released(ms, owed, result);
         (steps.next(), steps.tokens.owed())
     };
     for (cause, again) in [(Cause::TimedOut, true), (Cause::Denied, false), (Cause::WrongType, false)] {
@@ -175,7 +178,8 @@ fn a_release_that_failed_is_sent_again() {
     assert_eq!(answer(&mut steps, 150, 1, Err(away(Cause::TimedOut))), (Some(350), 1));
     // It is sent once more, also by a process that is about to end.
     assert!(steps.step(160, Event::Signal(Signal::Hurry)).is_empty());
-    assert_eq!((steps.next(), said(&steps.due(160))), (Some(160), vec!["release".into()]));
+    assert_eq!(steps.next(), Some(160));
+    assert_eq!(said(&steps.due(160)), ["release"]);
     assert_eq!(answer(&mut steps, 161, 2, Ok(())), (None, 0));
     // In memory nothing fails.
     let mut steps = Steps::with(Rules { is_remote: false, ..RULES });
@@ -194,10 +198,10 @@ fn a_line_acquires_again_after_an_outage() {
     assert!(steps.arrives(10, &in_line(1, 30_000)).is_empty());
     assert_eq!(steps.next(), Some(510), "the first future may not be polled");
     steps.arrives(400, &in_line(2, 30_000));
-    assert_eq!((steps.next(), said(&steps.due(510))), (Some(510), vec!["acquire".into()]));
-    assert_eq!(steps.next(), None);
+    assert_eq!(steps.next(), Some(510));
+    steps.sends(510, &["acquire"], None);
     assert_eq!(steps.failed(600, id, Cause::TimedOut, false), [""; 0]);
-    assert_eq!((steps.next(), steps.outage(&"k".into(), 600)), (Some(650), true));
+    assert_eq!(steps.next_in_outage(600), (Some(650), true));
     assert_eq!(said(&steps.due(650)), ["acquire"]);
     let effects = steps.failed(700, id, Cause::Ended, true);
     assert_eq!(effects, ["withdraw", "failed", "failed", "failed"]);
@@ -207,12 +211,13 @@ fn a_line_acquires_again_after_an_outage() {
         let mut steps = Steps::new();
         let id = steps.one(&in_line(0, 30_000));
         steps.answered(1, id, QUEUED);
-        let effects = steps.step(2, Event::Pushed { id, news: Notice::Gone });
-        let [Effect::Acquire { id, .. }] = effects[..] else { panic!("{effects:?}") };
+        let gone = Event::Pushed { id, news: Notice::Gone };
+        let id = acquire(&steps.step(2, gone));
         steps.failed(3, id, cause, false);
         assert_eq!(said(&steps.due(53)), ["acquire"]);
         steps.answered(54, id, held(30_000));
-        assert_eq!(said(&steps.step(55, Event::Lost { id, fence: 7 })), ["lost", release], "{cause:?}");
+        let effects = steps.step(55, Event::Lost { id, fence: 7 });
+        assert_eq!(said(&effects), ["lost", release], "{cause:?}");
     }
     // A single waiter acquires again itself, if it wants to.
     for (cause, effects) in
@@ -229,34 +234,6 @@ fn a_line_acquires_again_after_an_outage() {
 }
 
 #[test]
-fn who_goes_away_is_withdrawn() {
-    let leaves = |waiter: &Waiter, id, unanswered| {
-        let (key, waiter) = ("k".into(), waiter.clone());
-        Event::Leaves { key, waiter, id, unanswered }
-    };
-    for (answers, release) in [(false, "withdraw"), (true, "release")] {
-        let mut steps = Steps::new();
-        let waiter = single(0);
-        let id = steps.one(&waiter);
-        if answers {
-            steps.answered(1, id, QUEUED);
-        }
-        assert_eq!(said(&steps.step(2, leaves(&waiter, Some(id), !answers))), [release]);
-    }
-    // The future of the first one sent the acquire: without it, the line acquires again, if the answer reaches nobody.
-    for (first, unanswered, effects) in
-        [(true, true, &["withdraw", "acquire"][..]), (true, false, &[][..]), (false, true, &[][..])]
-    {
-        let mut steps = Steps::new();
-        let [one, other] = [0, 1].map(|number| in_line(number, 30_000));
-        let id = steps.one(&one);
-        steps.comes(&other);
-        let event = if first { leaves(&one, Some(id), unanswered) } else { leaves(&other, None, unanswered) };
-        assert_eq!(said(&steps.step(1, event)), effects, "{first} {unanswered}");
-    }
-}
-
-#[test]
 fn a_waiter_is_told_how_it_stands() {
     let queued = |rules: Rules| {
         let mut steps = Steps::with(rules);
@@ -264,7 +241,6 @@ fn a_waiter_is_told_how_it_stands() {
         steps.answered(1, id, QUEUED);
         (steps, id)
     };
-    let granted = || Notice::Granted { expiry: SERVER + 1_000_000, fence: 7 };
     let refused = Standing::Refused { soonest: 0, before: 0 };
     let (mut steps, id) = queued(RULES);
     assert_eq!(steps.stands(3, id, QUEUED), [""; 0]);
@@ -272,18 +248,19 @@ fn a_waiter_is_told_how_it_stands() {
     let (mut steps, id) = queued(RULES);
     assert_eq!(steps.stands(3, id, held(1000)), ["give 7"]);
     let (mut steps, id) = queued(RULES);
-    assert_eq!(steps.pushed(3, id, granted()), ["give 7"]);
+    assert_eq!(steps.pushed(3, id, GRANTED), ["give 7"]);
     // Of a pushed grant it is not known whether replicas have it: the store is asked.
     let (mut steps, id) = queued(Rules { is_durable: true, ..RULES });
-    assert!(steps.pushed(3, id, granted()).is_empty());
+    assert!(steps.pushed(3, id, GRANTED).is_empty());
     assert_eq!(said(&steps.due(3)), ["heartbeat of 1"]);
     // The message with an outcome may come a little later than the answer that it has no place.
     let has_outcomes = Rules { has_outcomes: true, ..RULES };
     for found in [false, true] {
         let (mut steps, id) = queued(has_outcomes);
-        assert_eq!((steps.stands(3, id, refused), steps.next()), (vec![], Some(23)));
+        assert_eq!(steps.stands(3, id, refused), [""; 0]);
+        assert_eq!(steps.next(), Some(23));
         assert_eq!(steps.stands(3, id, held(1000)), [""; 0], "that is older");
-        assert!(steps.pushed(4, id, granted()).is_empty());
+        assert!(steps.pushed(4, id, GRANTED).is_empty());
         if found {
             assert_eq!(steps.pushed(5, id, Notice::Found(())), ["found"]);
         } else {

@@ -1,8 +1,6 @@
 //! What messages, crowds and shutdowns change.
 
 use super::*;
-use crate::lease::Validity;
-use crate::lease::tokens::Renewed;
 
 /// The numbers of the releases.
 fn releases(effects: &[Effect<Names>]) -> Vec<u64> {
@@ -19,7 +17,7 @@ fn releases(effects: &[Effect<Names>]) -> Vec<u64> {
 fn a_message_that_came_before_the_answer_grants_nothing() {
     let mut steps = Steps::new();
     let id = steps.one(&in_line(0, 30_000));
-    steps.pushed(1, id, Notice::Granted { expiry: SERVER + 1_000_000, fence: 7 });
+    steps.pushed(1, id, GRANTED);
     steps.due(5000);
     assert_eq!(said(&steps.answered(5001, id, QUEUED)), ["subscribe"]);
     assert_eq!(said(&steps.due(5001)), ["heartbeat of 1"]);
@@ -40,21 +38,21 @@ fn who_gives_up_leaves_no_place() {
 #[test]
 fn a_crowd_is_withdrawn_in_turns() {
     let mut steps = Steps::new();
-    let crowd = (0..10).map(single).map(|waiter| (steps.one(&waiter), waiter)).collect::<Vec<_>>();
-    crowd.iter().for_each(|(id, _)| drop(steps.answered(1, *id, QUEUED)));
-    let leaves = crowd.into_iter().flat_map(|(id, waiter)| {
-        let leaves = Event::Leaves { key: "k".into(), waiter, id: Some(id), unanswered: false };
-        releases(&steps.step(2, leaves))
-    });
+    let crowd: Vec<_> = (0..10).map(single).collect();
+    let ids: Vec<_> = crowd.iter().map(|waiter| steps.one(waiter)).collect();
+    ids.iter().for_each(|id| drop(steps.answered(1, *id, QUEUED)));
+    let leaves = crowd.iter().zip(ids);
+    let leaves = leaves.flat_map(|(waiter, id)| releases(&steps.leaves(2, waiter, id, false)));
     let sent: Vec<_> = leaves.collect();
-    assert_eq!(sent.len(), RULES.releases);
-    assert_eq!(steps.tokens.owed(), 10, "who waits for its turn is owed too");
+    // Who waits for its turn is owed too.
+    assert_eq!((sent.len(), steps.tokens.owed()), (RULES.releases, 10));
 
-    let next = releases(&steps.step(3, Event::Released { owed: sent[0], result: Ok(()) }));
+    let next = releases(&steps.released(3, sent[0], Ok(())));
     assert_eq!(next.len(), 1);
-    let down = || Err(away(Cause::NotSent));
-    assert_eq!(releases(&steps.step(4, Event::Released { owed: sent[1], result: down() })).len(), 0);
-    assert_eq!(releases(&steps.step(4, Event::Released { owed: next[0], result: down() })).len(), 0);
+    for owed in [sent[1], next[0]] {
+        let failed = steps.released(4, owed, Err(away(Cause::NotSent)));
+        assert_eq!(releases(&failed).len(), 0);
+    }
     let mut sends = |ms| releases(&steps.due(ms)).len();
     // Both are sent again, and two others.
     assert_eq!([103, 104].map(&mut sends), [0, 4]);
@@ -66,21 +64,13 @@ fn a_crowd_is_withdrawn_in_turns() {
 /// A lease of a process that holds it since the beginning. A watchdog renews it first after `renew` ms, if there is one.
 /// Returns its id, and until when it is valid.
 fn holds(steps: &mut Steps, twice: bool, renew: Option<u64>) -> (u64, Instant) {
-    let waiter = of(0, LeaseOptions { watchdog: renew.is_some(), ..LeaseOptions::default() });
-    let party = &mut steps.tokens.party;
-    let (id, token) = party.token(&waiter);
-    let (at, ends) = (steps.began, steps.began + ms(29_000));
-    let validity = Validity::granted(ends, at).unwrap();
-    let grant = Grant { key: "k".into(), token, id, fence: 1, twice, validity, at, offered: false };
-    let lease = party.lease(&waiter, grant.clone());
-    let renew = renew.map(|renew| at + ms(renew));
-    steps.step(0, Event::Holds { grant, lease, options: waiter.holding, renew });
+    let waiter = of(0, |options| options.watchdog = renew.is_some());
+    let grant = grant(steps.tokens.party.token(&waiter), steps.began, ms(29_000), twice);
+    let (id, ends) = (grant.id, grant.validity.until());
+    let lease = steps.tokens.party.lease(&waiter, grant.clone());
+    let (options, renew) = (waiter.holding, renew.map(|renew| steps.began + ms(renew)));
+    steps.step(0, Event::Holds { grant, lease, options, renew });
     (id, ends)
-}
-
-/// A renewal that was due is answered.
-fn answered(steps: &mut Steps, ms: u64, id: u64, renewed: Renewed) -> Vec<String> {
-    said(&steps.step(ms, Event::Renewed { id, renewed, scheduled: true }))
 }
 
 /// The acquire of a caller that does not wait was sent twice: one copy may run after the release.
@@ -106,14 +96,15 @@ fn a_message_ends_no_lease_that_is_held() {
         assert!(steps.pushed(6, id, Notice::Gone).is_empty());
     }
     assert!(steps.due(6).is_empty());
-    let renewed = Renewed::Valid { sent: steps.at(5).at, until: ends + ms(5) };
-    assert_eq!(answered(&mut steps, 7, id, renewed), ["valid"]);
+    let (sent, until) = (steps.at(5).at, ends + ms(5));
+    let renewed = Renewed::Valid { sent, until };
+    assert_eq!(steps.renewal(7, id, renewed, true), ["valid"]);
     assert_eq!(said(&steps.due(7)), ["renew"]);
-    assert_eq!(answered(&mut steps, 8, id, renewed), ["valid"]);
+    assert_eq!(steps.renewal(8, id, renewed, true), ["valid"]);
     assert!(steps.due(5000).is_empty());
     assert_eq!(said(&steps.due(10_008)), ["renew"], "as planned");
     // The server says that it is gone.
-    assert_eq!(answered(&mut steps, 10_009, id, Renewed::Gone), ["lost"]);
+    assert_eq!(steps.renewal(10_009, id, Renewed::Gone, true), ["lost"]);
 }
 
 /// A lease that no watchdog renews does not last longer because of a message, and an outage asks again and again at the
@@ -125,10 +116,10 @@ fn a_message_extends_no_lease_without_a_watchdog() {
     assert!(steps.due(10_000).is_empty());
     steps.pushed(10_000, id, Notice::Gone);
     assert_eq!(said(&steps.due(10_000)), ["ask"]);
-    answered(&mut steps, 10_500, id, Renewed::Unknown);
+    steps.renewal(10_500, id, Renewed::Unknown, true);
     assert!(steps.due(10_500).is_empty());
     assert_eq!(said(&steps.due(13_000)), ["ask"]);
-    let valid = Renewed::Valid { sent: steps.at(13_000).at, until: ends };
-    answered(&mut steps, 13_001, id, valid);
+    let sent = steps.at(13_000).at;
+    steps.renewal(13_001, id, Renewed::Valid { sent, until: ends }, true);
     assert!(steps.due(28_000).is_empty());
 }

@@ -98,8 +98,10 @@ fn certificates_are_checked_and_are_for_tls() {
 fn the_local_share_uses_the_background_runtime() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let store = Store::builder().background(runtime.handle().clone()).redis(URL).unwrap();
-    let share = crate::Mutex::new(store.local_share(), "locks").unwrap();
-    let guard = futures::executor::block_on(share.lock("k")).unwrap();
+    let locks = crate::Mutex::builder().at_least_for(Duration::from_secs(10));
+    let locks = locks.build(store.local_share(), "locks").unwrap();
+    let guard = futures::executor::block_on(locks.lock("k")).unwrap();
     assert_eq!(runtime.metrics().num_alive_tasks(), 2, "the sweeper, and the renewals of the lease");
     drop(guard);
+    assert_eq!(runtime.metrics().num_alive_tasks(), 3, "the release, which is not due yet");
 }

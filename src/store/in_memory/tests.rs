@@ -4,7 +4,9 @@ mod bytes;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use support::eventually_blocking;
 
 use super::*;
 
@@ -38,13 +40,8 @@ pub(super) fn manual(max_keys: Option<usize>) -> (InMemory, Arc<AtomicI64>) {
     (InMemory::new(Clock::Manual(time.clone()), Bounds::keys(max_keys)), time)
 }
 
-#[track_caller]
-fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    let until = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < until, "did not happen: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+fn eventually(what: &str, is_so: impl FnMut() -> bool) {
+    eventually_blocking(what, Duration::from_secs(60), is_so);
 }
 
 #[test]

@@ -199,19 +199,6 @@ pub(super) fn prepare_tls() {
 mod tests {
     use super::*;
 
-    #[test]
-    fn another_server_is_reached_in_the_same_way() {
-        let endpoint = |url| Endpoint::new(url, &Access::default()).unwrap();
-        for (url, is_tls) in [("redis://u:p@a:7/3", false), ("rediss://u:p@a:7/3", true)] {
-            let first = endpoint(url);
-            assert_eq!((first.host(), first.is_tls(), first.database()), ("a".into(), is_tls, 3));
-            let other = first.at("b:8");
-            assert_eq!((other.address(), other.is_tls(), other.database()), ("b:8".into(), is_tls, 3));
-            assert_eq!(other.at("c").address(), "c:8");
-        }
-        assert_eq!(endpoint("redis+unix:///a").host(), "");
-    }
-
     #[tokio::test]
     async fn credentials_take_the_place_of_those_in_the_url() {
         let client = async |credentials: Option<Credentials>| {

@@ -1,8 +1,6 @@
 //! How operations become calls, and replies their answers.
 
-mod batches;
 mod calls;
-mod links;
 mod plans;
 mod queues;
 #[cfg(all(feature = "cluster", feature = "pools"))]

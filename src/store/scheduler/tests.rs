@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tokio::time::{advance, sleep};
+use support::eventually_blocking;
+use tokio::time::sleep;
 
 use super::*;
 
@@ -78,19 +79,6 @@ async fn each_task_gets_its_signal_when_it_is_due() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_time_that_comes_earlier_counts_at_once() {
-    let (scheduler, _link) = scheduler(true);
-    let began = Instant::now();
-    let task = Noted::due_at(&scheduler, Some(began + 2 * SPAN));
-    scheduler.schedule(began + 2 * SPAN);
-    advance(SPAN / 2).await;
-    *lock(&task.due) = Some(began + SPAN);
-    scheduler.schedule(began + SPAN);
-    sleep(SPAN).await;
-    assert_eq!(task.signals(), [(Signal::Due, began + SPAN)]);
-}
-
-#[tokio::test(start_paused = true)]
 async fn news_of_the_store_reach_all_tasks() {
     let (scheduler, link) = scheduler(true);
     let began = Instant::now();
@@ -154,11 +142,7 @@ fn the_background_thread_continues_the_work_of_a_runtime_that_ends() {
         task
     });
     drop(runtime);
-    let until = std::time::Instant::now() + Duration::from_secs(60);
-    while task.signals().is_empty() {
-        assert!(std::time::Instant::now() < until, "its time has passed");
-        std::thread::yield_now();
-    }
+    eventually_blocking("its time", Duration::from_secs(60), || !task.signals().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

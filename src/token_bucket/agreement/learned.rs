@@ -7,12 +7,11 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::virtual_time::{VirtualTime, jump};
 use crate::store::{Client, ManualClock, Namespace, Operation};
+use crate::token_bucket::fixtures::START;
 use crate::token_bucket::learn::Learn;
 use crate::{Key, Store};
 use support::redis_server::RedisServer;
 use support::seed;
-
-const START: i64 = 1_760_000_000_000_000;
 
 fn client(store: &Store) -> Client<Learn> {
     Namespace::new(store, "upstreams.learned").unwrap().client()

@@ -8,16 +8,14 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
+use super::virtual_time::World;
 use crate::Quota;
-use crate::store::ManualClock;
 use crate::token_bucket::TokenBucket;
+use crate::token_bucket::fixtures::START;
 use crate::token_bucket::quota::MAX_SPAN;
 use support::seed;
 
 type Rational = Ratio<i128>;
-
-const START: i64 = 1_760_000_000_000_000;
-const SEQUENCES: usize = 4_000;
 
 /// Times are in µs.
 struct Model {
@@ -104,18 +102,28 @@ struct Said {
 }
 
 #[tokio::test]
-async fn a_bucket_is_gcra_in_rational_numbers() {
+async fn a_bucket_in_memory_is_gcra_in_rational_numbers() {
+    is_gcra(&mut World::in_memory(START), 4_000).await;
+}
+
+#[tokio::test]
+async fn a_bucket_in_redis_is_gcra_in_rational_numbers() {
+    let mut world = World::on_redis(START).await;
+    is_gcra(&mut world, 200).await;
+    world.server.unwrap().assert_both_ways_to_call();
+}
+
+async fn is_gcra(world: &mut World, sequences: usize) {
     let seed = seed();
     let mut rng = StdRng::seed_from_u64(seed);
-    let clock = ManualClock::at(START);
-    let store = clock.store();
     let mut admitted = 0;
-    for sequence in 0..SEQUENCES {
+    for sequence in 0..sequences {
         // Only rates with an interval that is stored exactly: up to 2^20 parts of a µs.
         let rate = *[1, 3, 7, 10, 31, 97, 1000, 999_983, 4_000_000].choose(&mut rng).unwrap();
         let period = Duration::from_secs(*[1, 7, 60, 3600, 86_400].choose(&mut rng).unwrap());
         let burst = *[1, 2, 5, 14, 60, 1000].choose(&mut rng).unwrap();
-        let bucket = TokenBucket::new(&store, "rational", Quota::new(rate, period).burst(burst)).unwrap();
+        let bucket =
+            TokenBucket::new(&world.store, "rational", Quota::new(rate, period).burst(burst)).unwrap();
         let mut model = Model::new(period, rate, burst);
         let mut now = START;
         let mut log = Vec::new();
@@ -127,7 +135,7 @@ async fn a_bucket_is_gcra_in_rational_numbers() {
             // The store may drop a full bucket, so the clock is not set back while the bucket is full.
             let is_full = model.tat.max(model.blocked_until) <= whole(now);
             now += if is_full { jump.abs() } else { *jump };
-            clock.set(now);
+            world.set(now);
             if model.tat.max(model.blocked_until) <= whole(now) {
                 (model.tat, model.blocked_until, model.seen) = (whole(0), whole(0), None);
             }
@@ -165,5 +173,5 @@ async fn a_bucket_is_gcra_in_rational_numbers() {
             admitted += usize::from(act.is_some());
         }
     }
-    assert!(admitted > SEQUENCES, "{admitted}");
+    assert!(admitted > sequences, "{admitted}");
 }

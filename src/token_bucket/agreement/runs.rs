@@ -1,163 +1,26 @@
-//! Runs that share one call must answer as if each had been called alone, in the order of the runs.
-//!
-//! The test makes the calls itself, not through the store. So every call has runs of several keys, several runs of
-//! one key, and a key that does not hold a bucket.
+//! Operations on one bucket, in runs.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
-use redis::{self, Value};
 
-use super::holds;
-use super::quota_sets;
-use super::virtual_time::{CLOCK, VirtualTime, jump};
+use super::virtual_time::jump;
+use super::{Both, FOREIGN, Run, SEQUENCES, STEPS, holds, quota_sets};
 use crate::Quotas;
-use crate::store::{Arguments, Cell as _, Fields, Operation};
+use crate::store::Operation;
 use crate::token_bucket::adjust::Adjust;
 use crate::token_bucket::ahead::Prefetch;
 use crate::token_bucket::cancel::{Cancel, Rule};
-use crate::token_bucket::operations::Reserve;
+use crate::token_bucket::operations::{Reserve, Reset};
 use crate::token_bucket::peek::{Peek, Stored};
 use crate::token_bucket::quota::MAX_SPAN;
-use crate::token_bucket::state::{Ask, Bucket};
+use crate::token_bucket::state::Ask;
 use support::redis_server::RedisServer;
 use support::seed;
 
-const SEQUENCES: usize = 200;
-const STEPS: usize = 40;
 const KEYS: usize = 5;
-/// The key that holds a list.
-const FOREIGN: usize = 2;
-
-/// Operations on the bucket of a key that are one run: equal ones, if they are not told apart by `nth`.
-#[derive(Clone, Debug)]
-pub(super) struct Run<O> {
-    key: usize,
-    pub(super) operation: O,
-    pub(super) count: usize,
-    /// The operation at a position from 0.
-    pub(super) nth: fn(&O, usize) -> O,
-}
-
-/// Sends runs of equal operations in one call of the script. Returns its answer to each run.
-pub(super) fn eval<O: Operation>(
-    time: &mut VirtualTime,
-    keys: &[String],
-    runs: &[(&O, usize)],
-    now: i64,
-) -> Vec<Vec<Value>> {
-    let runs: Vec<_> = runs.iter().map(|(operation, count)| vec![*operation; *count]).collect();
-    eval_runs(time, keys, &runs, now)
-}
-
-/// Sends runs in one call of the script. Returns its answer to each run.
-fn eval_runs<O: Operation>(
-    time: &mut VirtualTime,
-    keys: &[String],
-    runs: &[Vec<&O>],
-    now: i64,
-) -> Vec<Vec<Value>> {
-    let mut command = redis::cmd("EVAL");
-    command.arg(O::SCRIPT.text(Some(CLOCK))).arg(keys.len()).arg(keys);
-    O::SCRIPT.words.iter().for_each(|word| {
-        command.arg(word);
-    });
-    let (mut shared, mut own) = (Vec::new(), Vec::new());
-    runs[0][0].shared(&mut Arguments::new(&mut shared));
-    for run in runs {
-        run[0].own_run(run[1..].iter().copied(), &mut Arguments::new(&mut own));
-    }
-    let each = own.len() / runs.len();
-    if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
-        own.truncate(each);
-    }
-    shared.iter().chain(&own).for_each(|argument| argument.add_to(&mut command, None));
-    let reply: Vec<Value> = match time.client.query(&command).unwrap() {
-        Value::Array(values) => values,
-        now @ Value::Int(_) => vec![now],
-        // A text of numbers.
-        text => {
-            let text: String = redis::from_redis_value(text).unwrap();
-            text.split(' ').map(|word| Value::Int(word.parse().unwrap())).collect()
-        }
-    };
-    time.check_expiries();
-    assert_eq!(reply[0], Value::Int(now));
-    let fields = &reply[1..];
-    assert_eq!(fields.len() % runs.len(), 0, "{fields:?}");
-    let width = fields.len() / runs.len();
-    (0..runs.len()).map(|run| fields[run * width..(run + 1) * width].to_vec()).collect()
-}
-
-pub(super) struct Both {
-    time: VirtualTime,
-    sequence: usize,
-    now: i64,
-    cells: [Bucket; KEYS],
-}
-
-impl Both {
-    /// Sends the runs in one call of the script, and applies them one by one in Rust. Returns the replies of each
-    /// run, in order. The foreign key has none.
-    pub(super) fn call<O: Operation<Cell = Bucket> + Clone>(
-        &mut self,
-        runs: &[Run<O>],
-    ) -> Vec<Vec<O::Reply>> {
-        self.call_and_compare(runs, |reply, _| reply)
-    }
-
-    /// As `call`, but compares what `read` makes of the replies. It is told of the last one of each run.
-    pub(super) fn call_and_compare<O: Operation<Cell = Bucket> + Clone, R: Debug>(
-        &mut self,
-        runs: &[Run<O>],
-        read: impl Fn(O::Reply, bool) -> R,
-    ) -> Vec<Vec<R>> {
-        if runs.is_empty() {
-            return Vec::new();
-        }
-        let keys: Vec<_> = runs.iter().map(|run| self.name(run.key)).collect();
-        let operations: Vec<_> = runs.iter().map(Run::all).collect();
-        let sent: Vec<Vec<_>> = operations.iter().map(|run| run.iter().collect()).collect();
-        let fields = eval_runs(&mut self.time, &keys, &sent, self.now);
-        let mut replies = Vec::new();
-        for ((run, operations), fields) in runs.iter().zip(operations).zip(&fields) {
-            let mut of_run = Vec::new();
-            for (nth, operation) in operations.into_iter().enumerate() {
-                let is_last = nth + 1 == run.count;
-                let lua = operation.clone().decode(nth, self.now, Fields::new(fields, false));
-                if run.key == FOREIGN {
-                    assert!(lua.is_err_and(|error| error.0.starts_with("WRONGTYPE")), "{runs:?}");
-                    continue;
-                }
-                let cell = &mut self.cells[run.key];
-                if cell.is_idle(self.now) {
-                    *cell = Bucket::default();
-                }
-                let rust = read(operation.apply(cell, self.now), is_last);
-                let lua = read(lua.unwrap_or_else(|error| panic!("{error:?}: {run:?}")), is_last);
-                assert_eq!(format!("{lua:?}"), format!("{rust:?}"), "{run:?} of {runs:?} at {}", self.now);
-                of_run.push(lua);
-            }
-            replies.push(of_run);
-        }
-        replies
-    }
-
-    fn pass(&mut self, by: i64) {
-        for cell in self.cells.iter_mut().filter(|cell| cell.is_idle(self.now)) {
-            *cell = Bucket::default();
-        }
-        self.now += by;
-        self.time.set(self.now);
-    }
-
-    fn name(&self, key: usize) -> String {
-        if key == FOREIGN { "list".to_owned() } else { format!("{}:{key}", self.sequence) }
-    }
-}
 
 /// One to three runs for each of some keys, in the order of the keys.
 pub(super) fn random_runs<O: Clone>(
@@ -167,55 +30,41 @@ pub(super) fn random_runs<O: Clone>(
     let mut runs = Vec::new();
     for key in 0..KEYS {
         for _ in 0..rng.random_range(0..=3) {
-            let nth = |operation: &O, _: usize| operation.clone();
-            runs.extend(operation(rng, key).map(|operation| Run { key, operation, count: 1, nth }));
+            runs.extend(operation(rng, key).map(|operation| Run::new([key], operation)));
         }
     }
     runs
 }
 
+fn may_repeat<O: Operation>(run: &Run<O>) -> bool {
+    run.operation.repeats(&run.operation)
+}
+
 fn repeated<O: Operation>(rng: &mut StdRng, mut runs: Vec<Run<O>>) -> Vec<Run<O>> {
-    runs.iter_mut().filter(|run| run.may_repeat()).for_each(|run| run.count = rng.random_range(1..=3));
+    runs.iter_mut().filter(|run| may_repeat(run)).for_each(|run| run.count = rng.random_range(1..=3));
     runs
 }
 
-impl<O> Run<O> {
-    fn all(&self) -> Vec<O> {
-        (0..self.count).map(|at| (self.nth)(&self.operation, at)).collect()
-    }
-}
-
-impl<O: Operation> Run<O> {
-    fn may_repeat(&self) -> bool {
-        self.operation.repeats(&self.operation)
-    }
-}
-
 #[tokio::test]
-async fn runs_of_one_call_answer_as_if_made_alone() {
+async fn lua_and_rust_agree_on_every_sequence() {
     let server = RedisServer::start().await;
-    server.cli(&["RPUSH", "list", "a"]);
     let mut rng = StdRng::seed_from_u64(seed());
     let sets = quota_sets();
-    let mut both = Both {
-        time: VirtualTime::new(&server),
-        sequence: 0,
-        now: 1_760_000_000_000_000,
-        cells: Default::default(),
-    };
-    for sequence in 0..SEQUENCES {
-        (both.sequence, both.cells) = (sequence, Default::default());
+    let mut both = Both::new(&server);
+    for _ in 0..SEQUENCES {
+        both.begin();
         let usual = sets.choose(&mut rng).unwrap();
         let mut charges = Charges::default();
         for _ in 0..STEPS {
             // What was done at the same time depends on each other most.
             let by = if rng.random_bool(0.5) { jump(&mut rng) } else { 0 };
             both.pass(by);
-            let quotas = if rng.random_bool(0.05) { sets.choose(&mut rng).unwrap() } else { usual };
+            // Usually one set of quotas per key; sometimes another, as during a deployment.
+            let quotas = if rng.random_bool(0.1) { sets.choose(&mut rng).unwrap() } else { usual };
             step(&mut rng, &mut both, quotas, &mut charges);
         }
     }
-    assert_eq!(server.cli(&["LRANGE", "list", "0", "-1"]).trim(), "a");
+    both.ends(&server);
 }
 
 /// Per key: the charges that can be given back.
@@ -243,7 +92,7 @@ fn pick<C>(
 fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charges) {
     // Arguments that are the same for all runs are sent once.
     let same = rng.random_bool(0.3);
-    match rng.random_range(0..22) {
+    match rng.random_range(0..23) {
         0..4 => {
             let most = quotas.max_cost();
             let ask = |rng: &mut StdRng| {
@@ -261,11 +110,11 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                 Some(Reserve { quotas: quotas.clone(), ask })
             });
             let mut runs = repeated(rng, runs);
-            if same && runs.iter().all(Run::may_repeat) {
+            if same && runs.iter().all(may_repeat) {
                 runs.iter_mut().for_each(|run| run.count = 2);
             }
             for (run, decisions) in runs.iter().zip(both.call(&runs)) {
-                let charges = charges.cancels.entry(run.key).or_default();
+                let charges = charges.cancels.entry(run.keys[0]).or_default();
                 if rng.random_bool(0.2) {
                     charges.extend(Reserve::undo(&decisions));
                     continue;
@@ -295,7 +144,7 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                 Some(Prefetch { quotas: quotas.clone(), most })
             });
             for (run, prefetched) in runs.iter().zip(both.call(&runs)) {
-                let ahead = charges.ahead.entry(run.key).or_default();
+                let ahead = charges.ahead.entry(run.keys[0]).or_default();
                 for prefetched in prefetched.iter().filter(|prefetched| prefetched.count > 0) {
                     let age = *[0, 0, 10_000, 200_000].choose(rng).unwrap();
                     let tokens = rng.random_range(1..=prefetched.count);
@@ -316,7 +165,11 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                 let levels = stored.bucket.levels.iter().map(|level| (level.tat, level.last, level.quota));
                 (levels.collect::<Vec<_>>(), stored.bucket.held())
             };
-            both.call_and_compare(&runs, |stored, _| (levels(&stored), stored.under(quotas)));
+            let now = both.now;
+            both.call_and_compare(&runs, |stored, _| {
+                let (bucket, _) = stored.bucket.clone().fit(quotas, now);
+                format!("{:?} {bucket:?}", levels(stored))
+            });
         }
         13..15 => {
             let runs = random_runs(rng, |rng, _| {
@@ -334,6 +187,11 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
             });
             let runs = repeated(rng, runs);
             both.call(&runs);
+        }
+        16 => {
+            let key = [*[0, 1, 3, 4].choose(rng).unwrap()];
+            both.send(&key, &[vec![&Reset]]);
+            both.apply(&key, Reset);
         }
         _ => holds::step(rng, both, quotas),
     }

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use super::virtual_time::World;
 use crate::token_bucket::TokenBucket;
-use crate::token_bucket::fixtures::cancel_at_once;
+use crate::token_bucket::fixtures::{START, cancel_at_once};
 use crate::{Quota, Quotas, Store, TokenBuckets, clock};
 use support::patient;
 use support::redis_server::RedisServer;
 
-const NOON: i64 = 1_760_000_000_000_000;
 const BACK: i64 = 7_200_000_000;
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -50,7 +49,7 @@ impl Passing {
 }
 
 async fn owes_no_more_than_before(world: World) {
-    let mut world = Passing { world, now: NOON };
+    let mut world = Passing { world, now: START };
     let tenth = SECOND / 10;
     let per_second = || Quota::per_second(10).burst(5);
 
@@ -103,12 +102,12 @@ async fn owes_no_more_than_before(world: World) {
 
 #[tokio::test]
 async fn a_bucket_in_memory_owes_no_more_than_before() {
-    owes_no_more_than_before(World::in_memory(NOON)).await;
+    owes_no_more_than_before(World::in_memory(START)).await;
 }
 
 #[tokio::test]
 async fn a_bucket_in_redis_owes_no_more_than_before() {
-    owes_no_more_than_before(World::on_redis(NOON).await).await;
+    owes_no_more_than_before(World::on_redis(START).await).await;
 }
 
 /// A clock of the server that stands still is set back more and more.
@@ -129,8 +128,8 @@ async fn delay_after_a_cancellation_20_ms_later(world: World) -> u64 {
 #[tokio::test]
 async fn a_process_knows_how_old_its_reservation_is() {
     let delay = delay_after_a_cancellation_20_ms_later;
-    assert_eq!(delay(World::in_memory(NOON)).await, 5, "in memory no clock is set back");
-    assert_eq!(delay(World::on_redis(NOON).await).await, 10);
+    assert_eq!(delay(World::in_memory(START)).await, 5, "in memory no clock is set back");
+    assert_eq!(delay(World::on_redis(START).await).await, 10);
 }
 
 /// As in the test of a user who pauses the clock of tokio.

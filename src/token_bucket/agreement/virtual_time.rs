@@ -50,13 +50,14 @@ pub(super) struct VirtualTime {
 /// A store with a clock that the test sets: in memory, or on a server, where the expiries of the buckets are checked.
 pub(super) struct World {
     pub(super) store: Store,
+    pub(super) server: Option<RedisServer>,
     set: Box<dyn FnMut(i64)>,
 }
 
 impl World {
     pub(super) fn in_memory(now: i64) -> Self {
         let clock = ManualClock::at(now);
-        Self { store: clock.store(), set: Box::new(move |now| clock.set(now)) }
+        Self { store: clock.store(), server: None, set: Box::new(move |now| clock.set(now)) }
     }
 
     pub(super) async fn on_redis(now: i64) -> Self {
@@ -64,11 +65,10 @@ impl World {
         let (store, mut time) = (VirtualTime::store(&server), VirtualTime::new(&server));
         time.set(now);
         let set = move |now| {
-            let _runs = &server;
             time.check_expiries();
             time.set(now);
         };
-        Self { store, set: Box::new(set) }
+        Self { store, server: Some(server), set: Box::new(set) }
     }
 
     pub(super) fn set(&mut self, now: i64) {

@@ -1,16 +1,17 @@
 use std::time::Duration;
 
 use super::BucketState;
-use crate::store::Operation as _;
+use crate::store::{ManualClock, Operation as _};
 use crate::token_bucket::adjust::Adjust;
+use crate::token_bucket::fixtures::START;
 use crate::token_bucket::state::Bucket;
 use crate::token_bucket::{Decision, TokenBucket};
-use crate::{Quota, Quotas, Store};
+use crate::{Quota, Quotas};
 
 /// The state of a new bucket after a charge and a block.
 fn state(quotas: impl IntoIterator<Item = Quota>, tokens: i64, block: i64) -> BucketState {
     let quotas = Quotas::new(quotas).unwrap();
-    Adjust { quotas, tokens, block }.apply(&mut Bucket::default(), 1_760_000_000_000_000)
+    Adjust { quotas, tokens, block }.apply(&mut Bucket::default(), START)
 }
 
 const fn ms(millis: u64) -> Option<Duration> {
@@ -20,17 +21,18 @@ const fn ms(millis: u64) -> Option<Duration> {
 /// A client that spreads its remaining tokens over the window is never refused.
 #[tokio::test]
 async fn the_window_says_at_what_pace_tokens_come_back() {
-    let bucket = |quota| TokenBucket::new(&Store::in_memory(), "test", quota).unwrap();
+    let store = ManualClock::at(START).store();
+    let bucket = |name, quota| TokenBucket::new(&store, name, quota).unwrap();
     let told = |decision: &Decision| {
         let balance = decision.state.tightest();
         (balance.remaining, balance.effective_window.map(|window| window.as_secs_f64().round()))
     };
-    let hourly = bucket(Quota::per_hour(1000));
+    let hourly = bucket("hourly", Quota::per_hour(1000));
     assert_eq!(told(&hourly.allow("k").await.unwrap()), (999, Some(3596.0)));
     assert_eq!(told(&hourly.allow_n("k", 999).await.unwrap()), (0, Some(4.0)), "until the next");
-    let once = bucket(Quota::non_refilling(2));
+    let once = bucket("once", Quota::non_refilling(2));
     assert_eq!(told(&once.allow("k").await.unwrap()), (1, None));
-    let blocked = bucket(Quota::per_second(1).burst(5));
+    let blocked = bucket("blocked", Quota::per_second(1).burst(5));
     blocked.block_for("k", Duration::from_secs(60)).await.unwrap();
     assert_eq!(told(&blocked.allow("k").await.unwrap()), (0, Some(60.0)));
 }

@@ -5,7 +5,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use crate::store::{Cell as _, Operation as _};
 use crate::token_bucket::adjust::Adjust;
 use crate::token_bucket::cancel::{Cancel, Rule};
-use crate::token_bucket::fixtures::{START, one, peek, reserve, take};
+use crate::token_bucket::fixtures::{START, check_intervals, one, peek, reserve, take};
 use crate::token_bucket::quota::MAX_SPAN;
 use crate::token_bucket::state::Bucket;
 use crate::{Quota, Quotas};
@@ -40,17 +40,8 @@ fn each_quota_holds_for_the_requests_that_come_under_it() {
                 admitted[set].push((now, cost));
             }
         }
-        for (quotas, admitted) in sets.iter().zip(&admitted) {
-            for (first, (from, _)) in admitted.iter().enumerate() {
-                let mut sum = 0;
-                for (to, cost) in &admitted[first..] {
-                    sum += cost;
-                    for limit in quotas.limits() {
-                        let most = limit.burst + (to - from) * limit.den / limit.num;
-                        assert!(sum <= most, "{sum} > {most} of {limit:?} in {} µs of {sets:?}", to - from);
-                    }
-                }
-            }
+        for (quotas, admitted) in sets.iter().zip(&mut admitted) {
+            check_intervals(quotas, admitted, (0, 0), || format!("{sets:?}"));
         }
     }
 }
@@ -162,4 +153,27 @@ fn a_new_burst_takes_over_the_level_of_the_same_interval() {
     assert!(take(&mut bucket, &fast, START, 2) && take(&mut bucket, &slow, START, 4));
     let state = peek(&bucket, &one(Quota::per_second(10).burst(20)), START + 400_000);
     assert_eq!(state.remaining(), 18);
+}
+
+#[test]
+fn a_change_of_a_calendar_never_refills() {
+    let monthly = Quota::per_calendar_month;
+    for (from, to, left) in [
+        (monthly(10), monthly(20), 13),
+        (monthly(10), monthly(5), 3),
+        (monthly(10), monthly(10).starting(9).at_offset(120), 3),
+        (monthly(10), Quota::per_calendar_day(10), 3),
+        (monthly(10), monthly(10).reserve_ahead(true), 3),
+        (monthly(10), Quota::per_hour(10), 3),
+        (Quota::per_hour(10), monthly(10), 3),
+        (monthly(10), Quota::non_refilling(10), 3),
+        (Quota::non_refilling(10), monthly(10), 3),
+    ] {
+        let (mut bucket, from, to) = (Bucket::default(), one(from), one(to));
+        assert!(take(&mut bucket, &from, START, 7));
+        assert_eq!(peek(&bucket, &to, START).remaining(), left, "{from} {to}");
+        assert!(take(&mut bucket, &to, START, left.into()), "{from} {to}");
+        assert!(!take(&mut bucket, &to, START, 1), "{from} {to}");
+        assert!(!take(&mut bucket, &from, START, 4), "those under the new quota are charged as well");
+    }
 }

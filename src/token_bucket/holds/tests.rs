@@ -2,32 +2,10 @@
 
 use super::OnEnd;
 use super::operation::{HoldStep, Outcome, Verb};
+use crate::Quota;
 use crate::store::{Cell as _, Operation as _};
 use crate::token_bucket::fixtures::{START, one};
 use crate::token_bucket::state::Bucket;
-use crate::{Quota, Quotas};
-
-/// Checks every closed interval of what was captured or acted, and when. A delay is rounded up to whole µs.
-pub(super) fn check(quotas: &Quotas, mut ledger: Vec<(i64, i64)>, log: &[String], seed: u64) {
-    ledger.sort_unstable();
-    for limit in quotas.limits() {
-        for (from, (start, _)) in ledger.iter().enumerate() {
-            let mut sum = 0;
-            for (end, amount) in &ledger[from..] {
-                sum += i128::from(*amount);
-                let refill = if limit.num == 0 { 0 } else { i128::from(end - start + 1) };
-                let most =
-                    i128::from(limit.burst) * i128::from(limit.num.max(1)) + refill * i128::from(limit.den);
-                assert!(
-                    sum * i128::from(limit.num.max(1)) <= most,
-                    "SEED={seed} {sum} within {} µs under {limit:?}\n{ledger:?}\n{}",
-                    end - start,
-                    log.join("\n")
-                );
-            }
-        }
-    }
-}
 
 pub(super) fn step(id: u128, verb: Verb) -> HoldStep {
     HoldStep { quotas: one(Quota::per_second(10).burst(20)), id, on_end: OnEnd::Capture, verb }

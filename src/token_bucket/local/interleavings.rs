@@ -94,6 +94,12 @@ impl Cache {
         Asked { learns, in_flight_of, cost: 1, sent: clock::micros() }
     }
 
+    /// Tells that so many tokens are left.
+    fn answer(&self, asked: Asked, admitted: bool, left: i64) -> impl FnOnce() + Send + use<> {
+        let state = with(&self.quotas, left);
+        move || asked.answered(admitted, &state)
+    }
+
     /// Asks for a token. `None`: refused without the store.
     fn ask(&self) -> Option<Option<Arc<Entry>>> {
         let gate = |copy: &mut super::ThreadLocalEntry| copy.gate(clock::micros(), ONE, true);
@@ -121,10 +127,7 @@ pub(crate) fn an_answered_request_counts_once() {
     check(|| {
         let (cache, entry) = Cache::of(2);
         let asked = cache.asked(Some(entry));
-        let answer = {
-            let left = with(&cache.quotas, 1);
-            spawn(move || asked.answered(true, &left))
-        };
+        let answer = spawn(cache.answer(asked, true, 1));
         assert!(cache.ask().is_some(), "one of two tokens is left");
         answer.join().unwrap();
     });
@@ -135,10 +138,7 @@ pub(crate) fn a_refusal_does_not_outlive_the_return_of_tokens() {
     check(|| {
         let (cache, entry) = Cache::of(0);
         let asked = cache.asked(Some(entry));
-        let answer = {
-            let none = with(&cache.quotas, 0);
-            spawn(move || asked.answered(false, &none))
-        };
+        let answer = spawn(cache.answer(asked, false, 0));
         cache.local.forget_refusal(&cache.key, &cache.quotas);
         answer.join().unwrap();
         assert!(cache.ask().is_some(), "it is refused as if the tokens were gone");
@@ -155,10 +155,7 @@ pub(crate) fn a_first_refusal_does_not_outlive_a_return_or_reset() {
         check(move || {
             let cache = Cache::empty();
             let asked = cache.asked(None);
-            let answer = {
-                let none = with(&cache.quotas, 0);
-                spawn(move || asked.answered(false, &none))
-            };
+            let answer = spawn(cache.answer(asked, false, 0));
             forget(&cache);
             answer.join().unwrap();
             assert!(cache.ask().is_some(), "it is refused as if the tokens were gone");
@@ -171,9 +168,9 @@ pub(crate) fn of_two_answers_the_later_is_kept() {
     check(|| {
         let (cache, entry) = Cache::of(10);
         let learns = |later, left| {
-            let (mut asked, answer) = (cache.asked(Some(entry.clone())), with(&cache.quotas, left));
+            let mut asked = cache.asked(Some(entry.clone()));
             asked.sent += later;
-            move || asked.answered(true, &answer)
+            cache.answer(asked, true, left)
         };
         let earlier = spawn(learns(1, 9));
         learns(1_000_000, 3)();

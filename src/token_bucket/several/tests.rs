@@ -17,24 +17,6 @@ fn bucket(store: &Store, name: &str, tokens: u32) -> TokenBucket {
     TokenBucket::new(store, name, Quota::non_refilling(tokens)).unwrap()
 }
 
-#[tokio::test]
-async fn limits_without_a_key_are_not_asked() {
-    let store = Store::in_memory();
-    let buckets = ["a", "b", "c"].map(|name| bucket(&store, name, 10));
-    let limits = TokenBuckets::new(buckets.clone()).unwrap();
-    let mut left = [10; 3];
-    for asked in [[1, 0, 1], [1, 1, 0], [0, 1, 1], [0, 0, 1], [1, 0, 1], [1, 1, 1]] {
-        let decision = limits.allow(asked.map(|asked| (asked == 1).then_some("k"))).await.unwrap();
-        let names: Vec<_> = decision.state.balances().map(|balance| balance.name.to_owned()).collect();
-        let expected = ["a", "b", "c"].into_iter().zip(asked).filter(|(_, asked)| *asked == 1);
-        assert_eq!(names, expected.map(|(name, _)| name).collect::<Vec<_>>());
-        for (limit, bucket) in buckets.iter().enumerate() {
-            left[limit] -= asked[limit];
-            assert_eq!(bucket.peek("k").await.unwrap().remaining(), left[limit], "{limit} of {asked:?}");
-        }
-    }
-}
-
 /// A call takes about 0.5 ms of the server's time, however many quotas there are.
 #[test]
 fn a_call_has_fewer_requests_under_more_quotas() {

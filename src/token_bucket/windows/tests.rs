@@ -7,11 +7,11 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use crate::store::ManualClock;
 use crate::token_bucket::TokenBucket;
+use crate::token_bucket::fixtures::START;
 use crate::token_bucket::quota::{Calendar, MAX_SPAN};
 use crate::{Quota, Quotas};
 use support::seed;
 
-const START: i64 = 1_760_000_000_000_000;
 const DAY: i64 = 86_400_000_000;
 
 fn quotas(rng: &mut StdRng, tokens: u32) -> Quotas {

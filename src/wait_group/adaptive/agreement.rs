@@ -12,7 +12,8 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::look::{AdaptiveState, LookAtLimit};
 use super::step::{Adapt, Adapted, Rules, Seen};
 use crate::store::{Cell as _, Namespace, Operation as _};
-use crate::{Key, StoreBuilder};
+use crate::{Key, Store, StoreBuilder};
+use support::patient;
 use support::redis_server::RedisServer;
 
 const START: i64 = 1_760_000_000_000_000;
@@ -125,7 +126,7 @@ async fn lua_and_rust_agree_on_every_sequence() {
 #[tokio::test]
 async fn a_key_of_another_type_is_replaced() {
     let server = RedisServer::start().await;
-    let store = StoreBuilder::default().redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let client = Namespace::new(&store, "api").unwrap().client();
     let name = "td:{api:k}:permits:limit";
     server.cli(&["SADD", name, "a"]);

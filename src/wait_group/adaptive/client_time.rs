@@ -171,31 +171,4 @@ mod tests {
         assert_eq!(client.of_response(began, at(2000)), ServiceTime::Known(ms(1100)));
         assert_eq!(client.of_dropped(began, at(2000)), ServiceTime::Known(ms(1100)));
     }
-
-    #[test]
-    fn a_body_that_is_dropped_is_not_waited_for() {
-        let (time, began) = (Arc::new(ClientTime::default()), Instant::now());
-        time.asks(Waker::noop(), began);
-        time.ends(Upload::Over, began + ms(70));
-        let client = Client::Upload(time);
-        assert_eq!(client.of_response(began, began + ms(100)), ServiceTime::Known(ms(30)));
-    }
-
-    #[test]
-    fn a_wake_up_reaches_the_task() {
-        struct Woken(Mutex<u32>);
-        impl Wake for Woken {
-            fn wake(self: Arc<Self>) {
-                *lock(&self.0) += 1;
-            }
-        }
-        let (time, woken) = (Arc::new(ClientTime::default()), Arc::new(Woken(Mutex::default())));
-        let waker = Waker::from(Arc::clone(&time));
-        waker.wake_by_ref();
-        time.asks(&Waker::from(Arc::clone(&woken)), Instant::now());
-        waker.wake_by_ref();
-        time.ends(Upload::Over, Instant::now());
-        waker.wake();
-        assert_eq!(*lock(&woken.0), 1);
-    }
 }

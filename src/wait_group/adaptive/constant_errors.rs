@@ -5,8 +5,8 @@
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::step::{Adapt, Adapted, Rules, Seen};
-use crate::store::Operation as _;
+use super::step::{Rules, Seen};
+use super::tests::Limit;
 
 const WINDOW: i64 = 50_000;
 
@@ -22,35 +22,30 @@ struct Service {
     latency: i64,
 }
 
+/// A service of 10 ms for each request.
+fn service(capacity: i64, fails: u64) -> Service {
+    Service { capacity, fails, latency: 10_000 }
+}
+
 /// A limit before a service, with so many callers that each send a request after the other.
 struct Run {
-    cell: Adapted,
-    now: i64,
-    rules: Rules,
+    limit: Limit,
     callers: i64,
     rng: StdRng,
 }
 
 impl Run {
     fn new(follows: bool, callers: i64, seed: u64) -> Self {
-        let rules = Rules { follows, min: 1, max: 1000, start: 100, window: WINDOW };
-        let (cell, now) = (Adapted::default(), 1_760_000_000_000_000);
-        Self { cell, now, rules, callers, rng: StdRng::seed_from_u64(seed) }
-    }
-
-    fn report(&mut self, seen: Seen) -> i64 {
-        Adapt { rules: self.rules, known: 100, seen }.apply(&mut self.cell, self.now).limit
-    }
-
-    fn limit(&mut self) -> i64 {
-        self.report(Seen::default())
+        let mut limit = Limit::new(follows, 1, 1000);
+        limit.rules = Rules { start: 100, window: WINDOW, ..limit.rules };
+        Self { limit, callers, rng: StdRng::seed_from_u64(seed) }
     }
 
     /// Returns how many requests succeeded in so many windows.
     fn windows(&mut self, count: usize, service: Service) -> i64 {
         let mut served = 0;
         for _ in 0..count {
-            let in_flight = self.limit().min(self.callers);
+            let in_flight = self.limit.limit().min(self.callers);
             let length = WINDOW.max(service.latency * 2);
             let done = (in_flight * length / service.latency).max(1);
             let mut is_ok = |_: &i64| {
@@ -59,9 +54,9 @@ impl Run {
             };
             let ok = (0..done).filter(&mut is_ok).count();
             let ok = i64::try_from(ok).unwrap();
-            self.now += length;
+            self.limit.now += length;
             let latency = ok * service.latency;
-            self.report(Seen { ok, overloads: done - ok, latency, peak: in_flight, span: length });
+            self.limit.report(Seen { ok, overloads: done - ok, latency, peak: in_flight, span: length });
             served += ok;
         }
         served
@@ -91,9 +86,8 @@ fn errors_at_any_load_do_not_steer() {
 fn errors_that_begin_do_not_steer() {
     for follows in [false, true] {
         let mut run = Run::new(follows, 100, SEED);
-        let service = |fails| Service { capacity: i64::MAX, fails, latency: 10_000 };
         for fails in [0, 50, 0, 200, 20] {
-            let (served, all) = (run.windows(200, service(fails)), 200 * 100 * 5);
+            let (served, all) = (run.windows(200, service(i64::MAX, fails)), 200 * 100 * 5);
             let least = all * (1000 - i64::try_from(fails).unwrap()) / 1000 * 8 / 10;
             assert!(served >= least, "{follows} {fails}: {served} of {all}");
         }
@@ -107,12 +101,11 @@ fn the_limit_follows_the_capacity_beside_errors() {
         for fails in [0, 10, 50, 200] {
             let mut run = Run::new(follows, 400, SEED);
             for capacity in [40, 150, 16, 80] {
-                let service = Service { capacity, fails, latency: 10_000 };
-                run.windows(300, service);
-                let served = run.windows(300, service);
+                run.windows(300, service(capacity, fails));
+                let served = run.windows(300, service(capacity, fails));
                 let all = 300 * capacity * 5 * (1000 - i64::try_from(fails).unwrap()) / 1000;
                 assert!(served >= all * 55 / 100, "{follows} {fails} {capacity}: {served} of {all}");
-                let limit = run.cell.limit / 1000;
+                let limit = run.limit.cell.limit / 1000;
                 assert!(limit <= capacity * 2 + 4, "{follows} {fails} {capacity}: {limit}");
             }
         }
@@ -133,13 +126,13 @@ fn a_small_service_is_not_taken_for_one_that_fails_at_any_load() {
     for follows in [false, true] {
         for seed in 0..40 {
             let run = shrunk(follows, seed);
-            assert!(run.cell.limit <= 9000, "seed {seed}, {follows}: {:?}", run.cell);
+            assert!(run.limit.cell.limit <= 9000, "seed {seed}, {follows}: {:?}", run.limit.cell);
         }
     }
     let mut unlucky = shrunk(true, 956_886_849_868_314_337);
-    assert!(unlucky.cell.limit > 9000, "{:?}", unlucky.cell);
+    assert!(unlucky.limit.cell.limit > 9000, "{:?}", unlucky.limit.cell);
     unlucky.windows(50, service(4));
-    assert!(unlucky.cell.limit <= 9000, "{:?}", unlucky.cell);
+    assert!(unlucky.limit.cell.limit <= 9000, "{:?}", unlucky.limit.cell);
 }
 
 /// A service that fails most of its requests is overloaded, at any share of its own.
@@ -147,12 +140,12 @@ fn a_small_service_is_not_taken_for_one_that_fails_at_any_load() {
 fn a_service_that_fails_most_requests_is_overloaded() {
     for follows in [false, true] {
         let mut run = Run::new(follows, 400, SEED);
-        run.windows(200, Service { capacity: 100, fails: 0, latency: 10_000 });
-        run.windows(100, Service { capacity: 1, fails: 0, latency: 10_000 });
-        assert!(run.limit() <= 6, "{follows}: {}", run.limit());
-        run.windows(400, Service { capacity: 100, fails: 1000, latency: 10_000 });
-        assert!(run.limit() <= 4, "{follows}: {}", run.limit());
-        run.windows(1500, Service { capacity: 100, fails: 0, latency: 10_000 });
-        assert!(run.limit() >= 80, "{follows}: {}", run.limit());
+        run.windows(200, service(100, 0));
+        run.windows(100, service(1, 0));
+        assert!(run.limit.limit() <= 6, "{follows}: {}", run.limit.limit());
+        run.windows(400, service(100, 1000));
+        assert!(run.limit.limit() <= 4, "{follows}: {}", run.limit.limit());
+        run.windows(1500, service(100, 0));
+        assert!(run.limit.limit() >= 80, "{follows}: {}", run.limit.limit());
     }
 }

@@ -27,10 +27,10 @@ const POLLS: (u64, f64) = (50, 23.0);
 
 pub(super) fn states() -> Vec<LocalBoxFuture<'static, Idle>> {
     vec![
-        breaker_is_open().boxed_local(),
-        breaker_is_open_without_messages().boxed_local(),
-        subscription_was_lost().boxed_local(),
-        subscription_is_denied().boxed_local(),
+        breaker_is_open("an open breaker", OPEN, process).boxed_local(),
+        breaker_is_open("an open breaker without messages", OPEN_DEAF, deaf).boxed_local(),
+        no_subscription("a subscription that was lost", (5, 2.0), process).boxed_local(),
+        no_subscription("a subscription that is denied", POLLS, deaf).boxed_local(),
     ]
 }
 
@@ -112,17 +112,12 @@ impl Failing {
     }
 }
 
-async fn breaker_is_open() -> Idle {
-    let server = RedisServer::start().await;
-    let failing = Failing::start(&server, process(&server)).await;
-    Idle { connections: RETRIES, ..Idle::new("an open breaker", OPEN, server, failing.end()) }
-}
+type Opens = fn(&RedisServer) -> Store;
 
-async fn breaker_is_open_without_messages() -> Idle {
+async fn breaker_is_open(name: &'static str, bounds: (u64, f64), opens: Opens) -> Idle {
     let server = RedisServer::start().await;
-    let failing = Failing::start(&server, deaf(&server)).await;
-    let state = Idle::new("an open breaker without messages", OPEN_DEAF, server, failing.end());
-    Idle { connections: RETRIES, ..state }
+    let failing = Failing::start(&server, opens(&server)).await;
+    Idle { connections: RETRIES, ..Idle::new(name, bounds, server, failing.end()) }
 }
 
 /// The store of a user who may not subscribe.
@@ -131,15 +126,10 @@ fn deaf(server: &RedisServer) -> Store {
     Store::redis(&server.url().replace("redis://", "redis://deaf:x@")).unwrap()
 }
 
-async fn subscription_was_lost() -> Idle {
+/// Where there is one, it is lost.
+async fn no_subscription(name: &'static str, bounds: (u64, f64), opens: Opens) -> Idle {
     let server = RedisServer::start().await;
-    let each = Each::start(&server, process(&server)).await;
+    let each = Each::start(&server, opens(&server)).await;
     server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-    Idle::new("a subscription that was lost", (5, 2.0), server, each.end())
-}
-
-async fn subscription_is_denied() -> Idle {
-    let server = RedisServer::start().await;
-    let each = Each::start(&server, deaf(&server)).await;
-    Idle::new("a subscription that is denied", POLLS, server, each.end())
+    Idle::new(name, bounds, server, each.end())
 }

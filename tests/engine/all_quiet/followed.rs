@@ -11,13 +11,12 @@ use tower_distributed::response::UpstreamLimits;
 use tower_distributed::token_bucket::FleetTable;
 use tower_distributed::wait_group::{Adaptive, FleetLimit, Signal};
 use tower_distributed::{
-    ConcurrencyLimitLayer, FleetQuotas, Mutex, Quota, RateLimitLayer, Store, StoreFailure, TokenBucket,
-    WaitGroup,
+    ConcurrencyLimitLayer, FleetQuotas, Quota, RateLimitLayer, Store, StoreFailure, TokenBucket, WaitGroup,
 };
 
 use super::{Idle, SOON, process};
 #[cfg(feature = "sentinel")]
-use super::{Servers, wait};
+use super::{Servers, one_waits};
 use support::eventually;
 #[cfg(feature = "sentinel")]
 use support::program::since_7_0;
@@ -31,8 +30,8 @@ pub(super) fn states() -> Vec<LocalBoxFuture<'static, Idle>> {
         limits_are_learned().boxed_local(),
         limits_adapt().boxed_local(),
         processes_are_counted().boxed_local(),
-        tokens_are_held().boxed_local(),
-        many_tokens_are_held().boxed_local(),
+        tokens_are_held("a hold", (1, 1.0), 1).boxed_local(),
+        tokens_are_held("1000 holds", (1, 2.0), 1000).boxed_local(),
     ];
     #[cfg(feature = "sentinel")]
     let states =
@@ -108,27 +107,19 @@ async fn processes_are_counted() -> Idle {
     })
 }
 
-async fn tokens_are_held() -> Idle {
-    let server = RedisServer::start().await;
-    let bucket = TokenBucket::new(&process(&server), "b", Quota::per_hour(1000)).unwrap();
-    let hold = bucket.authorize("k", 600).await.unwrap();
-    Idle::new("a hold", (1, 1.0), server, async move {
-        assert!(hold.is_held() && !hold.capture(250).await.unwrap().ended);
-    })
-}
-
 /// They begin one after the other, so that each could have a rhythm of its own.
-async fn many_tokens_are_held() -> Idle {
+async fn tokens_are_held(name: &'static str, bounds: (u64, f64), count: u32) -> Idle {
     let server = RedisServer::start().await;
     let bucket = TokenBucket::new(&process(&server), "b", Quota::per_hour(1000)).unwrap();
     let mut holds = Vec::new();
-    for _ in 0..100 {
-        holds.extend(join_all((0..10).map(|_| bucket.authorize("k", 1))).await);
+    for _ in 0..count.div_ceil(10) {
+        holds.extend(join_all((0..count.min(10)).map(|_| bucket.authorize("k", 1))).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    Idle::new("1000 holds", (1, 2.0), server, async move {
+    Idle::new(name, bounds, server, async move {
         for hold in holds {
-            assert!(!hold.unwrap().capture(1).await.unwrap().ended);
+            let hold = hold.unwrap();
+            assert!(hold.is_held() && !hold.capture(1).await.unwrap().ended);
         }
     })
 }
@@ -137,15 +128,9 @@ async fn many_tokens_are_held() -> Idle {
 #[cfg(feature = "sentinel")]
 async fn sentinels_are_followed() -> Idle {
     let sentinel = Sentinel::start().await;
-    let urls = sentinel.sentinel_urls();
-    let open = || Store::builder().sentinel(urls.clone(), sentinel.service_name()).unwrap();
-    let [mutex, other] = [open(), open()].map(|store| Mutex::new(&store, "m").unwrap());
-    let guard = mutex.lock("k").await.unwrap();
-    let waiter = tokio::spawn(async move { other.lock("k").await.unwrap().unlock().await.unwrap() });
-    wait(sentinel.master(), 1).await;
-    Idle::new("Sentinels", (20, 2.5), sentinel, async move {
-        assert!(guard.unlock().await.unwrap() && waiter.await.unwrap());
-    })
+    let (urls, name) = (sentinel.sentinel_urls(), sentinel.service_name());
+    let stores = [(); 2].map(|()| Store::builder().sentinel(urls.clone(), name).unwrap());
+    one_waits("Sentinels", (20, 2.5), stores, sentinel, Sentinel::master).await
 }
 
 #[cfg(feature = "sentinel")]

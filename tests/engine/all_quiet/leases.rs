@@ -74,7 +74,6 @@ pub(super) fn states() -> Vec<LocalBoxFuture<'static, Idle>> {
         locks_wait().boxed_local(),
         locks_are_held("a held lock", HELD, 1).boxed_local(),
         locks_are_held("1000 held locks", MANY_HELD, 1000).boxed_local(),
-        permits_are_held().boxed_local(),
         was_subscribed().boxed_local(),
     ];
     #[cfg(feature = "cluster")]
@@ -157,20 +156,6 @@ async fn locks_are_held(name: &'static str, bounds: (u64, f64), count: u64) -> I
     })
 }
 
-async fn permits_are_held() -> Idle {
-    let server = RedisServer::start().await;
-    let group = WaitGroup::new(&process(&server), "g", 1000).unwrap();
-    let mut permits = Vec::new();
-    for _ in 0..10 {
-        permits.extend(join_all((0..100).map(|_| group.add("k"))).await);
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    Idle::new("1000 held permits", MANY_HELD, server, async move {
-        let done = permits.into_iter().map(|permit| async { permit.unwrap().done().await.unwrap() });
-        assert!(join_all(done).await.into_iter().all(|held| held));
-    })
-}
-
 /// All leases have ended: only the subscription is left.
 async fn was_subscribed() -> Idle {
     let server = RedisServer::start().await;
@@ -189,20 +174,15 @@ async fn was_subscribed() -> Idle {
 /// Each of two processes is subscribed at each of three masters, and looks for the masters every 10 s.
 #[cfg(feature = "cluster")]
 mod cluster {
-    use super::super::Servers;
+    use super::super::{Servers, one_waits};
     use super::*;
     use support::cluster::RedisCluster;
 
     pub(super) async fn waits() -> Idle {
         let cluster = RedisCluster::start().await;
-        let open = || Store::builder().cluster(cluster.urls()).unwrap();
-        let [group, other] = [open(), open()].map(|store| WaitGroup::new(&store, "g", 1).unwrap());
-        let permit = group.add("k").await.unwrap();
-        let waiter = tokio::spawn(async move { other.add("k").await.unwrap().done().await.unwrap() });
-        wait(cluster.node_of("{g:k}"), 1).await;
-        Idle::new("a waiter on a Cluster", (5, 3.0), cluster, async move {
-            assert!(permit.done().await.unwrap() && waiter.await.unwrap());
-        })
+        let stores = [(); 2].map(|()| Store::builder().cluster(cluster.urls()).unwrap());
+        one_waits("a waiter on a Cluster", (5, 3.0), stores, cluster, |cluster| cluster.node_of("{g:k}"))
+            .await
     }
 
     impl Servers for RedisCluster {

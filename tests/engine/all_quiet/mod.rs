@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use futures::future::{LocalBoxFuture, join_all};
 use tower_distributed::Store;
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+use tower_distributed::WaitGroup;
 
 use self::monitor::{CONNECTIONS, Calls, Monitor};
 use support::eventually;
@@ -58,14 +60,16 @@ impl Idle {
         Self { name, at_least, at_most, connections: 0.2, servers: Box::new(server), end: Box::pin(end) }
     }
 
-    fn check(&self, monitors: &[Monitor]) -> Result<String, String> {
-        let mut calls = Calls::new();
-        for (monitor, server) in monitors.iter().zip(self.servers.each()) {
-            for (command, count) in monitor.calls(server) {
+    fn check(&self, monitors: &mut [Monitor]) -> Result<String, String> {
+        let (mut calls, mut longest) = (Calls::new(), SPAN);
+        for (monitor, server) in monitors.iter_mut().zip(self.servers.each()) {
+            let (counted, span) = monitor.calls(server);
+            longest = longest.max(span);
+            for (command, count) in counted {
                 *calls.entry(command).or_default() += count;
             }
         }
-        let most = |a_second: f64| (a_second * SPAN.as_secs_f64()).ceil() as u64;
+        let most = |a_second: f64| (a_second * longest.as_secs_f64()).ceil() as u64;
         let (connections, most_connections) =
             (calls.get(CONNECTIONS).copied().unwrap_or(0), most(self.connections));
         let (commands, at_most) = (calls.values().sum::<u64>() - connections, most(self.at_most));
@@ -94,17 +98,35 @@ async fn wait(server: &RedisServer, places: u64) {
     eventually("all of them wait", SOON, async || waiting(server) == places).await;
 }
 
+/// One of two processes holds a permit that the other waits for.
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+async fn one_waits<S: Servers + 'static>(
+    name: &'static str,
+    bounds: (u64, f64),
+    stores: [Store; 2],
+    servers: S,
+    has_queue: impl Fn(&S) -> &RedisServer,
+) -> Idle {
+    let [group, other] = stores.map(|store| WaitGroup::new(&store, "g", 1).unwrap());
+    let permit = group.add("k").await.unwrap();
+    let waiter = tokio::spawn(async move { other.add("k").await.unwrap().done().await.unwrap() });
+    wait(has_queue(&servers), 1).await;
+    Idle::new(name, bounds, servers, async move {
+        assert!(permit.done().await.unwrap() && waiter.await.unwrap());
+    })
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_state_that_lasts_has_few_calls() {
     let states: Vec<LocalBoxFuture<'static, Idle>> =
         leases::states().into_iter().chain(followed::states()).chain(away::states()).collect();
     let states = join_all(states).await;
-    let monitors: Vec<Vec<_>> =
+    let mut monitors: Vec<Vec<_>> =
         states.iter().map(|state| state.servers.each().into_iter().map(Monitor::start).collect()).collect();
     // What is counted is what happens in this time.
     tokio::time::sleep(SPAN).await;
     let checked: Vec<_> =
-        states.iter().zip(&monitors).map(|(state, monitors)| state.check(monitors)).collect();
+        states.iter().zip(&mut monitors).map(|(state, monitors)| state.check(monitors)).collect();
     checked.iter().for_each(|text| println!("{}", text.as_ref().unwrap_or_else(|text| text)));
     let ends = states.into_iter().map(|Idle { end, servers, .. }| async move {
         end.await;

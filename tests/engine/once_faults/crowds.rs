@@ -27,16 +27,11 @@ const SETTINGS: [fn(Builder) -> Builder; 5] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_come_and_go_in_memory() {
+async fn callers_come_and_go() {
     for settings in SETTINGS {
-        come_and_go(&Place::in_memory(3), settings).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_come_and_go_on_redis() {
-    for settings in SETTINGS {
-        come_and_go(&Place::redis(3).await, settings).await;
+        for place in [Place::in_memory(3), Place::redis(3).await] {
+            come_and_go(&place, settings).await;
+        }
     }
 }
 

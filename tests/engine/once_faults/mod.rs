@@ -51,17 +51,14 @@ impl Place {
         self.stores.iter().map(|store| builder().build(store, "flights").unwrap()).collect()
     }
 
-    /// How many wait for a key in the store, where that can be seen.
-    fn waiting(&self, key: &str) -> Option<u64> {
-        let server = self.server.as_ref()?;
-        let beats: Vec<String> = server.query(&["KEYS", &format!("td:{{*:{key}}}:*beats")]).unwrap();
-        Some(beats.iter().map(|beats| waiting(server, beats)).sum())
-    }
-
-    /// Waits until so many wait, where that can be seen.
+    /// Waits until so many wait.
     async fn lined_up(&self, key: &str, count: u64) {
-        let what = format!("{count} to wait for {key:?}");
-        eventually(&what, SOON, async || self.waiting(key).is_none_or(|waiting| waiting == count)).await;
+        let server = self.server();
+        eventually(&format!("{count} to wait for {key:?}"), SOON, async || {
+            let beats: Vec<String> = server.query(&["KEYS", &format!("td:{{*:{key}}}:*beats")]).unwrap();
+            beats.iter().map(|beats| waiting(server, beats)).sum::<u64>() == count
+        })
+        .await;
     }
 
     /// Waits until nobody holds a key or waits for it.
@@ -97,31 +94,25 @@ struct Work(Arc<State>);
 
 struct State {
     runs: AtomicU64,
-    running: AtomicU64,
+    /// Each run that is at work has a clone.
+    at_work: Arc<()>,
     gate: Semaphore,
-    /// So many of the first fail.
-    fail: u64,
 }
 
 impl Work {
     /// Runs end by themselves.
     fn open() -> Self {
-        Self::new(Semaphore::MAX_PERMITS, 0)
+        Self::new(Semaphore::MAX_PERMITS)
     }
 
     /// Runs end as they are let go.
     fn shut() -> Self {
-        Self::new(0, 0)
+        Self::new(0)
     }
 
-    /// The same, and the first one fails.
-    fn failing() -> Self {
-        Self::new(0, 1)
-    }
-
-    fn new(permits: usize, fail: u64) -> Self {
-        let (runs, running) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self(Arc::new(State { runs, running, gate: Semaphore::new(permits), fail }))
+    fn new(permits: usize) -> Self {
+        let gate = Semaphore::new(permits);
+        Self(Arc::new(State { runs: AtomicU64::new(0), at_work: Arc::default(), gate }))
     }
 
     fn run(&self) -> impl FnOnce() -> BoxFuture<'static, Result<u64, String>> + Send + use<> {
@@ -129,12 +120,12 @@ impl Work {
         move || {
             Box::pin(async move {
                 let run = state.runs.fetch_add(1, Ordering::SeqCst) + 1;
-                let running = Running::begin(&state);
+                let at_work = Arc::clone(&state.at_work);
                 yield_now().await;
                 state.gate.acquire().await.unwrap().forget();
                 yield_now().await;
-                drop(running);
-                if run <= state.fail { Err(run.to_string()) } else { Ok(run) }
+                drop(at_work);
+                Ok(run)
             })
         }
     }
@@ -144,8 +135,8 @@ impl Work {
     }
 
     /// How many are at work now.
-    fn running(&self) -> u64 {
-        self.0.running.load(Ordering::SeqCst)
+    fn running(&self) -> usize {
+        Arc::strong_count(&self.0.at_work) - 1
     }
 
     fn runs(&self) -> u64 {
@@ -163,21 +154,6 @@ impl Work {
     }
 }
 
-struct Running<'a>(&'a State);
-
-impl<'a> Running<'a> {
-    fn begin(state: &'a State) -> Self {
-        state.running.fetch_add(1, Ordering::SeqCst);
-        Self(state)
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 type Flight = SingleFlight<u64, String>;
 type Outcome = Result<u64, RunError<String>>;
 
@@ -186,14 +162,9 @@ fn builder() -> SingleFlightBuilder<u64, String> {
     SingleFlight::builder(Postcard).ttl(LONG).lease_ttl(LONG).max_wait(LONG)
 }
 
-/// A call for a key.
-fn call(flight: &Flight, key: &str, work: &Work) -> impl Future<Output = Outcome> + Send + 'static + use<> {
-    let (flight, key, work) = (flight.clone(), key.to_owned(), work.run());
-    async move { flight.try_run(key, work).await }
-}
-
 fn begin(flight: &Flight, key: &str, work: &Work) -> JoinHandle<Outcome> {
-    tokio::spawn(call(flight, key, work))
+    let (flight, key, work) = (flight.clone(), key.to_owned(), work.run());
+    tokio::spawn(async move { flight.try_run(key, work).await })
 }
 
 /// A call whose work runs.

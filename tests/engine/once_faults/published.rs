@@ -1,14 +1,13 @@
 //! Answers on their way to the store: when their replies are lost, and when the store is slow.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::sync::{Barrier, oneshot};
 use tower_distributed::single_flight::Postcard;
-use tower_distributed::{Mutex, SingleFlight, Store};
+use tower_distributed::{SingleFlight, Store};
 
-use crate::scene::{LONG, SOON, current_thread, open};
+use crate::scene::{LONG, SOON, open};
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
 use support::{eventually, patient};
@@ -25,28 +24,6 @@ async fn warm(server: &RedisServer, flight: &SingleFlight<String>) {
     })
     .await;
     flight.forget("warm").await.unwrap();
-}
-
-/// Flights of so many keys. The server is paused once all run.
-async fn run_before_a_pause(
-    server: &Arc<RedisServer>,
-    flight: &SingleFlight<String>,
-    runs: usize,
-    answer: usize,
-) {
-    let all_run = Arc::new(Barrier::new(runs));
-    let run = async |key: String| {
-        let (all_run, server) = (Arc::clone(&all_run), Arc::clone(server));
-        let work = move || async move {
-            if all_run.wait().await.is_leader() {
-                server.pause();
-            }
-            all_run.wait().await;
-            "x".repeat(answer)
-        };
-        assert_eq!(flight.run(key, work).await.unwrap().len(), answer);
-    };
-    join_all((0..runs).map(|number| run(number.to_string()))).await;
 }
 
 async fn is_over(server: &RedisServer) {
@@ -100,7 +77,21 @@ async fn answers_on_their_way_to_a_slow_server_are_bounded() {
     let flight = SingleFlight::<String>::builder(Postcard).ttl(LONG).largest_answer(2 * ANSWER);
     let flight = flight.max_stored(u64::MAX).build(&store, "f").unwrap();
     warm(&server, &flight).await;
-    run_before_a_pause(&server, &flight, RUNS, ANSWER).await;
+    // The server stands still once all run.
+    let all_run = Arc::new(Barrier::new(RUNS));
+    let run = async |number: usize| {
+        let (all_run, server) = (Arc::clone(&all_run), Arc::clone(&server));
+        let work = move || async move {
+            if all_run.wait().await.is_leader() {
+                server.pause();
+            }
+            all_run.wait().await;
+            "x".repeat(ANSWER)
+        };
+        flight.run(number.to_string(), work).await.unwrap().len()
+    };
+    let runs = (0..RUNS).map(run);
+    assert!(join_all(runs).await.into_iter().all(|length| length == ANSWER));
     server.resume();
     is_over(&server).await;
     let published = keys(&server, "answer");
@@ -109,25 +100,4 @@ async fn answers_on_their_way_to_a_slow_server_are_bounded() {
     assert_eq!(again.len(), ANSWER);
     eventually("the next answer to be published", SOON, async || keys(&server, "answer") == published + 1)
         .await;
-}
-
-/// The runtime of a caller stands still, and reads no reply. The process gives back what it holds all the same.
-#[test]
-fn a_runtime_that_stands_still_keeps_no_lock_at_the_end() {
-    let (stands_still, runs) = (current_thread(), current_thread());
-    let server = Arc::new(runs.block_on(RedisServer::start()));
-    let store = open(&server.url());
-    let flight = SingleFlight::<String>::builder(Postcard).ttl(LONG).build(&store, "f").unwrap();
-    let locks = |store: &Store| Mutex::builder().ttl(LONG).build(store, "m").unwrap();
-    let _lock = runs.block_on(locks(&store).lock("k")).unwrap();
-    stands_still.block_on(async {
-        warm(&server, &flight).await;
-        run_before_a_pause(&server, &flight, 1, 1).await;
-    });
-    server.resume();
-    runs.block_on(async {
-        let left = store.shutdown(Duration::from_secs(2)).await.unwrap_err().to_string();
-        assert!(left.contains("1 releases and other background operations"), "{left}");
-        drop(locks(&open(&server.url())).try_lock("k").await.expect("the lock is given back"));
-    });
 }

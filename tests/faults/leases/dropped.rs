@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use tokio_test::{assert_pending, task};
+use tokio_test::task;
 use tower_distributed::{Mutex, RwLock, Store, WaitGroup};
 
-use crate::leases::kinds::{Family, IN_TIME, LONG, SOON, Taken, open};
+use crate::leases::kinds::{Family, LONG, SOON, Taken, open};
 use support::eventually;
 use support::redis_server::RedisServer;
+
+/// Less long than a place lives in which nobody waits.
+const IN_TIME: Duration = Duration::from_secs(6);
 
 /// For n = 0, 1, 2, …: begins a call and drops it after n polls, at once or when it is woken, until it completes within them.
 /// What the call may have to wait for is released once it waits. Each time nothing is left of it, and others get the key.
@@ -50,7 +53,7 @@ async fn release(holder: Option<Taken>) {
     }
 }
 
-/// Waits until nobody holds a key or waits for it: less long than a place lives in which nobody waits.
+/// Waits until nobody holds a key or waits for it.
 async fn free(family: &Family, key: &str) {
     eventually(&format!("{key:?} to be free"), IN_TIME, async || {
         match (family, family.try_take(key).await) {
@@ -165,24 +168,5 @@ async fn extensions() {
                 break;
             }
         }
-    }
-}
-
-/// A writer that waits keeps readers out; one that went away does not, though nobody has released anything.
-#[tokio::test]
-async fn intents() {
-    let lock = RwLock::builder().ttl(LONG).build(&Store::in_memory(), "rw").unwrap();
-    for polls in 0..4 {
-        let reader = lock.read("k").await.unwrap();
-        let mut writer = task::spawn(lock.write("k"));
-        (0..polls).for_each(|_| assert_pending!(writer.poll()));
-        drop(writer);
-        let is_let_in = async || match lock.try_read("k").await {
-            Ok(second) => second.release().await.unwrap(),
-            Err(error) => !error.is_refused(),
-        };
-        eventually("readers to be let in", SOON, is_let_in).await;
-        assert!(reader.release().await.unwrap());
-        free(&Family::Writers(lock.clone()), "k").await;
     }
 }

@@ -1,10 +1,11 @@
-//! What of all that can be held is on a server.
+//! All of which one at a time can hold a key, in one shape, and what of it is on a server.
 
+use std::ops::Deref;
 use std::time::Duration;
 
-use tower_distributed::{Mutex, RwLock, Store, WaitGroup};
+use tower_distributed::rw_lock::{RwLockReadGuard, RwLockWriteGuard};
+use tower_distributed::{Error, Key, Lease, Mutex, MutexGuard, Permit, RwLock, Store, WaitGroup};
 
-pub(crate) use crate::leases::taken::{Family, Taken};
 use support::eventually;
 use support::patient;
 use support::proxy::FaultProxy;
@@ -13,13 +14,51 @@ use support::redis_server::RedisServer;
 /// For what is bound to happen.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// Within what a lost message may be made up for: some beats, and far less than a default time to live.
-pub(crate) const IN_TIME: Duration = Duration::from_secs(6);
-
 /// Long enough to be over by release only.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
+/// A primitive of which one at a time holds a key.
+#[derive(Clone, Debug)]
+pub(crate) enum Family {
+    Permits(WaitGroup),
+    Mutex(Mutex),
+    Writers(RwLock),
+}
+
+/// What is held of a family.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Permit(Permit),
+    Mutex(MutexGuard),
+    Writer(RwLockWriteGuard),
+    Reader(RwLockReadGuard),
+}
+
 impl Family {
+    pub(crate) async fn take(&self, key: impl Into<Key>) -> Result<Taken, Error> {
+        Ok(match self {
+            Self::Permits(permits) => Taken::Permit(permits.add(key).await?),
+            Self::Mutex(mutex) => Taken::Mutex(mutex.lock(key).await?),
+            Self::Writers(lock) => Taken::Writer(lock.write(key).await?),
+        })
+    }
+
+    pub(crate) async fn try_take(&self, key: impl Into<Key>) -> Result<Taken, Error> {
+        Ok(match self {
+            Self::Permits(permits) => Taken::Permit(permits.try_add(key).await?),
+            Self::Mutex(mutex) => Taken::Mutex(mutex.try_lock(key).await?),
+            Self::Writers(lock) => Taken::Writer(lock.try_write(key).await?),
+        })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Permits(permits) => permits.name(),
+            Self::Mutex(mutex) => mutex.name(),
+            Self::Writers(lock) => lock.name(),
+        }
+    }
+
     /// One of each kind.
     pub(crate) fn each(store: &Store, ttl: Duration) -> [Self; 3] {
         Self::each_watched(store, ttl, true)
@@ -65,6 +104,30 @@ impl Family {
     /// How many were given back before they came.
     pub(crate) fn withdrawn(&self, server: &RedisServer, key: &str) -> u64 {
         server.query(&["ZCOUNT", &self.part(key, "beats"), WITHDRAWN, "+inf"]).unwrap()
+    }
+}
+
+impl Taken {
+    pub(crate) async fn release(self) -> Result<bool, Error> {
+        match self {
+            Self::Permit(permit) => permit.done().await,
+            Self::Mutex(guard) => guard.unlock().await,
+            Self::Writer(guard) => guard.release().await,
+            Self::Reader(guard) => guard.release().await,
+        }
+    }
+}
+
+impl Deref for Taken {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        match self {
+            Self::Permit(permit) => permit,
+            Self::Mutex(guard) => guard,
+            Self::Writer(guard) => guard,
+            Self::Reader(guard) => guard,
+        }
     }
 }
 

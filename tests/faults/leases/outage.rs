@@ -1,15 +1,12 @@
-//! Redis is away for a while, or forgets its scripts and functions.
+//! Redis is away for a while.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use tower_distributed::{Error, Mutex, Quota, RwLock, TokenBucket, WaitGroup};
+use tower_distributed::{Error, Mutex, RwLock, WaitGroup};
 
 use crate::leases::kinds::{Family, LONG, SOON, hasty, left, open, with_proxy};
 use support::eventually;
-use support::program::has_functions;
 use support::redis_server::RedisServer;
 
 fn is_told(error: &Error) {
@@ -68,41 +65,6 @@ async fn who_hears_nothing_is_not_told_that_its_wait_was_too_long() {
         for family in &families {
             eventually("its end", SOON, async || family.try_take("k").await.is_ok()).await;
         }
-    }
-}
-
-/// By callers that come again and again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn flushed_scripts_and_functions_are_never_noticed() {
-    let servers = join_all((0..3).map(|_| RedisServer::start())).await;
-    let stores: Vec<_> = servers.iter().map(|server| open(&server.url())).collect();
-    let bucket = TokenBucket::new(&stores[0], "bucket", Quota::per_second(4_000_000_000)).unwrap();
-    let mut families = Family::each(&stores[0], LONG).to_vec();
-    let quorum = Mutex::builder().ttl(LONG).retry_delay(|_| Duration::from_millis(2)).tries(u32::MAX);
-    families.push(Family::Mutex(quorum.build_quorum(stores, "quorum").unwrap()));
-    let turns = Arc::<AtomicU64>::default();
-    let caller = |family: &Family| {
-        let (family, bucket, turns) = (family.clone(), bucket.clone(), Arc::clone(&turns));
-        tokio::spawn(async move {
-            while turns.load(Ordering::Relaxed) < 2000 {
-                assert!(family.take("k").await.unwrap().release().await.unwrap());
-                assert!(bucket.allow("k").await.unwrap().is_admitted());
-                turns.fetch_add(1, Ordering::Relaxed);
-            }
-        })
-    };
-    let callers: Vec<_> = (0..6).flat_map(|_| families.iter().map(caller)).collect();
-    for flushes in 1..40 {
-        eventually("turns", SOON, async || turns.load(Ordering::Relaxed) > 50 * flushes).await;
-        for server in &servers {
-            server.cli(&["SCRIPT", "FLUSH"]);
-            if has_functions() {
-                server.cli(&["FUNCTION", "FLUSH"]);
-            }
-        }
-    }
-    for caller in callers {
-        caller.await.unwrap();
     }
 }
 

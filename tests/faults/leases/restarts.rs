@@ -3,12 +3,12 @@
 use futures::future::join_all;
 use tokio::time::{Duration, Instant, timeout};
 
-use crate::leases::kinds::{Family, IN_TIME, SOON, open};
+use crate::leases::kinds::{Family, SOON, open};
 use support::eventually;
 use support::keys::keys_without_ttl;
 use support::redis_server::RedisServer;
 
-const TTL: Duration = Duration::from_secs(4);
+const TTL: Duration = Duration::from_secs(6);
 const WAITERS: u64 = 4;
 
 /// Who waited asks anew; who held is told so at the next renewal, long before the lease would have run out. Where only the
@@ -40,7 +40,7 @@ async fn a_loss_serves_who_waits_and_tells_who_holds() {
             assert!(holder.extend().await.unwrap_err().is_lost());
             assert!(!holder.release().await.unwrap());
         });
-        let (_, served) = tokio::join!(join_all(told), timeout(IN_TIME, join_all(waiters)));
+        let (_, served) = tokio::join!(join_all(told), timeout(SOON, join_all(waiters)));
         for released in served.expect("a waiter is forgotten") {
             assert!(released.unwrap().unwrap());
         }

@@ -5,8 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tokio_test::{assert_pending, task};
 
-use crate::leases::kinds::{Family, LONG, SOON, left, open, with_proxy};
-use crate::leases::taken::Taken;
+use crate::leases::kinds::{Family, LONG, SOON, Taken, left, open, with_proxy};
 use support::eventually;
 use support::proxy::FaultProxy;
 

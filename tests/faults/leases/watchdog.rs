@@ -1,33 +1,10 @@
-//! Leases that are renewed, and that outlive the runtime that they began on.
+//! Leases that outlive the runtime that they began on.
 
-use std::time::Duration;
-
-use futures::future::join_all;
-use tokio::time::timeout;
-use tower_distributed::{Mutex, Store};
+use tower_distributed::Store;
 
 use crate::leases::kinds::{Family, LONG, SOON, open};
 use support::eventually;
 use support::redis_server::RedisServer;
-
-/// Each kind, and a quorum.
-#[tokio::test(start_paused = true)]
-async fn a_lease_is_kept_for_many_times_its_time_to_live() {
-    const TTL: Duration = Duration::from_secs(6);
-    let stores = [(); 3].map(|()| Store::in_memory());
-    let mut families = Family::each(&stores[0], TTL).to_vec();
-    families.push(Family::Mutex(Mutex::builder().ttl(TTL).build_quorum(stores, "quorum").unwrap()));
-    let kept = families.iter().map(|family| async move {
-        let taken = family.take("k").await.unwrap();
-        let (first, token) = (taken.until(), taken.token().to_owned());
-        assert!(timeout(100 * TTL, taken.lost()).await.is_err(), "{} was lost", family.name());
-        assert!(taken.is_held() && taken.token() == token && taken.until() > first + 99 * TTL);
-        assert!(family.try_take("k").await.unwrap_err().is_refused());
-        assert!(taken.release().await.unwrap());
-        family.try_take("k").await.unwrap().release().await.unwrap()
-    });
-    assert!(join_all(kept).await.into_iter().all(|was_held| was_held));
-}
 
 /// The runtime that it was got on is gone: a drop gives it back all the same, from wherever it happens.
 #[test]

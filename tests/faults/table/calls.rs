@@ -1,22 +1,19 @@
-//! What the workers do with claims, flights and budgets.
+//! What the workers do with claims, flights and held tokens.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tower_distributed::dedupe::{Claim, Claimed};
 use tower_distributed::single_flight::RunError;
-use tower_distributed::token_bucket::{BucketState, Hold};
 use tower_distributed::{Dedupe, Error, SingleFlight, TokenBucket};
 
-use super::history::{Event, HoldOutcome, HoldStep, now};
-use super::worker::{ALONE, ITEM, LASTING, MAX_WAIT, Scribe, heard, hold_ms, told};
+use super::history::{Event, now};
+use super::worker::{ALONE, ITEM, MAX_WAIT, Scribe, heard, told};
 
 /// The time for which an item is claimed, confirmed and forgotten again and again, ns.
 const REGISTER: u64 = 250_000_000;
 
 /// Each run of a flight is written down as a task of its own.
 static RUNS: AtomicU32 = AtomicU32::new(1000);
-static HOLDS: AtomicU64 = AtomicU64::new(0);
 
 /// Claims an item, and confirms, releases or drops the claim. Half of the items come a few times only; the others are also
 /// forgotten, or claimed though they are known.
@@ -98,65 +95,21 @@ pub(super) async fn fly(scribe: &Scribe, flights: &SingleFlight<u64>, key: &str,
     scribe.write(key, answer);
 }
 
-/// Holds tokens, at times more of them, and captures a few, or none, or drops the hold.
-pub(super) async fn hold(scribe: &Scribe, bucket: &TokenBucket, key: &str, burst: u32, step: u64) {
-    let number = HOLDS.fetch_add(1, Ordering::Relaxed);
-    let write = |event| scribe.write(key, event);
-    let ask = |step| write(Event::Hold(number, step));
-    let done = |hold: &Hold| balance(HoldOutcome::Done, hold.state());
-    let most = if rand::random_range(0..4) == 0 { burst / 4 } else { 3.min(burst / 4) };
-    let mut tokens = rand::random_range(1..=1 + most);
-    ask(HoldStep::Authorize(tokens));
-    let mut hold = match bucket.authorize(key, tokens).await {
+/// Holds a token, and captures or releases it.
+pub(super) async fn hold(scribe: &Scribe, bucket: &TokenBucket, key: &str, step: u64) {
+    scribe.write(key, Event::Acquire(1));
+    let hold = match bucket.authorize(key, 1).await {
         Ok(hold) => hold,
-        Err(error) => return write(told(&error)),
+        Err(error) => return scribe.write(key, told(&error)),
     };
-    write(done(&hold));
-    let pause = async || tokio::time::sleep(Duration::from_millis(hold_ms(scribe.primitive, step))).await;
-    pause().await;
-    if rand::random_range(0..3) == 0 {
-        let more = rand::random_range(1..=burst / 8 + 1);
-        ask(HoldStep::Extend(tokens + more));
-        match hold.extend(more).await {
-            Ok(()) => {
-                tokens += more;
-                write(done(&hold));
-            }
-            Err(error) if error.is_lost() => write(Event::Released(false)),
-            Err(error) => write(told(&error)),
-        }
-        pause().await;
-    }
-    let used = match rand::random_range(0..64) {
-        // Of the budget that refills, nobody captures more than is held.
-        0 if key != LASTING => tokens + 2,
-        1 => tokens,
-        _ => rand::random_range(0..=2).min(tokens),
+    scribe.write(key, Event::Granted(0));
+    scribe.hold(key, || hold.is_held(), step).await;
+    let ended = if step.is_multiple_of(4) {
+        scribe.write(key, Event::Release);
+        hold.release().await
+    } else {
+        scribe.write(key, Event::Confirm);
+        hold.capture(1).await.map(|captured| !captured.ended)
     };
-    match rand::random_range(0..8) {
-        0..=2 => {
-            ask(HoldStep::Capture(0));
-            write(heard(hold.release().await, Event::Released));
-        }
-        3 => {
-            hold.usage().set(used);
-            ask(HoldStep::Drop(used));
-            drop(hold);
-            write(Event::Unheard);
-        }
-        _ => {
-            ask(HoldStep::Capture(used));
-            write(match hold.capture(used).await {
-                Ok(captured) if captured.ended => {
-                    balance(HoldOutcome::Ended(captured.excess), &captured.state)
-                }
-                Ok(captured) => balance(HoldOutcome::Done, &captured.state),
-                Err(error) => told(&error),
-            });
-        }
-    }
-}
-
-pub(super) fn balance(outcome: HoldOutcome, state: &BucketState) -> Event {
-    Event::Balance { outcome, remaining: state.remaining(), held: state.held() }
+    scribe.write(key, heard(ended, Event::Released));
 }

@@ -10,7 +10,6 @@
 //!   end at any time after that belief: it expires.
 //! * A confirmation whose answer was lost is sent again. So from its call on, the item may become known at any time.
 //! * A `forget` whose answer was lost is not sent again. So at one time after its call, the item may become new.
-//! * A filter may know an item from the beginning on that nobody confirmed. The table bounds how many.
 
 use super::history::{Event, Hold, Operation};
 use super::linearizable::{NEVER, Steps, has_waited, is_beside_slow, is_linearizable};
@@ -26,7 +25,6 @@ enum Step {
     InFlight { anyway: bool },
     UnheardConfirm,
     UnheardForget,
-    FalsePositive,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -37,15 +35,11 @@ struct Item {
     may_be_known: bool,
     /// How often it may be forgotten.
     may_be_new: u32,
-    is_false_positive: bool,
 }
 
 impl Item {
     /// Makes use of an unheard `forget`, if the item is known. Returns whether it is new.
     fn is_new(&mut self) -> bool {
-        if self.is_false_positive {
-            return false;
-        }
         if self.known && self.may_be_new > 0 {
             self.may_be_new -= 1;
             self.known = false;
@@ -55,7 +49,7 @@ impl Item {
 
     fn is_known(&mut self) -> bool {
         self.known |= self.may_be_known;
-        self.known || self.is_false_positive
+        self.known
     }
 }
 
@@ -94,34 +88,13 @@ impl Specification for Item {
                 next.may_be_new += 1;
                 true
             }
-            Step::FalsePositive => {
-                next.is_false_positive = true;
-                true
-            }
         };
         (valid, next)
     }
 }
 
-/// What a history of one item is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Ordered,
-    /// A filter explains it that has known the item from the beginning on.
-    FalsePositive,
-    Unordered,
-}
-
-pub(crate) fn check(is_filter: bool, operations: &[&Operation], holds: &[&Hold]) -> Verdict {
-    let mut steps = steps(operations, holds);
-    if is_linearizable::<Item>(steps.clone()) {
-        return Verdict::Ordered;
-    }
-    steps.push((0, 0, Step::FalsePositive));
-    match is_filter && is_linearizable::<Item>(steps) {
-        true => Verdict::FalsePositive,
-        false => Verdict::Unordered,
-    }
+pub(crate) fn check(operations: &[&Operation], holds: &[&Hold]) -> bool {
+    is_linearizable::<Item>(steps(operations, holds))
 }
 
 fn steps(operations: &[&Operation], holds: &[&Hold]) -> Steps<Step> {
@@ -179,10 +152,4 @@ fn is_unheard_claim(operation: &Operation) -> bool {
             Some((end, Event::Refused)) => has_waited(operation, *end),
             _ => true,
         }
-}
-
-/// How many of so many items a filter may know from the beginning on, at a rate: the mean and six standard deviations.
-pub(crate) fn most_false_positives(items: usize, rate: f64) -> usize {
-    let mean = items as f64 * rate;
-    (mean + 6.0 * mean.sqrt()) as usize
 }

@@ -30,7 +30,7 @@ pub(crate) enum Primitive {
     /// On a filter.
     FilterDedupe,
     BloomFilter,
-    /// Authorize and capture.
+    /// Tokens that are held, and captured or released.
     Budget,
 }
 
@@ -71,12 +71,10 @@ pub(crate) enum Event {
     /// A run has made this answer.
     Made(u64),
     Release,
-    /// A claim ends, and its item is known from now on.
+    /// A claim ends, and its item is known from now on; or a token that is held is captured.
     Confirm,
     /// An answer or an item.
     Forget,
-    /// A step on this hold of tokens, or a look at all.
-    Hold(u64, HoldStep),
     /// Yes: with the remaining tokens.
     Admitted(Option<u32>),
     /// Yes: with the fencing token.
@@ -90,12 +88,6 @@ pub(crate) enum Event {
     Forgotten(bool),
     /// The answer of a flight.
     Got(u64),
-    /// What became of a hold, and the balance after it, and after other steps of the same instant.
-    Balance {
-        outcome: HoldOutcome,
-        remaining: u32,
-        held: u32,
-    },
     /// A refusal that can only come from a state that should be over.
     Overdue(String),
     /// The store has failed: nobody knows whether it was done.
@@ -108,36 +100,9 @@ impl Event {
     fn is_question(&self) -> bool {
         matches!(
             self,
-            Self::Ask
-                | Self::Acquire(_)
-                | Self::AcquireAnyway
-                | Self::Release
-                | Self::Confirm
-                | Self::Forget
-                | Self::Hold(..)
+            Self::Ask | Self::Acquire(_) | Self::AcquireAnyway | Self::Release | Self::Confirm | Self::Forget
         )
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum HoldStep {
-    Authorize(u32),
-    /// To so many tokens.
-    Extend(u32),
-    Capture(u32),
-    /// It is dropped with this usage: nobody hears of the capture.
-    Drop(u32),
-    Look,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum HoldOutcome {
-    Done,
-    Refused,
-    /// The hold had ended before. So many tokens more were charged.
-    Ended(u32),
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

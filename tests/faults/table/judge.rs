@@ -1,9 +1,9 @@
 //! The judges themselves: they find what is wrong in forged histories. That they find nothing in what the faults explain is
 //! shown by each run of the table.
 
-use super::history::{Event, History, HoldOutcome, HoldStep, Primitive, Record};
+use super::history::{Event, History, Primitive, Record};
 use super::verdict::Row;
-use super::worker::{ALONE, BUDGET, BURST, EVERY_BURST, LASTING, PERMITS, TTL, oldest};
+use super::worker::{ALONE, BURST, PERMITS, oldest};
 
 type Events = Vec<(u64, u32, Event)>;
 
@@ -111,6 +111,9 @@ fn tokens_that_are_given_out_twice_are_found() {
     assert!(bucket(lost));
     let new = [0, 10].map(|at| call(at, 0, Event::Ask, Event::Admitted(None)));
     assert_eq!(judged(Primitive::BloomFilter, "k", &[new.concat()]).double, 1);
+    let capture = |task| claim(task, 0, Event::Acquire(1), Event::Confirm, Event::Released(true));
+    let captures = (0..=BURST).flat_map(capture).collect();
+    assert_eq!(judged(Primitive::Budget, "k", &[captures]).double, 1);
 }
 
 #[test]
@@ -211,82 +214,4 @@ fn a_leader_that_lost_the_lead_publishes_nothing() {
     first.insert(3, (25, 1, Event::Held));
     let found = judged(Primitive::StaleFlight, "k", &[first, run(1, [10, 15, 20])]);
     assert_eq!(found.double, 1, "two leaders");
-}
-
-fn step(at: u64, hold: u32, step: HoldStep, answer: Event) -> Events {
-    call(at, hold, Event::Hold(hold.into(), step), answer)
-}
-
-fn balance(outcome: HoldOutcome, charged: u32, held: u32) -> Event {
-    Event::Balance { outcome, remaining: BUDGET.saturating_sub(charged + held), held }
-}
-
-fn done(charged: u32, held: u32) -> Event {
-    balance(HoldOutcome::Done, charged, held)
-}
-
-fn authorized(tokens: u32) -> Events {
-    step(0, 1, HoldStep::Authorize(tokens), done(0, tokens))
-}
-
-/// Of a key whose holds are released, or charged, if they end by themselves.
-fn is_budget_wrong(charged: bool, steps: &[Events]) -> bool {
-    is_wrong(Primitive::Budget, if charged { "1" } else { "0" }, &[steps.concat()])
-}
-
-#[test]
-fn a_capture_that_counts_twice_is_found() {
-    let look = |at, charged| step(at, 9, HoldStep::Look, done(charged, 0));
-    let captured = |answer| step(20, 1, HoldStep::Capture(7), answer);
-    for charged in [14, 0, 8] {
-        let steps = [authorized(10), captured(done(7, 0)), look(90, charged)];
-        assert!(is_budget_wrong(false, &steps), "{charged}");
-    }
-    // Without an answer it is charged once, or not yet; and its hold, if that ended by itself before.
-    for (at_end, charged) in [(false, 14), (true, 17)] {
-        let steps = [authorized(10), captured(failed()), look(90, charged)];
-        assert!(is_budget_wrong(at_end, &steps), "{charged}");
-    }
-    // What was seen as charged is not charged again, and does not come back.
-    for second in [14, 0] {
-        let steps = [authorized(10), captured(failed()), look(60, 7), look(90, second)];
-        assert!(is_budget_wrong(false, &steps), "{second}");
-    }
-}
-
-#[test]
-fn tokens_that_are_held_twice_are_found() {
-    let half = BUDGET / 2;
-    let second = |answer| step(20, 2, HoldStep::Authorize(half), answer);
-    let too_many = second(done(0, BUDGET + 1));
-    assert!(is_budget_wrong(false, &[authorized(half + 1), too_many]), "there are not as many");
-    assert!(is_budget_wrong(false, &[second(Event::Refused)]), "all are free");
-    let more = |answer| step(40, 1, HoldStep::Extend(half + 2), answer);
-    assert!(is_budget_wrong(false, &[authorized(half + 1), more(Event::Refused)]));
-    let few = more(done(0, half + 1));
-    assert!(is_budget_wrong(false, &[authorized(half + 1), few]), "not all are held");
-}
-
-#[test]
-fn a_hold_that_ends_by_itself_is_released_or_charged() {
-    let late = u64::try_from(TTL.as_nanos()).unwrap() + 100;
-    for (at_end, charged, excess) in [(true, 2, 2), (false, 22, 12)] {
-        let ended = balance(HoldOutcome::Ended(excess), charged, 0);
-        let steps = [authorized(10), step(late, 1, HoldStep::Capture(12), ended)];
-        assert!(is_budget_wrong(at_end, &steps), "{charged}");
-    }
-    // It cannot have ended so early.
-    let early = step(20, 1, HoldStep::Capture(0), Event::Released(false));
-    let found = judged(Primitive::Budget, "0", &[[authorized(10), early].concat()]);
-    assert_eq!(found.denied, 1);
-}
-
-#[test]
-fn captures_above_the_rate_are_found() {
-    let capture = |number: u32| {
-        let at = u64::from(number) * 1000;
-        step(at, number, HoldStep::Capture(1), Event::Released(true))
-    };
-    let captures = (0..EVERY_BURST + 2).flat_map(capture).collect();
-    assert_eq!(judged(Primitive::Budget, LASTING, &[captures]).double, 2);
 }

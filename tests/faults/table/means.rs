@@ -99,7 +99,7 @@ pub(super) async fn migrate(servers: &Servers, lasts: Duration) {
         keys.extend(node.query::<Vec<String>>(&["KEYS", "td:{*"]).unwrap());
     }
     let mut slots = Vec::new();
-    for part in ["{mutex:", "{permits:", "{rw:", "{bucket:", "{flights:"] {
+    for part in ["{Mutex:", "{WaitGroup:", "{RwLock:", "{TokenBucket:", "{SingleFlight:"] {
         let Some(key) = keys.iter().rfind(|key| key.contains(part)) else { continue };
         let slot = cluster.nodes()[0].cli(&["CLUSTER", "KEYSLOT", key]);
         // A slot moves once: after that, it is not where it was.

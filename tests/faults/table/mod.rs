@@ -1,10 +1,9 @@
 //! What each fault does to each primitive, in figures: two workers use all primitives at the same time while a fault strikes
 //! again and again. Their histories are judged, and checked for linearizability.
 //!
-//! `FAULTS=long` strikes more often. `target/faults/` then has a table (`*.md`) and the histories (`*/*.jsonl`).
+//! `FAULTS=long` strikes more often. `target/faults/` then has the figures (`*.txt`) and the histories (`*/*.jsonl`).
 
 mod answers;
-mod budgets;
 mod calls;
 mod claims;
 mod fault;
@@ -22,13 +21,13 @@ use std::time::Duration;
 
 use fault::{LONG, SHORT};
 use history::{Primitive, now};
-use verdict::{HEADER, Row, summary};
+use verdict::{Row, summary};
 
 use support::program::since_7_0;
 
-/// No call takes longer: 1 s for its turn, 500 ms each to be sent and to connect, and four times that for the reply, as long as
-/// earlier replies arrive. A worker that is stopped stands still for 1.5 s more.
-const LONGEST_CALL: Duration = Duration::from_secs(6);
+/// No call hangs: by its bounds it takes 4 s, and 1.5 s more in a worker that is stopped. How late it is on a busy machine is not
+/// judged here: the worlds of `tests/simulation` judge the bounds.
+const LONGEST_CALL: Duration = Duration::from_secs(20);
 
 /// What a fault may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,12 +92,12 @@ async fn run(fault: Fault, rounds: u32) {
 /// Prints the rows, and keeps them and the histories if they are of a long run or show that something was lost.
 fn report(fault: Fault, rows: &[Row], files: &[PathBuf]) {
     let name = format!("{fault:?}");
-    let lines: String = rows.iter().map(|row| format!("| {name} | {row}\n")).collect();
-    print!("{HEADER}{lines}");
+    let lines: String = rows.iter().map(|row| format!("{name}: {row:?}\n")).collect();
+    print!("{lines}");
     if is_long() || rows.iter().any(Row::is_remarkable) {
         let dir = results().join(&name);
         std::fs::create_dir_all(&dir).unwrap();
-        std::fs::write(results().join(format!("{name}.md")), lines).unwrap();
+        std::fs::write(results().join(format!("{name}.txt")), lines).unwrap();
         std::fs::write(results().join(format!("{name}.summary")), summary(&fault.to_string(), rows)).unwrap();
         for file in files {
             std::fs::copy(file, dir.join(file.file_name().unwrap())).unwrap();
@@ -107,7 +106,7 @@ fn report(fault: Fault, rows: &[Row], files: &[PathBuf]) {
 }
 
 fn check(fault: Fault, row: &Row) {
-    let (what, loses) = (format!("{fault:?}: {row}"), fault.loses());
+    let (what, loses) = (format!("{fault:?}: {row:?}"), fault.loses());
     assert_eq!(row.leaked, 0, "{what}");
     assert!(row.longest < LONGEST_CALL, "{what}");
     assert!(row.operations > row.failed, "{what}");
@@ -121,8 +120,7 @@ fn check(fault: Fault, row: &Row) {
     if !(loses == Loses::Leaders && row.primitive.is_flight()) {
         assert_eq!(row.double, 0, "{what}");
     }
-    let refills = matches!(row.primitive, Primitive::TokenBucket | Primitive::Budget);
-    if !(loses == Loses::Refill && refills) {
+    if !(loses == Loses::Refill && row.primitive == Primitive::TokenBucket) {
         assert_eq!(row.unordered.clone().unwrap_or_default(), [""; 0], "{what}");
     }
 }

@@ -6,9 +6,8 @@ use std::time::Duration;
 use futures::future::join_all;
 use tower_distributed::{Store, StoreBuilder};
 
-use super::calls;
-use super::history::{Event, History, HoldOutcome, HoldStep, Operation, Primitive, Record, Tail, now};
-use super::worker::{LASTING, PERMITS, Primitives, ROLE, TTL, namespace};
+use super::history::{Event, History, Primitive, Record, Tail, now};
+use super::worker::{PERMITS, Primitives, ROLE, TTL};
 use support::clock_shim::ServerClock;
 use support::eventually;
 use support::keys::keys_without_ttl;
@@ -178,39 +177,7 @@ impl Scene {
         }
         let files: Vec<_> =
             (0..self.workers.len()).map(|number| self.dir.path().join(format!("{number}.jsonl"))).collect();
-        let mut history = History::read(files.clone());
-        self.look_at_budgets(&mut history).await;
-        (history, files)
-    }
-
-    /// Looks at the balance of each budget once all of its holds have ended.
-    async fn look_at_budgets(&self, history: &mut History) {
-        let budget = Primitives::of(&store_at(&self.servers.address())).budget;
-        let keys: Vec<_> = history.keys(Primitive::Budget).into_keys().map(str::to_owned).collect();
-        for key in keys.into_iter().filter(|key| key != LASTING) {
-            let mut look = None;
-            eventually("the holds of a budget to end", SOON, async || {
-                // What a clock that was set back has prolonged ends only if the key is used.
-                if let Ok(hold) = budget.authorize(key.as_str(), 1).await {
-                    let _ = hold.release().await;
-                }
-                let call = now();
-                let state = budget.peek(key.as_str()).await;
-                look = state.ok().filter(|state| state.held() == 0).map(|state| (call, state));
-                look.is_some()
-            })
-            .await;
-            let Some((call, state)) = look else { continue };
-            let answer = Some((now(), calls::balance(HoldOutcome::Done, &state)));
-            history.operations.push(Operation {
-                process: self.workers.len(),
-                primitive: Primitive::Budget,
-                key,
-                asked: Event::Hold(0, HoldStep::Look),
-                call,
-                answer,
-            });
-        }
+        (History::read(files.clone()), files)
     }
 
     /// How much of a primitive stays in Redis for longer than it should: leases that cannot be had, and keys without a ttl.
@@ -227,13 +194,13 @@ impl Scene {
             };
             let began = now();
             let mut free = is_free().await;
-            while !free && Duration::from_nanos(now() - began) < 3 * TTL {
+            while !free && Duration::from_nanos(now() - began) < 10 * TTL {
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 free = is_free().await;
             }
             leaked += usize::from(!free);
         }
-        let namespace = format!("{{{}", namespace(primitive));
+        let namespace = format!("{{{primitive:?}");
         let lasting = self.servers.masters().into_iter().flat_map(keys_without_ttl);
         leaked + lasting.filter(|key| key.contains(&namespace)).count()
     }
@@ -246,9 +213,7 @@ fn first_success(records: &[Record], primitive: Primitive, since: u64) -> Option
         Primitive::TokenBucket | Primitive::Dedupe | Primitive::FilterDedupe | Primitive::BloomFilter
     );
     let is_success = |event: &Event| match event {
-        Event::Admitted(_) | Event::Granted(_) | Event::Got(_) | Event::Balance { .. } | Event::Duplicate => {
-            true
-        }
+        Event::Admitted(_) | Event::Granted(_) | Event::Got(_) | Event::Duplicate => true,
         Event::Refused => refusals_count,
         _ => false,
     };

@@ -1,12 +1,10 @@
 //! What the histories of a fault say, in figures.
 
-use std::fmt;
 use std::time::Duration;
 
-use super::claims::{Verdict, most_false_positives};
 use super::history::{Event, History, Hold, Operation, Primitive};
-use super::worker::{ALONE, BRIEF, BURST, FALSE_POSITIVES, LASTING, PERMITS, TTL, oldest};
-use super::{answers, budgets, claims, linearizable};
+use super::worker::{ALONE, BURST, LASTING, PERMITS, TTL, oldest};
+use super::{answers, claims, linearizable};
 
 /// A row of the table.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +38,6 @@ impl Row {
     pub(crate) fn of(primitive: Primitive, history: &History) -> Self {
         let mut row = Self { primitive, ..Self::default() };
         let mut doubles = Vec::new();
-        let (mut items, mut false_positives) = (0, Vec::new());
         // A lease that is handed on within a process has half of its ttl left, or more.
         let lasts = u64::try_from(TTL.as_nanos() / 2).unwrap();
         for (key, (operations, holds)) in history.keys(primitive) {
@@ -52,19 +49,17 @@ impl Row {
                 Primitive::TokenBucket if key == LASTING => continue,
                 Primitive::TokenBucket => row.double += admitted(&operations).saturating_sub(BURST as usize),
                 Primitive::BloomFilter => row.double += admitted(&operations).saturating_sub(1),
-                Primitive::Budget if key == LASTING => row.double += budgets::above_rate(&operations),
+                Primitive::Budget => row.double += captured(&holds).saturating_sub(BURST as usize),
                 _ => doubles.extend(double_grants(primitive, &operations, &holds)),
             }
-            let lasts = if key.starts_with(BRIEF) { 0 } else { lasts };
             row.denied +=
                 holds.iter().filter(|hold| hold.denied().is_some_and(|at| at < hold.call + lasts)).count();
-            row.denied += budgets::denied(&operations);
             if primitive.is_flight() {
                 row.invented += answers::invented(&operations, &holds);
                 row.overdue += answers::overdue(&operations, oldest(primitive));
             }
             // The histories of lasting keys are too long to be searched.
-            if primitive == Primitive::BloomFilter || key == LASTING {
+            if matches!(primitive, Primitive::BloomFilter | Primitive::Budget) || key == LASTING {
                 continue;
             }
             let unordered = row.unordered.get_or_insert_default();
@@ -72,25 +67,12 @@ impl Row {
                 Primitive::SingleFlight | Primitive::StaleFlight => {
                     answers::check(primitive, &operations, &holds)
                 }
-                Primitive::Dedupe | Primitive::FilterDedupe => {
-                    items += 1;
-                    match claims::check(primitive == Primitive::FilterDedupe, &operations, &holds) {
-                        Verdict::FalsePositive => {
-                            false_positives.push(key.to_owned());
-                            true
-                        }
-                        verdict => verdict == Verdict::Ordered,
-                    }
-                }
-                Primitive::Budget => budgets::check(key, &operations),
+                Primitive::Dedupe | Primitive::FilterDedupe => claims::check(&operations, &holds),
                 _ => linearizable::check(primitive, &operations, &holds),
             };
             if !is_ordered {
                 unordered.push(key.to_owned());
             }
-        }
-        if false_positives.len() > most_false_positives(items, FALSE_POSITIVES) {
-            row.unordered.get_or_insert_default().append(&mut false_positives);
         }
         row.double += doubles.len();
         let caught = doubles.iter().filter(|double| double.is_caught).count();
@@ -122,6 +104,12 @@ impl Row {
 fn admitted(operations: &[&Operation]) -> usize {
     let is_admitted = |operation: &&&Operation| matches!(operation.answer, Some((_, Event::Admitted(_))));
     operations.iter().filter(is_admitted).count()
+}
+
+fn captured(holds: &[&Hold]) -> usize {
+    let is_captured =
+        |hold: &&&Hold| hold.released().is_some() && hold.ending.is_some_and(|ending| ending.confirms);
+    holds.iter().filter(is_captured).count()
 }
 
 /// A grant beside holders who still believed in theirs.
@@ -167,32 +155,13 @@ fn double_grants(primitive: Primitive, operations: &[&Operation], holds: &[&Hold
     found
 }
 
-pub(crate) const HEADER: &str = "\
-| fault | primitive | operations | refused | unavailable | double grants | caught by the fence | longest recovery | leaked keys | longest call | not linearizable |
-|---|---|---|---|---|---|---|---|---|---|---|
-";
-
 /// A fault in one row, over all primitives, as the guarantees of the documentation have it.
 pub(crate) fn summary(fault: &str, rows: &[Row]) -> String {
     let sum = |count: fn(&Row) -> usize| rows.iter().map(count).sum::<usize>();
     let doubles: Vec<_> = rows.iter().filter(|row| row.double > 0).collect();
     let told = |row: &&Row| {
-        let what = match row.primitive {
-            Primitive::TokenBucket => "tokens",
-            Primitive::WaitGroup => "permits",
-            Primitive::Mutex => "mutexes",
-            Primitive::RwLock => "rw locks",
-            Primitive::SingleFlight => "flights",
-            Primitive::StaleFlight => "flights that serve stale answers",
-            Primitive::Dedupe => "claims",
-            Primitive::FilterDedupe => "claims of the filter",
-            Primitive::Budget => "captured tokens",
-            Primitive::BloomFilter => "items of the filter",
-        };
-        match row.caught {
-            Some(caught) => format!("{} {what} ({caught} caught)", row.double),
-            None => format!("{} {what}", row.double),
-        }
+        let caught = row.caught.map(|caught| format!(" ({caught} caught)")).unwrap_or_default();
+        format!("{} {:?}{caught}", row.double, row.primitive)
     };
     let doubles = doubles.iter().map(told).collect::<Vec<_>>().join(", ");
     let recovery = rows.iter().map(|row| row.recovery).max().unwrap_or_default();
@@ -205,26 +174,4 @@ pub(crate) fn summary(fault: &str, rows: &[Row]) -> String {
         recovery.as_secs_f64(),
         sum(|row| row.leaked),
     )
-}
-
-/// A row without the name of the fault.
-impl fmt::Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let or_none = |number: Option<usize>| number.map_or("–".to_owned(), |number| number.to_string());
-        let seconds = |duration: Duration| format!("{:.2} s", duration.as_secs_f64());
-        write!(
-            f,
-            "{:?} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
-            self.primitive,
-            self.operations,
-            self.refused,
-            self.failed,
-            self.double,
-            or_none(self.caught),
-            seconds(self.recovery),
-            self.leaked,
-            seconds(self.longest),
-            or_none(self.unordered.as_ref().map(Vec::len)),
-        )
-    }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tower_distributed::rw_lock::{RwLockReadGuard, RwLockWriteGuard};
 use tower_distributed::single_flight::Postcard;
-use tower_distributed::token_bucket::OnEnd;
 use tower_distributed::{
     BloomFilter, Dedupe, Error, Lease, Mutex, MutexGuard, Permit, Quota, Quotas, RwLock, SingleFlight, Store,
     StoreFailure, TokenBucket, WaitGroup,
@@ -19,9 +18,6 @@ use support::role;
 
 pub(crate) const ROLE: &str = "table::worker::role_worker";
 pub(crate) const TTL: Duration = Duration::from_secs(1);
-/// The keys of locks that are not renewed, and how long these last.
-pub(crate) const BRIEF: &str = "brief.";
-const BRIEF_TTL: Duration = Duration::from_millis(50);
 /// For a lease.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(1);
 /// Tokens of a bucket, which are given out once: it refills within a day.
@@ -32,8 +28,6 @@ pub(crate) const LASTING: &str = "lasting";
 /// The bucket of that key never owes more than the time of one token.
 pub(crate) const EVERY: Duration = Duration::from_millis(50);
 pub(crate) const EVERY_BURST: u32 = 5;
-/// Tokens of a budget: more than are captured before its key is over.
-pub(crate) const BUDGET: u32 = 1000;
 /// An answer is fresh for so long, and is at most this much older when it arrives: a process may ask as of its last call.
 const FRESH: Duration = Duration::from_millis(20);
 /// And for so long after that, where stale answers are served.
@@ -55,8 +49,6 @@ const EPOCH: u64 = 4_000_000_000;
 pub(crate) const ITEM: u64 = 4_000_000;
 /// The same for the keys of flights, whose histories are long.
 const FLIGHTS: u64 = 1_000_000_000;
-/// The rate of the filter of claims.
-pub(crate) const FALSE_POSITIVES: f64 = 1e-6;
 
 role!(role_worker, async {
     let store = site::store_of_role();
@@ -89,22 +81,6 @@ role!(role_worker, async {
     tell("done");
 });
 
-/// The names of the primitives in Redis.
-pub(crate) fn namespace(primitive: Primitive) -> &'static str {
-    match primitive {
-        Primitive::TokenBucket => "bucket",
-        Primitive::WaitGroup => "permits",
-        Primitive::Mutex => "mutex",
-        Primitive::RwLock => "rw",
-        Primitive::SingleFlight => "flights",
-        Primitive::StaleFlight => "stale",
-        Primitive::Dedupe => "items",
-        Primitive::FilterDedupe => "claims",
-        Primitive::BloomFilter => "filter",
-        Primitive::Budget => "budget",
-    }
-}
-
 /// One of each.
 #[derive(Clone)]
 pub(crate) struct Primitives {
@@ -112,36 +88,30 @@ pub(crate) struct Primitives {
     lasting: TokenBucket,
     pub(crate) permits: WaitGroup,
     pub(crate) mutex: Mutex,
-    brief: Mutex,
     pub(crate) rw_lock: RwLock,
     flights: SingleFlight<u64>,
     stale_flights: SingleFlight<u64>,
     dedupe: Dedupe,
     filter_dedupe: Dedupe,
     filter: BloomFilter,
-    pub(crate) budget: TokenBucket,
-    lasting_budget: TokenBucket,
+    budget: TokenBucket,
 }
 
 impl Primitives {
     pub(crate) fn of(store: &Store) -> Self {
         let quota = Quota::per_day(1).burst(BURST);
         let remember = Duration::from_secs(3600);
-        let name = namespace;
-        let filter = |primitive, rate| {
-            let builder = BloomFilter::builder().capacity(100_000).false_positive_rate(rate);
-            builder.remember_for(remember).build(store, name(primitive)).unwrap()
+        let name = |primitive: Primitive| format!("{primitive:?}");
+        let filter = |primitive| {
+            let builder = BloomFilter::builder().capacity(100_000).false_positive_rate(1e-9);
+            builder.remember_for(remember).build(store, &name(primitive)).unwrap()
         };
         let flights = || {
             let builder = SingleFlight::builder(Postcard).ttl(FRESH).lease_ttl(TTL).max_wait(MAX_WAIT);
             builder.on_store_failure(StoreFailure::FailClosed)
         };
-        let claims = filter(Primitive::FilterDedupe, FALSE_POSITIVES);
-        let mutex = Mutex::builder().max_wait(MAX_WAIT);
-        let budget = TokenBucket::new(store, name(Primitive::Budget), Quota::per_day(1).burst(BUDGET));
-        let budget = budget.unwrap().with_hold_ttl(TTL).unwrap();
-        let lasting_budget = Quotas::new([Quota::new(1, EVERY).burst(EVERY_BURST)]).unwrap();
-        let bucket = TokenBucket::new(store, name(Primitive::TokenBucket), quota).unwrap();
+        let budget = TokenBucket::new(store, &name(Primitive::Budget), quota.clone()).unwrap();
+        let bucket = TokenBucket::new(store, &name(Primitive::TokenBucket), quota).unwrap();
         let lasting = Quotas::new([Quota::new(1, EVERY).burst(EVERY_BURST)]).unwrap();
         Self {
             lasting: bucket.with_quotas(&lasting),
@@ -149,37 +119,40 @@ impl Primitives {
             permits: WaitGroup::builder(PERMITS)
                 .ttl(TTL)
                 .max_wait(MAX_WAIT)
-                .build(store, name(Primitive::WaitGroup))
+                .build(store, &name(Primitive::WaitGroup))
                 .unwrap(),
-            mutex: mutex.clone().ttl(TTL).build(store, name(Primitive::Mutex)).unwrap(),
-            brief: mutex.ttl(BRIEF_TTL).watchdog(false).build(store, name(Primitive::Mutex)).unwrap(),
+            mutex: Mutex::builder()
+                .ttl(TTL)
+                .max_wait(MAX_WAIT)
+                .build(store, &name(Primitive::Mutex))
+                .unwrap(),
             rw_lock: RwLock::builder()
                 .ttl(TTL)
                 .max_wait(MAX_WAIT)
-                .build(store, name(Primitive::RwLock))
+                .build(store, &name(Primitive::RwLock))
                 .unwrap(),
-            flights: flights().build(store, name(Primitive::SingleFlight)).unwrap(),
+            flights: flights().build(store, &name(Primitive::SingleFlight)).unwrap(),
             stale_flights: flights()
                 .stale_while_revalidate(STALE)
                 .cancel_when_lost(true)
-                .build(store, name(Primitive::StaleFlight))
+                .build(store, &name(Primitive::StaleFlight))
                 .unwrap(),
-            dedupe: Dedupe::exact(store, name(Primitive::Dedupe))
+            dedupe: Dedupe::exact(store, &name(Primitive::Dedupe))
                 .remember_for(remember)
                 .ttl(TTL)
                 .build()
                 .unwrap(),
-            filter_dedupe: Dedupe::builder().ttl(TTL).build(&claims).unwrap(),
-            filter: filter(Primitive::BloomFilter, 1e-9),
-            lasting_budget: budget.with_quotas(&lasting_budget),
-            budget,
+            filter_dedupe: Dedupe::builder().ttl(TTL).build(&filter(Primitive::FilterDedupe)).unwrap(),
+            filter: filter(Primitive::BloomFilter),
+            budget: budget.with_hold_ttl(TTL).unwrap(),
         }
     }
 
     /// Uses the primitive of a task once.
     async fn step(&self, scribe: &Scribe, step: u64) {
-        let epoch = now() / EPOCH;
-        let own = format!("{epoch}.{}", step % 2);
+        let own = format!("{}.{}", now() / EPOCH, step % 2);
+        // Some 20 keys at the same time, the tokens of each of which are soon used up.
+        let brief = format!("{}.{}", now() / 100_000_000, step % 2);
         let alone = scribe.task.is_multiple_of(TASKS);
         match scribe.primitive {
             Primitive::TokenBucket if step % 4 == 3 => {
@@ -192,15 +165,13 @@ impl Primitives {
                 scribe.write(LASTING, answer.unwrap_or_else(|error| told(&error)));
             }
             Primitive::TokenBucket => {
-                // Some 20 keys at the same time, each of which is soon used up.
-                let key = format!("{}.{}", now() / 100_000_000, step % 2);
-                scribe.write(&key, Event::Ask);
+                scribe.write(&brief, Event::Ask);
                 let answer =
-                    self.bucket.allow(key.as_str()).await.map(|decision| match decision.is_admitted() {
+                    self.bucket.allow(brief.as_str()).await.map(|decision| match decision.is_admitted() {
                         true => Event::Admitted(Some(decision.remaining())),
                         false => Event::Refused,
                     });
-                scribe.write(&key, answer.unwrap_or_else(|error| told(&error)));
+                scribe.write(&brief, answer.unwrap_or_else(|error| told(&error)));
             }
             Primitive::BloomFilter => {
                 let item = format!("{}", now() / ITEM);
@@ -220,15 +191,10 @@ impl Primitives {
                 scribe.visit(&own, permit, step, Event::Release, Permit::done).await;
             }
             Primitive::Mutex => {
-                // Some of these steps hold for longer than such a lock lasts.
-                let (mutex, own) = match step % 8 {
-                    5 => (&self.brief, format!("{BRIEF}{epoch}")),
-                    _ => (&self.mutex, own),
-                };
                 scribe.write(&own, Event::Acquire(ALONE));
                 let guard = match step % 4 {
-                    0 => mutex.try_lock(own.as_str()).await,
-                    _ => mutex.lock(own.as_str()).await,
+                    0 => self.mutex.try_lock(own.as_str()).await,
+                    _ => self.mutex.lock(own.as_str()).await,
                 };
                 scribe.visit(&own, guard, step, Event::Release, MutexGuard::unlock).await;
             }
@@ -252,13 +218,7 @@ impl Primitives {
             }
             Primitive::Dedupe => calls::claim(scribe, &self.dedupe, step).await,
             Primitive::FilterDedupe => calls::claim(scribe, &self.filter_dedupe, step).await,
-            Primitive::Budget if step % 4 == 3 => {
-                calls::hold(scribe, &self.lasting_budget, LASTING, EVERY_BURST, step).await;
-            }
-            Primitive::Budget => {
-                let on_end = if is_charged_at_end(&own) { OnEnd::Capture } else { OnEnd::Release };
-                calls::hold(scribe, &self.budget.with_on_end(on_end), &own, BUDGET, step).await;
-            }
+            Primitive::Budget => calls::hold(scribe, &self.budget, &brief, step).await,
         }
     }
 }
@@ -287,9 +247,7 @@ impl Scribe {
     pub(super) fn write(&self, key: &str, event: Event) {
         self.journal.write(now(), self.task, self.primitive, key, event);
     }
-}
 
-impl Scribe {
     /// Holds what was granted for a while, and ends it.
     pub(super) async fn visit<L: Deref<Target = Lease>, F: Future<Output = Result<bool, Error>>>(
         &self,
@@ -333,11 +291,6 @@ impl Scribe {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
-}
-
-/// Whether holds of this key of the budget that does not refill are charged if they end by themselves.
-pub(crate) fn is_charged_at_end(key: &str) -> bool {
-    key.ends_with('1')
 }
 
 pub(super) fn heard<T>(answer: Result<T, Error>, event: impl FnOnce(T) -> Event) -> Event {

@@ -13,7 +13,7 @@ async fn report() {
 
 /// What the scheduler of each host calls at each full hour.
 async fn at_the_full_hour(store: &Store) -> Result<(), Error> {
-    // user
+    // user: cron
     let jobs = Mutex::new(store, "jobs")?;
     let ran = jobs.once_per_tick("report", Duration::from_secs(3600), async |_| report().await).await?;
     // end

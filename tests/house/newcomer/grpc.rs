@@ -14,7 +14,7 @@ use tower_distributed::{Quota, Store, TokenBucket, grpc};
 async fn program() {
     let bucket = TokenBucket::new(&Store::in_memory(), "calls", Quota::per_hour(1)).unwrap();
     let (_reporter, health) = tonic_health::server::health_reporter();
-    // user
+    // user: grpc
     let limit = grpc::rate_limit(bucket, grpc_method().and(client_ip()));
     let server = Server::builder().layer(limit).add_service(health);
     // end

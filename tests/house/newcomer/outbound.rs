@@ -19,7 +19,7 @@ async fn program() {
     )
     .await;
     let bucket = TokenBucket::new(&Store::in_memory(), "hosts", Quota::per_second(100)).unwrap();
-    // user
+    // user: outbound
     let limit = RateLimitLayer::new(bucket.clone(), |request: &Request| request.url().authority().to_owned())
         .max_wait(Duration::from_secs(10))
         .block_on_response(|response: &Response| {

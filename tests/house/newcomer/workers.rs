@@ -14,7 +14,7 @@ async fn work(running: Arc<AtomicU32>) -> u32 {
 }
 
 async fn handle(workers: WaitGroup, running: Arc<AtomicU32>) -> Result<u32, Error> {
-    // user
+    // user: workers
     let permit = workers.add("acme").await?;
     let outcome = work(running).await;
     permit.done().await?;

@@ -11,7 +11,7 @@ use crate::flights::{build, builder, by_name};
 use crate::probe::Probe;
 use crate::stores::away;
 
-/// Refused, six times: more than enough for the breaker to open.
+/// Refused, six times: more than enough for the breaker to open. What has no key passes.
 async fn refuses<T: Subject>(layer: T::Layer) {
     let probe = Probe::default();
     let service = T::around(&layer, probe.clone());
@@ -24,12 +24,13 @@ async fn refuses<T: Subject>(layer: T::Layer) {
         assert!(refusal.decision().is_none() && refusal.source().is_some(), "{refusal:?}");
     }
     assert_eq!(probe.calls(), 0);
+    assert_eq!(service.oneshot("passes".into()).await.unwrap(), "passes");
 }
 
 async fn passes<T: Subject>(layer: T::Layer) {
     let service = T::around(&layer, Probe::default());
-    for _ in 0..6 {
-        assert_eq!(service.clone().oneshot("ann:1".into()).await.unwrap(), "ann:1");
+    for name in ["ann:1", "passes"].repeat(6) {
+        assert_eq!(service.clone().oneshot(name.into()).await.unwrap(), name);
     }
 }
 

@@ -1,16 +1,15 @@
 //! A response future may be dropped at any time: what was not let through is given back.
 
-use std::time::Duration;
-
 use tokio_test::{assert_pending, task};
 use tower::{Service as _, ServiceExt as _};
 
 use super::subjects::{Refusing, State, Subject, for_all_subjects, on_subjects};
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores};
+use support::eventually;
 
 on_subjects!([ConcurrencyLimit Mutex RwLock SingleFlight]: before_the_first_poll);
-on_subjects!(refusing: after_each_number_of_polls, while_the_service_works);
+on_subjects!(refusing: after_each_number_of_polls);
 
 async fn before_the_first_poll<T: Subject>(stores: Stores) {
     let probe = Probe::default();
@@ -29,10 +28,8 @@ async fn after_each_number_of_polls<T: Refusing>(stores: Stores) {
         let mut call = task::spawn(service.ready().await.unwrap().call(format!("{key}:1")));
         let mut done = false;
         for poll in 0..polls {
-            if poll > 0 && !is_woken(SOON, async || call.is_woken()).await {
-                let what =
-                    if call.poll().is_ready() { "a lost wake-up: it is ready" } else { "a lost reply" };
-                panic!("poll {poll} of {polls} was waited for in vain: {what}");
+            if poll > 0 {
+                eventually(&format!("poll {poll} of {polls}"), SOON, async || call.is_woken()).await;
             }
             done = call.poll().is_ready();
         }
@@ -49,28 +46,6 @@ async fn after_each_number_of_polls<T: Refusing>(stores: Stores) {
             break;
         }
     }
-}
-
-/// Whether it is woken within a time. It is told apart then whether the wake-up was lost, or what it was for.
-async fn is_woken(limit: Duration, mut woken: impl AsyncFnMut() -> bool) -> bool {
-    let wakes = async {
-        while !woken().await {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(limit, wakes).await.is_ok()
-}
-
-async fn while_the_service_works<T: Refusing>(stores: Stores) {
-    let probe = Probe::hanging();
-    let mut service = T::around(&T::layer(&stores.open()), probe.clone());
-    let mut call = task::spawn(service.ready().await.unwrap().call("ann:1".into()));
-    probe.runs(1, &mut call).await;
-    let state = if T::CALLED == State::Spent { State::Spent } else { State::Occupied };
-    assert_eq!(T::state(&stores, "ann").await, state);
-    drop(call);
-    assert_eq!(probe.running(), 0, "what is dropped is dropped all the way");
-    T::becomes(&stores, "ann", T::CALLED).await;
 }
 
 #[test]

@@ -9,7 +9,7 @@ use tower::{Layer as _, Service as _, ServiceExt as _};
 use tower_distributed::{Layered, Refusal};
 use tower_test::mock;
 
-use super::subjects::{RateLimit, Refusing, Subject, for_all_subjects, on_subjects};
+use super::subjects::{Refusing, Subject, for_all_subjects, on_subjects};
 use crate::flights::kind;
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores, away};
@@ -91,15 +91,6 @@ async fn a_clone_is_not_ready<T: Subject>(stores: Stores) {
     assert_eq!(clone.ready().await.unwrap().call("ann:1".into()).await.unwrap(), "ann:1");
     assert_eq!(service.call("bob:1".into()).await.unwrap(), "bob:1", "the original still is");
     assert_eq!(probe.polled_ready(), 2);
-}
-
-#[tokio::test]
-#[should_panic(expected = "called without having been polled ready")]
-async fn the_probe_notices_a_clone_that_is_called_unready() {
-    let layer = RateLimit::layer(&Stores::in_memory().open());
-    let mut service = RateLimit::around(&layer, Probe::default());
-    service.ready().await.unwrap();
-    let _ = service.clone().call("ann:1".into()).await;
 }
 
 async fn pending_readiness_is_passed_on<T: Subject>(_: Stores) {

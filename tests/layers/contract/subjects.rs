@@ -288,19 +288,3 @@ macro_rules! for_all_subjects {
     }};
 }
 pub(crate) use for_all_subjects;
-
-/// Runs a block with the layers that go around services of any errors, and with their subjects.
-macro_rules! on_each_subject {
-    (@ $subject:ident, $stores:expr, |$layer:ident, $Kind:ident| $block:block) => {{
-        type $Kind = $crate::contract::subjects::$subject;
-        let $layer = <$Kind as $crate::contract::subjects::Subject>::layer(&$stores.open());
-        $block
-    }};
-    ($stores:expr, |$layer:ident, $Kind:ident| $block:block) => {{
-        on_each_subject!(@ RateLimit, $stores, |$layer, $Kind| $block);
-        on_each_subject!(@ ConcurrencyLimit, $stores, |$layer, $Kind| $block);
-        on_each_subject!(@ Mutex, $stores, |$layer, $Kind| $block);
-        on_each_subject!(@ RwLock, $stores, |$layer, $Kind| $block);
-    }};
-}
-pub(crate) use on_each_subject;

@@ -22,7 +22,6 @@ on_each_store!(
     refusals_are_told,
     what_is_none_is_handled,
     what_turns_out_to_be_one_under_the_claim_is_not_handled,
-    an_error_gives_it_back,
     a_response_that_is_no_success_gives_it_back,
 );
 
@@ -109,19 +108,6 @@ async fn what_turns_out_to_be_one_under_the_claim_is_not_handled(stores: Stores)
     }
     assert_eq!((handled, times.load(Ordering::SeqCst)), (1, 1));
     eventually("nobody to hold it", SOON, async || is_handled(&stores, "a").await == Some(true)).await;
-}
-
-async fn an_error_gives_it_back(stores: Stores) {
-    let layer = DedupeLayer::new(dedupe(&stores.open()), by_name);
-    let service = ServiceBuilder::new()
-        .layer(layer)
-        .service(service_fn(async |_: &'static str| Err::<(), BoxError>("it does not work".into())));
-    for _ in 0..3 {
-        let error = service.clone().oneshot("a").await.unwrap_err();
-        assert_eq!((kind(&error), error.to_string().as_str()), (None, "it does not work"));
-        // At once: whoever hears of the failure may send it again.
-        assert_eq!(is_handled(&stores, "a").await, Some(false));
-    }
 }
 
 /// Each time the lease has a new fence.

@@ -46,27 +46,6 @@ macro_rules! refusal {
     }};
 }
 
-#[tokio::test]
-async fn what_has_no_key_or_weighs_nothing_passes_untouched() {
-    struct Away;
-    impl Away {
-        fn open(&self) -> Store {
-            away()
-        }
-    }
-    on_each_layer!(Away, tenant, |layer| {
-        let mut service = layer.on_lease(untouched).layer(Probe::default());
-        for size in 0..9 {
-            let job = Job { tenant: None, size, fence: None };
-            assert_eq!(service.ready().await.unwrap().call(job).await.unwrap().size, size);
-        }
-        assert_eq!(refusal!(service, job("ann", 1)), Some(RefusalKind::StoreUnavailable));
-    });
-    let layer = ConcurrencyLimitLayer::new(permits(&away(), 1), tenant).weight(|job: &Job| job.size);
-    let service = layer.on_lease(untouched).layer(Probe::default());
-    assert_eq!(service.oneshot(job("ann", 0)).await.unwrap().size, 0);
-}
-
 #[test]
 fn a_request_whose_weight_panicked_is_not_admitted_by_another_poll() {
     let group = permits(&Store::in_memory(), 1);
@@ -103,6 +82,10 @@ async fn what_is_heavier_than_its_limit_is_refused(stores: Stores) {
     let mut service = layer.weight(|job: &Job| job.size).layer(Probe::default());
     assert_eq!(refusal!(service, job("ann", 20)), Some(RefusalKind::ExceedsLimit));
     assert_eq!(refusal!(service, job("ann", 10)), None);
+    // What weighs nothing asks nobody.
+    let layer = ConcurrencyLimitLayer::new(permits(&away(), 1), tenant).weight(|job: &Job| job.size);
+    let service = layer.on_lease(untouched).layer(Probe::default());
+    assert_eq!(service.oneshot(job("ann", 0)).await.unwrap().size, 0);
 }
 
 async fn what_has_its_lease_is_shown_it(stores: Stores) {

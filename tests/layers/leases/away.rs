@@ -11,9 +11,8 @@ use tower_distributed::{
 
 use crate::families::{mutexes, permits};
 use crate::probe::Probe;
-use crate::stores::{SOON, away, gone, shared_by};
-use support::eventually;
-use support::redis_server::RedisServer;
+use crate::stores::{SOON, away, gone, shared_by, started};
+use support::{eventually, patient};
 
 type Service = BoxCloneService<u32, u32, BoxError>;
 type Call = task::Spawn<tower::util::Oneshot<Service, u32>>;
@@ -49,15 +48,14 @@ async fn start(service: &Service, probe: &Probe, weight: u32) -> Result<Call, Re
 
 #[tokio::test]
 async fn what_is_done_without_the_store_ends_with_the_outage() {
-    let redis = RedisServer::start().await;
-    let store = Store::redis(&redis.url()).unwrap();
+    let (redis, store) = started().await;
     let probe = Probe::hanging();
     let open = limited(1, &store, StoreFailure::FailOpen, &probe);
     let first = start(&open, &probe, 1).await.unwrap();
     assert_eq!(start(&open, &probe, 1).await.err(), Some(RefusalKind::NoPermit), "while the store is there");
     redis.kill9();
     let second = start(&open, &probe, 1).await.unwrap();
-    let store = Store::builder().prefix("shared").redis(&redis.url()).unwrap();
+    let store = patient!().prefix("shared").redis(&redis.url()).unwrap();
     let share = limited(100, &store, shared_by(100), &probe);
     let third = start(&share, &probe, 1).await.unwrap();
     assert_eq!(start(&share, &probe, 1).await.err(), Some(RefusalKind::NoPermit));
@@ -150,40 +148,28 @@ async fn routes_with_one_mutex_exclude_each_other_in_an_outage() {
 async fn a_mutex_keeps_its_settings_in_an_outage() {
     let store = gone().await;
     let probe = Probe::hanging();
-    let builder = Mutex::builder().ttl(Duration::from_millis(500)).watchdog(false).max_waiters(1);
-    let mutex = builder.build(&store, "own").unwrap();
-    let layer = MutexLayer::new(mutex.clone(), everything).max_wait(SOON).on_store_failure(shared_by(2));
-    let service = BoxCloneService::new(layer.layer(probe.clone()));
-    let (mut held, waiting, calls) = loop {
-        let held = start(&service, &probe, 1).await.unwrap();
-        let calls = probe.calls();
-        // One of two may wait.
-        let waiters = [1, 2].map(|_| tokio::spawn(service.clone().oneshot(1)));
-        let (refused, _, waiting) = futures::future::select_all(waiters).await;
-        let refused = refused.unwrap().unwrap_err();
-        let refusal = refused.downcast_ref::<Refusal>().unwrap();
-        // On a machine that is busy, the lock may end before both have come.
-        if refusal.kind() != RefusalKind::LeaseLost {
-            assert!(refusal.get_ref().is_queue_full(), "{refusal}");
-            break (held, waiting, calls);
-        }
-        waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    let around = |mutex: &Mutex| {
+        let layer = MutexLayer::new(mutex.clone(), everything).max_wait(SOON).on_store_failure(shared_by(2));
+        BoxCloneService::new(layer.layer(probe.clone()))
     };
-    // The lock is not renewed, and the next waiter gets it after the ttl.
-    let mut lost = None;
-    eventually("the lock to be lost", SOON, async || {
-        if let std::task::Poll::Ready(outcome) = held.poll() {
-            lost = outcome.err();
-        }
-        lost.is_some()
-    })
-    .await;
-    assert_eq!(lost.unwrap().downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::LeaseLost);
+    let kind = |error: BoxError| error.downcast_ref::<Refusal>().unwrap().kind();
+    let unqueued = Mutex::builder().max_waiters(0).build(&store, "unqueued").unwrap();
+    let service = around(&unqueued);
+    let held = start(&service, &probe, 1).await.unwrap();
+    let refused = service.clone().oneshot(1).await.unwrap_err();
+    assert!(refused.downcast_ref::<Refusal>().unwrap().get_ref().is_queue_full(), "{refused}");
+    unqueued.close();
+    assert_eq!(kind(service.oneshot(1).await.unwrap_err()), RefusalKind::Closed);
+    drop(held);
+    // The lock is not renewed, and the next one gets it after the ttl.
+    let builder = Mutex::builder().ttl(Duration::from_secs(1)).watchdog(false);
+    let service = around(&builder.build(&store, "brief").unwrap());
+    let first = start(&service, &probe, 1).await.unwrap();
+    let calls = probe.calls();
+    let next = tokio::spawn(service.oneshot(1));
+    assert_eq!(kind(first.await.unwrap_err()), RefusalKind::LeaseLost);
     eventually("the next one to run", SOON, async || probe.calls() == calls + 1).await;
-    drop(waiting);
-    mutex.close();
-    let closed = service.oneshot(1).await.unwrap_err();
-    assert_eq!(closed.downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::Closed);
+    next.abort();
 }
 
 #[tokio::test]

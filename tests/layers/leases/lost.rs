@@ -25,8 +25,8 @@ use crate::probe::Probe;
 use crate::stores::started;
 use support::redis_server::RedisServer;
 
-/// Renewed three times a second.
-const TTL: Duration = Duration::from_secs(1);
+/// Renewed each second.
+const TTL: Duration = Duration::from_secs(3);
 
 fn permits(store: &Store) -> WaitGroup {
     WaitGroup::builder(1).ttl(TTL).build(store, "permits").unwrap()

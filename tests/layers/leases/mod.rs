@@ -6,7 +6,6 @@ mod adaptive_clients;
 mod asked;
 mod away;
 mod bodies;
-mod dropped;
 mod lost;
 mod servers;
 mod stalled_bodies;

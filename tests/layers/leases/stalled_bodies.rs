@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
-use hyper::body::{Body, Bytes};
+use hyper::body::Body;
 use tokio::runtime::Builder;
 use tokio_test::{assert_pending, task};
 use tower::{BoxError, Layer as _, ServiceExt as _};
@@ -24,16 +24,25 @@ const SHORT: Duration = Duration::from_millis(50);
 /// The idle timeout unless set.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Whether it is polled and yields nothing, or nobody polls it.
+/// Whether it is polled and yields nothing, or nobody polls it. Then it goes on without, or is aborted where that is set:
+/// who polls the body is woken, and who polls it later is told then.
 #[tokio::test(start_paused = true)]
 async fn a_body_without_progress_holds_its_lease_for_a_minute() {
     let stores = Stores::in_memory();
     on_each_layer!(stores, by_name, |layer| {
-        for is_polled in [false, true] {
-            let (sender, mut body) = streamed(layer.clone().hold(UntilBodyEnd::default())).await;
+        for (aborts, is_polled) in [(false, false), (false, true), (true, false), (true, true)] {
+            let end = if aborts { LeaseEnd::Abort } else { LeaseEnd::Detach };
+            let hold = UntilBodyEnd::default().on_lease_end(end);
+            let (sender, mut body) = streamed(layer.clone().hold(hold)).await;
             sender.unbounded_send(data("one")).unwrap();
             assert!(reads(&mut body, "one").await);
-            let mut next = task::spawn(reads(&mut body, "two"));
+            let mut next = task::spawn(async {
+                if aborts {
+                    is_aborted(&mut body, "no progress within idle_timeout").await;
+                } else {
+                    assert!(reads(&mut body, "two").await && !body.is_end_stream(), "on it goes");
+                }
+            });
             if is_polled {
                 assert_pending!(next.poll());
             }
@@ -41,9 +50,13 @@ async fn a_body_without_progress_holds_its_lease_for_a_minute() {
             assert!(!next.is_woken() && !is_free(&stores, "ann").await);
             tokio::time::sleep(2 * SECOND).await;
             assert!(is_free(&stores, "ann").await);
-            sender.unbounded_send(data("two")).unwrap();
-            assert!(next.await, "on it goes");
-            assert!(!body.is_end_stream());
+            if aborts {
+                assert_eq!(next.is_woken(), is_polled);
+            }
+            if !(is_polled && aborts) {
+                sender.unbounded_send(data("two")).unwrap();
+            }
+            next.await;
         }
     });
 }
@@ -120,30 +133,6 @@ where
     assert_eq!(body.size_hint().exact(), Some(0));
 }
 
-/// Who polls the body at the limit is woken; who polls it later is told then.
-#[tokio::test(start_paused = true)]
-async fn an_abort_is_told() {
-    let stores = Stores::in_memory();
-    on_each_layer!(stores, by_name, |layer| {
-        for is_polled in [false, true] {
-            let hold = UntilBodyEnd::default().on_lease_end(LeaseEnd::Abort);
-            let (sender, mut body) = streamed(layer.clone().hold(hold)).await;
-            let mut reading = task::spawn(is_aborted(&mut body, "no progress within idle_timeout"));
-            if is_polled {
-                assert_pending!(reading.poll());
-            }
-            tokio::time::sleep(IDLE - SECOND).await;
-            assert!(!reading.is_woken() && !is_free(&stores, "ann").await);
-            tokio::time::sleep(2 * SECOND).await;
-            assert!(reading.is_woken() == is_polled && is_free(&stores, "ann").await);
-            if !is_polled {
-                sender.unbounded_send(data("too late")).unwrap();
-            }
-            reading.await;
-        }
-    });
-}
-
 #[test]
 fn a_limit_of_0_is_refused() {
     for (name, refused) in [
@@ -154,17 +143,6 @@ fn a_limit_of_0_is_refused() {
         assert!(error.is_invalid());
         assert_eq!(error.to_string(), format!("{name} must be more than 0 s, is 0ns"));
     }
-}
-
-#[test]
-fn bodies_of_the_frameworks_compose() {
-    fn is_body<B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static>() {}
-    is_body::<LeasedBody<axum::body::Body>>();
-    is_body::<LeasedBody<hyper::body::Incoming>>();
-    is_body::<LeasedBody<reqwest::Body>>();
-    is_body::<LeasedBody<tonic::body::Body>>();
-    is_body::<LeasedBody<http_body_util::combinators::UnsyncBoxBody<Bytes, BoxError>>>();
-    is_body::<LeasedBody<LeasedBody<axum::body::Body>>>();
 }
 
 async fn released_while_its_runtime_stands_still(stores: Stores) {

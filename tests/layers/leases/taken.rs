@@ -17,7 +17,6 @@ on_each_store!(
     released_early,
     gone_with_the_response,
     gone_with_the_future,
-    kept_when_the_handler_fails,
 );
 
 /// A request that gets what its layer hands to it.
@@ -33,18 +32,24 @@ fn hand(lease: &LeaseHandle, job: &mut Job) {
     job.0 = Some(lease.clone());
 }
 
+/// Also where the handler fails.
 async fn taken_once_and_held_until_the_taker_drops_it(stores: Stores) {
     on_each_layer!(stores, by_ann, |layer| {
-        let twice = service_fn(async |job: Job| {
-            let handle = job.0.unwrap();
-            let lease = handle.clone().take();
-            Ok::<_, BoxError>((lease, handle.take()))
-        });
-        let (lease, none) = layer.on_lease(hand).layer(twice).oneshot(Job::default()).await.unwrap();
-        assert!(none.is_none());
-        assert!(lease.as_ref().unwrap().is_held() && !is_free(&stores, "ann").await);
-        drop(lease);
-        becomes_free(&stores, "ann").await;
+        for fails in [false, true] {
+            let kept = Mutex::new(None);
+            let takes = service_fn(|job: Job| {
+                let handle = job.0.unwrap();
+                *kept.lock().unwrap() = handle.clone().take();
+                assert!(handle.take().is_none());
+                async move { if fails { Err(BoxError::from("out of order")) } else { Ok(()) } }
+            });
+            let call = layer.clone().on_lease(hand).layer(takes).oneshot(Job::default()).await;
+            assert_eq!(call.err().map(|error| error.to_string()), fails.then(|| "out of order".to_owned()));
+            let lease = kept.lock().unwrap().take().unwrap();
+            assert!(lease.is_held() && !is_free(&stores, "ann").await);
+            drop(lease);
+            becomes_free(&stores, "ann").await;
+        }
     });
 }
 
@@ -110,21 +115,6 @@ async fn gone_with_the_future(stores: Stores) {
         assert!(!is_free(&stores, "ann").await);
         drop(call);
         assert!(kept.lock().unwrap().take().unwrap().take().is_none());
-        becomes_free(&stores, "ann").await;
-    });
-}
-
-async fn kept_when_the_handler_fails(stores: Stores) {
-    on_each_layer!(stores, by_ann, |layer| {
-        let kept = Mutex::new(None);
-        let fails = service_fn(|job: Job| {
-            *kept.lock().unwrap() = job.0.unwrap().take();
-            async { Err::<(), BoxError>("out of order".into()) }
-        });
-        let call = layer.on_lease(hand).layer(fails).oneshot(Job::default());
-        assert_eq!(call.await.unwrap_err().to_string(), "out of order");
-        assert!(!is_free(&stores, "ann").await);
-        drop(kept.lock().unwrap().take());
         becomes_free(&stores, "ann").await;
     });
 }

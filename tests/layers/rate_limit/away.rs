@@ -11,8 +11,8 @@ use tower_distributed::{
 
 use crate::probe::Probe;
 use crate::stores::{SOON, at_most, away, gone, shared_by};
-use support::eventually;
 use support::redis_server::RedisServer;
+use support::{eventually, patient};
 
 fn everything(_: &u32) -> &'static str {
     "everything"
@@ -97,25 +97,6 @@ async fn degrade_waits_where_the_layer_waits() {
     }
 }
 
-#[tokio::test]
-async fn what_is_done_without_the_store_ends_with_the_outage() {
-    let redis = RedisServer::start().await;
-    let store = Store::redis(&redis.url()).unwrap();
-    let layer = |name, burst| {
-        let bucket = TokenBucket::new(&store, name, Quota::per_hour(1).burst(burst)).unwrap();
-        RateLimitLayer::new(bucket, everything).cache_refusals(false)
-    };
-    let mut open = layer("open", 1).on_store_failure(StoreFailure::FailOpen).layer(Probe::default());
-    let mut shared = layer("shared", 100).on_store_failure(shared_by(100)).layer(Probe::default());
-    assert_eq!(refusals(&mut open, &[1, 1]).await, [ADMITTED, LIMITED], "it limits while the store is there");
-    redis.kill9();
-    assert_eq!(refusals(&mut open, &[1; 5]).await, [ADMITTED; 5]);
-    assert_eq!(refusals(&mut shared, &[1, 1]).await, [ADMITTED, LIMITED]);
-    redis.restart().await;
-    eventually("the whole limit", SOON, async || refusals(&mut shared, &[1]).await == [ADMITTED]).await;
-    eventually("the limit", SOON, async || refusals(&mut open, &[1]).await == [LIMITED]).await;
-}
-
 /// How many of ten requests to each of several services are admitted.
 async fn admitted<S>(services: &mut [S]) -> usize
 where
@@ -143,15 +124,10 @@ async fn routes_with_one_bucket_share_it_in_an_outage() {
     let limits = TokenBuckets::new([other, at_most(10, &store)]).unwrap();
     let several = RateLimitLayer::all_of(limits, (everything, everything)).on_store_failure(shared_by(2));
     assert_eq!(admitted(&mut [several.layer(Probe::default())]).await, 0);
-}
-
-/// Of different numbers of processes, the one with the smallest share counts for all.
-#[tokio::test]
-async fn the_smallest_share_of_a_bucket_counts() {
-    let store = gone().await;
-    let routes = [2, 5].map(|replicas| {
-        RateLimitLayer::new(at_most(10, &store), everything).on_store_failure(shared_by(replicas))
-    });
+    // Of different numbers of processes, the one with the smallest share counts for all.
+    let bucket = || TokenBucket::new(&store, "differs", Quota::per_hour(1).burst(10)).unwrap();
+    let routes = [2, 5]
+        .map(|replicas| RateLimitLayer::new(bucket(), everything).on_store_failure(shared_by(replicas)));
     assert_eq!(admitted(&mut routes.map(|route| route.layer(Probe::default()))).await, 2);
 }
 
@@ -173,7 +149,7 @@ async fn a_counted_share_is_divided_by_the_processes_that_were_counted() {
     let members = async || redis.query::<i64>(&["ZCARD", "td:{requests:}:members"]).unwrap();
     let mut processes = Vec::new();
     for number in 1..=8 {
-        let store = Store::redis(&redis.url()).unwrap();
+        let store = patient!(redis.url());
         processes.push((limit(&store, counted(1, 3)), store));
         eventually("the process is counted", SOON, async || members().await == number).await;
     }

@@ -74,6 +74,28 @@ impl Service<String> for LocalService {
     }
 }
 
+/// Extractors in all their forms, none of which needs a type to be named.
+#[allow(clippy::ptr_arg)]
+#[test]
+fn keys_are_made_of_many_things() {
+    fn borrowed(request: &String) -> &str {
+        request
+    }
+    fn optional(request: &String) -> Option<&[u8]> {
+        request.strip_prefix('k').map(str::as_bytes)
+    }
+    let (bucket, salt) = (|| at_most(2, &Store::in_memory()), String::from("salt"));
+    let _: [RateLimitLayer<String, String>; 7] = [
+        RateLimitLayer::new(bucket(), borrowed),
+        RateLimitLayer::new(bucket(), optional),
+        RateLimitLayer::new(bucket(), |request: &String| request.len()),
+        RateLimitLayer::new(bucket(), move |request: &String| format!("{salt}/{request}")),
+        RateLimitLayer::new(bucket(), |request: &String| Key::from(request)),
+        RateLimitLayer::new(bucket(), |_: &String| std::net::Ipv4Addr::LOCALHOST),
+        RateLimitLayer::new(bucket(), |request: &String| request.clone().into_bytes()),
+    ];
+}
+
 #[tokio::test]
 async fn a_service_may_stay_on_its_thread() {
     let layer = RateLimitLayer::new(at_most(2, &Store::in_memory()), |name: &String| name.len());

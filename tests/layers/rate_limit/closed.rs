@@ -17,7 +17,6 @@ on_each_store!(
     a_row_of_zero_closes_a_route,
     one_of_several_limits_is_closed,
     a_closed_budget_holds_nothing,
-    who_is_refused_by_a_closed_limit_is_not_banned,
     a_closed_bucket_keeps_its_state,
     a_look_up_of_quotas_that_fails_refuses,
 );
@@ -33,13 +32,16 @@ where
 
 const LIMITED: Option<RefusalKind> = Some(RefusalKind::RateLimited);
 
+/// Nobody is banned for it: else all clients would be, when the switch is turned on again.
 async fn quotas_of_zero_refuse_and_others_admit_again(stores: Stores) {
     let store = stores.open();
     let quotas = FleetQuotas::new(&store, "switch", "100/h").unwrap();
     let bucket = TokenBucket::new(&store, "switch", quotas.current()).unwrap();
-    let layer = RateLimitLayer::new(bucket, |_: &u32| "all").max_wait(Duration::from_secs(3600));
+    let hour = Duration::from_secs(3600);
+    let layer = RateLimitLayer::new(bucket.clone(), |_: &u32| "all").max_wait(hour);
     let inner = Probe::default();
-    let service = layer.quotas(quotas.clone()).layer(inner.clone());
+    let layer = layer.quotas(quotas.clone()).ban(Ban::after(2, hour)).unwrap();
+    let service = layer.layer(inner.clone());
     assert_eq!(refused(&service, 1).await, None);
     quotas.set("0/s", "ann").await.unwrap();
     // Nobody waits for what will not come.
@@ -50,7 +52,12 @@ async fn quotas_of_zero_refuse_and_others_admit_again(stores: Stores) {
     let decision = refusal.decision().unwrap();
     assert_eq!((decision.refused_by(), decision.remaining()), (Some("default"), 0));
     assert_eq!((decision.state.tightest().limit, decision.state.tightest().window), (0, None));
+    for _ in 0..10 {
+        assert_eq!(refused(&service, 1).await, LIMITED);
+    }
     quotas.set("100/h", "ann").await.unwrap();
+    // A ban would have left before this.
+    bucket.block_for("marker", SOON).await.unwrap();
     assert_eq!(refused(&service, 1).await, None);
     assert_eq!(inner.calls(), 2);
 }
@@ -92,21 +99,6 @@ async fn a_closed_budget_holds_nothing(stores: Stores) {
     let error = limits.authorize(["ann", "ann"], 1).await.unwrap_err();
     assert_eq!(error.decision().and_then(|decision| decision.refused_by()), Some("closed"));
     assert_eq!(bucket("open", "5/h").peek("ann").await.unwrap().held(), 0);
-}
-
-/// Else all clients would be banned when the switch is turned on again.
-async fn who_is_refused_by_a_closed_limit_is_not_banned(stores: Stores) {
-    let store = stores.open();
-    let quotas = FleetQuotas::new(&store, "switch", "0/s").unwrap();
-    let bucket = TokenBucket::new(&store, "switch", "100/h").unwrap();
-    let layer = RateLimitLayer::new(bucket.clone(), |_: &u32| "all").quotas(quotas.clone());
-    let service = layer.ban(Ban::after(2, Duration::from_secs(3600))).unwrap().layer(Probe::default());
-    for _ in 0..10 {
-        assert_eq!(refused(&service, 1).await, LIMITED);
-    }
-    quotas.set("100/h", "ann").await.unwrap();
-    bucket.block_for("marker", SOON).await.unwrap();
-    assert_eq!(refused(&service, 1).await, None);
 }
 
 async fn a_closed_bucket_keeps_its_state(stores: Stores) {

@@ -10,7 +10,7 @@ use crate::probe::Probe;
 use crate::stores::{HOUR, SOON, Stores, at_most, on_each_store};
 use support::eventually;
 
-on_each_store!(before_the_first_poll, while_it_waits_for_its_turn);
+on_each_store!(before_the_first_poll);
 
 fn by_name(name: &&'static str) -> &'static str {
     name
@@ -28,27 +28,6 @@ async fn before_the_first_poll(stores: Stores) {
         bucket.peek("ann").await.unwrap().remaining() == 5 - handed_on
     })
     .await;
-}
-
-async fn while_it_waits_for_its_turn(stores: Stores) {
-    let bucket = at_most(1, &stores.open());
-    bucket.allow("ann").await.unwrap();
-    let probe = Probe::default();
-    let mut service = RateLimitLayer::new(bucket.clone(), by_name).max_wait(100 * HOUR).layer(probe.clone());
-    let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
-    // Until the reservation is seen, and the future knows of it.
-    eventually("the reservation", SOON, async || {
-        assert_pending!(call.poll());
-        bucket.peek("ann").await.unwrap().available_after(1).unwrap() > HOUR
-    })
-    .await;
-    assert_pending!(call.poll());
-    drop(call);
-    eventually("the token to be given back", SOON, async || {
-        bucket.peek("ann").await.unwrap().available_after(1).unwrap() <= HOUR
-    })
-    .await;
-    assert_eq!(probe.calls(), 0);
 }
 
 #[tokio::test(start_paused = true)]

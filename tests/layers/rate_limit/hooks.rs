@@ -14,7 +14,6 @@ use support::eventually;
 
 on_each_store!(
     requests_and_responses_are_shown_the_decision,
-    refusals_are_shown_to_nobody,
     refusals_are_shown_with_their_requests,
     in_shadow_mode_all_pass,
     the_longest_block_counts,
@@ -48,36 +47,30 @@ async fn requests_and_responses_are_shown_the_decision(stores: Stores) {
     );
 }
 
-async fn refusals_are_shown_to_nobody(stores: Stores) {
+/// And to nobody else.
+async fn refusals_are_shown_with_their_requests(stores: Stores) {
     let bucket = at_most(1, &stores.open());
     bucket.allow("everything").await.unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let note = |who: &'static str| {
+        let seen = Arc::clone(&seen);
+        move |request: &Vec<String>, key: &Key, decision: &Decision| {
+            assert_eq!((decision.key.as_ref(), decision.remaining()), (Some(key), 0));
+            let key = String::from_utf8_lossy(key.as_bytes()).into_owned();
+            seen.lock().unwrap().push(format!("{who}: {request:?} {key} {}", decision.is_admitted()));
+        }
+    };
     let layer = RateLimitLayer::new(bucket, everything)
+        .on_refused(note("first"))
         .on_admit(|_: &_, _: &mut Vec<String>| panic!("a refused request"))
         .on_response(|_: &_, _: &mut Vec<String>| panic!("the response to a refused request"))
         .block_on_response(|_: &Vec<String>| -> Option<Duration> {
             panic!("the response to a refused request")
         })
+        .on_refused(note("second"))
         .reject_with(|refusal: Refusal| vec![refusal.to_string()]);
-    let lines = layer.layer(Probe::default()).oneshot(Vec::new()).await.unwrap();
+    let lines = layer.layer(Probe::default()).oneshot(vec!["b".into()]).await.unwrap();
     assert!(lines[0].starts_with("rate limit exceeded"), "{lines:?}");
-}
-
-async fn refusals_are_shown_with_their_requests(stores: Stores) {
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let note = |who: &'static str| {
-        let seen = Arc::clone(&seen);
-        move |request: &Vec<String>, key: &Key, decision: &Decision| {
-            let key = String::from_utf8_lossy(key.as_bytes()).into_owned();
-            seen.lock().unwrap().push(format!("{who}: {request:?} {key} {}", decision.is_admitted()));
-        }
-    };
-    let layer = RateLimitLayer::new(at_most(1, &stores.open()), everything)
-        .on_refused(note("first"))
-        .on_admit(|_: &_, _: &mut Vec<String>| {})
-        .on_refused(note("second"));
-    let service = layer.layer(Probe::default());
-    service.clone().oneshot(vec!["a".into()]).await.unwrap();
-    service.oneshot(vec!["b".into()]).await.unwrap_err();
     let seen = seen.lock().unwrap().clone();
     assert_eq!(seen, ["first: [\"b\"] everything false", "second: [\"b\"] everything false"]);
 }
@@ -110,9 +103,10 @@ async fn in_shadow_mode_all_pass(stores: Stores) {
     assert!(after <= HOUR, "only what fits is charged");
 }
 
+/// In all processes.
 async fn the_longest_block_counts(stores: Stores) {
     let bucket = at_most(9, &stores.open());
-    let layer = RateLimitLayer::new(bucket.clone(), everything)
+    let layer = RateLimitLayer::new(at_most(9, &stores.open()), everything)
         .block_on_response(|_: &Vec<String>| Some(HOUR))
         .block_on_response(|_: &Vec<String>| Some(3 * HOUR))
         .block_on_response(|_: &Vec<String>| None)

@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tower::{BoxError, Layer, Service, ServiceExt as _, service_fn};
+use tower::{BoxError, Layer as _, ServiceExt as _};
 use tower_distributed::extract::look_up;
 use tower_distributed::{
-    ConcurrencyLimitLayer, Dedupe, DedupeLayer, Error, Key, Mutex, MutexLayer, Quota, RateLimitLayer,
-    Refusal, RefusalKind, RwLock, RwLockLayer, SingleFlight, SingleFlightLayer, Store, TokenBucket,
-    WaitGroup,
+    ConcurrencyLimitLayer, Dedupe, DedupeLayer, Error, Key, KeyExtractor, MutexLayer, Quota, RateLimitLayer,
+    Refusal, RefusalKind, RwLockLayer, SingleFlightLayer, Store, TokenBucket,
 };
 
+use crate::contract::subjects::{Service, boxed};
+use crate::families::{locks, mutexes, permits};
+use crate::flights::{build, builder};
+use crate::probe::Probe;
 use crate::stores::{Stores, on_each_store};
 
 on_each_store!(looked_up_keys_are_those_of_others, without_a_key_requests_pass_and_failures_refuse);
@@ -42,52 +45,41 @@ fn later(name: &String) -> impl Future<Output = Result<Option<Key>, Error>> + Se
     }
 }
 
-/// Runs a block for each layer, with its key at once and looked up; `$calls` counts what reaches the inner service.
-macro_rules! on_each_layer {
-    ($stores:expr, |$service:ident, $calls:ident, $what:ident| $block:block) => {
-        on_each_layer!(@how $stores, now, "at once", |$service, $calls, $what| $block);
-        on_each_layer!(@how $stores, look_up(later), "looked up", |$service, $calls, $what| $block);
-    };
-    (@how $stores:expr, $by:expr, $how:literal, |$service:ident, $calls:ident, $what:ident| $block:block) => {{
-        let store = $stores.open();
-        let bucket = TokenBucket::new(&store, "keys", Quota::per_hour(1)).unwrap();
-        on_each_layer!(@one RateLimitLayer::new(bucket, $by), concat!("rate limit, ", $how), |$service, $calls, $what| $block);
-        let group = WaitGroup::new(&store, "keys", 1).unwrap();
-        on_each_layer!(@one ConcurrencyLimitLayer::new(group, $by), concat!("permits, ", $how), |$service, $calls, $what| $block);
-        let mutex = Mutex::new(&store, "keys").unwrap();
-        on_each_layer!(@one MutexLayer::new(mutex, $by), concat!("mutex, ", $how), |$service, $calls, $what| $block);
-        let lock = RwLock::new(&store, "keys").unwrap();
-        on_each_layer!(@one RwLockLayer::new(lock, $by), concat!("locks, ", $how), |$service, $calls, $what| $block);
-        let dedupe = Dedupe::exact(&store, "keys").remember_for(Duration::from_secs(60)).build().unwrap();
-        on_each_layer!(@one DedupeLayer::new(dedupe, $by), concat!("dedupe, ", $how), |$service, $calls, $what| $block);
-        #[cfg(feature = "postcard")]
-        {
-            let flight = SingleFlight::<String>::new(&store, "keys").unwrap();
-            on_each_layer!(@one SingleFlightLayer::new(flight, $by), concat!("flights, ", $how), |$service, $calls, $what| $block);
-        }
-    }};
-    (@one $layer:expr, $name:expr, |$service:ident, $calls:ident, $what:ident| $block:block) => {{
-        let $calls = Arc::new(AtomicUsize::new(0));
-        let counter = Arc::clone(&$calls);
-        let $what = $name;
-        let $service = $layer.layer(service_fn(move |name: String| {
-            counter.fetch_add(1, Ordering::SeqCst);
-            async move { Ok::<_, Infallible>(name) }
-        }));
-        $block
-    }};
+/// Each layer around the probe.
+fn around<K>(store: &Store, probe: &Probe, key: fn() -> K) -> [(&'static str, Service); 6]
+where
+    K: KeyExtractor<String> + Send + Sync + 'static,
+{
+    let bucket = TokenBucket::new(store, "keys", Quota::per_hour(1)).unwrap();
+    let dedupe = Dedupe::exact(store, "keys").remember_for(Duration::from_secs(60)).build().unwrap();
+    let flight = build::<Infallible>(builder(), store);
+    let probe = || probe.clone();
+    [
+        ("rate limit", boxed(RateLimitLayer::new(bucket, key()).layer(probe()))),
+        ("permits", boxed(ConcurrencyLimitLayer::new(permits(store, 1), key()).layer(probe()))),
+        ("mutex", boxed(MutexLayer::new(mutexes(store), key()).layer(probe()))),
+        ("locks", boxed(RwLockLayer::new(locks(store), key()).layer(probe()))),
+        ("dedupe", boxed(DedupeLayer::new(dedupe, key()).layer(probe()))),
+        ("flights", boxed(SingleFlightLayer::new(flight, key()).layer(probe()))),
+    ]
+}
+
+/// With its key at once, and looked up.
+fn both(stores: &Stores, probe: &Probe) -> Vec<(&'static str, Service)> {
+    let store = stores.open();
+    [around(&store, probe, || now), around(&store, probe, || look_up(later))].concat()
 }
 
 async fn ask<S>(service: &S, name: &str) -> Result<String, BoxError>
 where
-    S: Service<String, Response = String, Error = BoxError> + Clone,
+    S: tower::Service<String, Response = String, Error = BoxError> + Clone,
 {
     service.clone().oneshot(name.to_owned()).await
 }
 
 async fn looked_up_keys_are_those_of_others(stores: Stores) {
-    let mut admitted = 0;
-    on_each_layer!(stores, |service, calls, what| {
+    let (probe, mut admitted) = (Probe::default(), 0);
+    for (what, service) in both(&stores, &probe) {
         let first = ask(&service, "ann").await;
         let second = ask(&service, "ann").await;
         // Those whose state outlives a request know the key from the same layer with the other kind of extractor.
@@ -95,20 +87,19 @@ async fn looked_up_keys_are_those_of_others(stores: Stores) {
             admitted += 1;
             assert_eq!(first, "ann", "{what}");
         }
-        let refuses = what.starts_with("rate limit") || what.starts_with("dedupe");
-        assert_eq!(second.is_err(), refuses, "{what}");
-        assert!(calls.load(Ordering::SeqCst) <= 2, "{what}");
-    });
+        assert_eq!(second.is_err(), ["rate limit", "dedupe"].contains(&what), "{what}");
+    }
     // Rate limit and deduplication refuse what the extractor that was at once has used up.
-    assert_eq!(admitted, if cfg!(feature = "postcard") { 10 } else { 8 });
+    assert_eq!(admitted, 10);
 }
 
 async fn without_a_key_requests_pass_and_failures_refuse(stores: Stores) {
-    on_each_layer!(stores, |service, calls, what| {
+    let probe = Probe::default();
+    for (what, service) in both(&stores, &probe) {
+        let before = probe.calls();
         for _ in 0..3 {
             assert_eq!(ask(&service, "none").await.unwrap(), "none", "{what}");
         }
-        assert_eq!(calls.swap(0, Ordering::SeqCst), 3, "{what}");
         for (name, kind, text) in [
             ("broken", RefusalKind::BadRequest, "cannot be read"),
             ("away", RefusalKind::LookUpFailed, "database is away"),
@@ -118,16 +109,15 @@ async fn without_a_key_requests_pass_and_failures_refuse(stores: Stores) {
             assert_eq!(refusal.kind(), kind, "{what}");
             assert!(refusal.to_string().contains(text), "{what}: {refusal}");
         }
-        assert_eq!(calls.load(Ordering::SeqCst), 0, "{what}");
-    });
+        assert_eq!(probe.calls(), before + 3, "{what}");
+    }
 }
 
 #[tokio::test]
 async fn in_shadow_mode_a_failure_passes() {
     let bucket = TokenBucket::new(&Store::in_memory(), "keys", Quota::per_hour(1)).unwrap();
-    let inner = service_fn(async |name: String| Ok::<_, Infallible>(name));
-    let at_once = RateLimitLayer::new(bucket.clone(), now).shadow().layer(inner);
-    let looked_up = RateLimitLayer::new(bucket, look_up(later)).shadow().layer(inner);
+    let at_once = RateLimitLayer::new(bucket.clone(), now).shadow().layer(Probe::default());
+    let looked_up = RateLimitLayer::new(bucket, look_up(later)).shadow().layer(Probe::default());
     assert_eq!(ask(&at_once, "broken").await.unwrap(), "broken");
     assert_eq!(ask(&looked_up, "broken").await.unwrap(), "broken");
 }
@@ -141,8 +131,7 @@ async fn quotas_are_looked_up_only_for_requests_with_a_key() {
         counter.fetch_add(1, Ordering::SeqCst);
         Box::pin(std::future::ready(None))
     };
-    let inner = service_fn(async |name: String| Ok::<_, Infallible>(name));
-    let service = RateLimitLayer::new(bucket, now).quotas(quotas).layer(inner);
+    let service = RateLimitLayer::new(bucket, now).quotas(quotas).layer(Probe::default());
     ask(&service, "none").await.unwrap();
     ask(&service, "broken").await.unwrap_err();
     assert_eq!(asked.load(Ordering::SeqCst), 0);

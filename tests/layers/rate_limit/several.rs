@@ -19,7 +19,6 @@ on_each_store!(
     quotas_are_those_of_the_first_limit,
     a_request_waits_for_all_limits,
     what_it_cost_is_charged_to_all,
-    what_it_cost_is_charged_under_its_quotas,
     rows_of_two_tables_are_apart,
     refusals_are_known,
 );
@@ -127,11 +126,12 @@ async fn a_request_waits_for_all_limits(stores: Stores) {
     let limits = TokenBuckets::new([callers, all]).unwrap();
     let layer = RateLimitLayer::all_of(limits, (caller, everybody)).max_wait(SOON);
     let service = layer.layer(Probe::default());
-    assert!(ask(&service, 1).await.is_ok());
     let began = tokio::time::Instant::now();
     assert!(ask(&service, 1).await.is_ok());
+    assert!(ask(&service, 1).await.is_ok());
     assert!(began.elapsed() >= Duration::from_millis(40), "{:?}", began.elapsed());
-    assert_eq!(by(ask(&service, 1).await), "callers", "at once: there is none within `max_wait`");
+    // At once: there is none within `max_wait`.
+    assert_eq!(ask(&service, 1).await.unwrap_err().kind(), RefusalKind::RateLimited);
     assert_eq!(by(ask(&service, 2).await), "all");
 }
 
@@ -145,26 +145,6 @@ async fn what_it_cost_is_charged_to_all(stores: Stores) {
     {
         eventually("the charge", SOON, async || bucket.peek(&key).await.unwrap().remaining() == left).await;
     }
-}
-
-/// Under the quotas by which it was admitted, whatever those are.
-async fn what_it_cost_is_charged_under_its_quotas(stores: Stores) {
-    let store = stores.open();
-    let buckets = buckets(&store, [1000, 1000, 1000]);
-    let table = QuotaTable::new([("twelve", "30/h")]).unwrap();
-    let row = |request: &Request| if *request == 12 { "twelve" } else { "" };
-    let layer = RateLimitLayer::all_of(TokenBuckets::new(buckets.clone()).unwrap(), KEYS)
-        .cost_of_response(|response: &u32| response * 5)
-        .quota_table(table, row);
-    let service = layer.layer(Probe::default());
-    assert!(ask(&service, 12).await.is_ok());
-    eventually("61 of 30 are charged", SOON, async || {
-        ask(&service, 12)
-            .await
-            .is_err_and(|refusal| refusal.decision().unwrap().refused_by() == Some("callers"))
-    })
-    .await;
-    assert!(ask(&service, 14).await.is_ok(), "another row");
 }
 
 async fn rows_of_two_tables_are_apart(stores: Stores) {

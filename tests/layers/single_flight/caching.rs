@@ -25,7 +25,7 @@ use tower_distributed::web::single_flight;
 use crate::flights::pages;
 use crate::stores::{Stores, on_each_store};
 
-on_each_store!(storing, variants, what_is_served);
+on_each_store!(storing);
 
 type Fields<'a> = &'a [(&'a str, &'a str)];
 
@@ -40,49 +40,35 @@ fn headers(fields: Fields<'_>) -> HeaderMap {
     headers
 }
 
-/// A cache before an origin that numbers its responses.
-struct Cache<'a> {
-    stores: &'a Stores,
-    cases: AtomicU64,
-}
-
-/// What was received.
-type Received = (HeaderMap, String);
-
-impl<'a> Cache<'a> {
-    fn new(stores: &'a Stores) -> Self {
-        Self { stores, cases: AtomicU64::new(0) }
+/// What a cache before an origin that numbers its responses answers to requests that come one after the other.
+async fn ask(
+    stores: &Stores,
+    status: u16,
+    fields: Fields<'_>,
+    requests: &[Fields<'_>],
+) -> Vec<(HeaderMap, String)> {
+    static CASES: AtomicU64 = AtomicU64::new(0);
+    let (numbers, fields) = (Arc::new(AtomicU64::new(0)), headers(fields));
+    let origin = service_fn(move |_: Request<Body>| {
+        let number = numbers.fetch_add(1, Ordering::SeqCst);
+        let mut response = Response::new(Body::from(number.to_string()));
+        *response.status_mut() = StatusCode::from_u16(status).unwrap();
+        *response.headers_mut() = fields.clone();
+        async { Ok::<_, Infallible>(response) }
+    });
+    // Requests with fields that are not known are private.
+    let key = shared_get().ignore_field("foo").unwrap().ignore_field("bar").unwrap();
+    let service = ServiceBuilder::new().layer(single_flight(pages(stores), key)).service(origin);
+    let path = format!("/{}", CASES.fetch_add(1, Ordering::SeqCst));
+    let mut received = Vec::new();
+    for fields in requests {
+        let mut request = Request::get(&path).body(Body::empty()).unwrap();
+        *request.headers_mut() = headers(fields);
+        let (parts, body) = service.clone().oneshot(request).await.unwrap().into_parts();
+        let body = body.collect().await.unwrap().to_bytes().to_vec();
+        received.push((parts.headers, String::from_utf8(body).unwrap()));
     }
-
-    /// The answers to requests that come one after the other.
-    async fn ask(&self, status: u16, fields: Fields<'_>, requests: &[Fields<'_>]) -> Vec<Received> {
-        let (numbers, fields) = (Arc::new(AtomicU64::new(0)), headers(fields));
-        let origin = service_fn(move |_: Request<Body>| {
-            let number = numbers.fetch_add(1, Ordering::SeqCst);
-            let mut response = Response::new(Body::from(number.to_string()));
-            *response.status_mut() = StatusCode::from_u16(status).unwrap();
-            *response.headers_mut() = fields.clone();
-            async { Ok::<_, Infallible>(response) }
-        });
-        // Requests with fields that are not known are private.
-        let key = shared_get().ignore_field("foo").unwrap().ignore_field("bar").unwrap();
-        let service = ServiceBuilder::new().layer(single_flight(pages(self.stores), key)).service(origin);
-        let path = format!("/{}", self.cases.fetch_add(1, Ordering::SeqCst));
-        let mut received = Vec::new();
-        for fields in requests {
-            let mut request = Request::get(&path).body(Body::empty()).unwrap();
-            *request.headers_mut() = headers(fields);
-            let (parts, body) = service.clone().oneshot(request).await.unwrap().into_parts();
-            let body = body.collect().await.unwrap().to_bytes().to_vec();
-            received.push((parts.headers, String::from_utf8(body).unwrap()));
-        }
-        received
-    }
-
-    /// Whether the response to the first of two like requests answers the second.
-    async fn reuses(&self, status: u16, fields: Fields<'_>) -> bool {
-        self.ask(status, fields, &[&[], &[]]).await[1].1 == "0"
-    }
+    received
 }
 
 fn date(seconds: i64) -> String {
@@ -91,78 +77,47 @@ fn date(seconds: i64) -> String {
     httpdate::fmt_http_date(if seconds < 0 { now - by } else { now + by })
 }
 
+/// Which fields and statuses mean what is read from the head alone, in the tests of the crate. Here is one of each kind.
 async fn storing(stores: Stores) {
-    let cache = Cache::new(&stores);
-    let (past, future, now) = (date(-7200), date(7200), date(0));
     let control = "cache-control";
+    let fresh = (control, "max-age=3600");
+    let (past, now, future) = (date(-7200), date(0), date(7200));
     let cases: &[(u16, Fields<'_>, bool)] = &[
-        (200, &[(control, "max-age=3600"), ("age", "1800")], true),
-        (200, &[(control, "max-age=3600"), ("expires", &past)], true),
-        (200, &[(control, "max-age=0, s-maxage=3600")], true),
-        (200, &[("expires", &future), ("date", &now)], true),
-        (200, &[(control, "max-age=0"), ("expires", &future)], false),
-        (200, &[(control, "max-age=3600"), ("age", "7200")], false),
+        (200, &[(control, "max-age=0, s-maxage=3600"), ("age", "1800")], true),
+        (410, &[("expires", &future), ("date", &now)], true),
         (200, &[("expires", &past), ("date", &now)], false),
-        (200, &[(control, "must-revalidate, max-age=3600")], true),
-        (410, &[(control, "max-age=3600")], true),
-        (503, &[(control, "max-age=3600")], false),
-        (200, &[(control, "max-age=3600"), (control, "no-store")], false),
-        (200, &[(control, "private=\"set-cookie\", max-age=3600")], false),
-        (200, &[(control, "no-cache, max-age=3600")], false),
-        (200, &[(control, "max-age=3600"), ("set-cookie", "a=b")], false),
-        (200, &[(control, "max-age=3600"), ("content-length", "100")], false),
+        (200, &[fresh, ("age", "7200")], false),
+        (503, &[fresh], false),
+        (200, &[fresh, (control, "no-store")], false),
+        (200, &[fresh, ("set-cookie", "a=b")], false),
+        (200, &[fresh, ("proxy-authenticate", "Basic")], false),
+        (200, &[fresh, ("content-length", "100")], false),
     ];
     for (status, fields, is_reused) in cases {
-        assert_eq!(cache.reuses(*status, fields).await, *is_reused, "{status} {fields:?}");
+        let received = ask(&stores, *status, fields, &[&[], &[]]).await;
+        assert_eq!(received[1].1 == "0", *is_reused, "{status} {fields:?}");
     }
-    let fresh: Fields<'_> = &[("cache-control", "max-age=3600, public")];
     let authorized: Fields<'_> = &[("authorization", "Basic x")];
+    let public: Fields<'_> = &[(control, "max-age=3600, public")];
     for requests in [[authorized, authorized], [&[], authorized], [authorized, &[]]] {
-        assert_eq!(cache.ask(200, fresh, &requests).await[1].1, "1", "{requests:?}");
+        assert_eq!(ask(&stores, 200, public, &requests).await[1].1, "1", "{requests:?}");
     }
-    for field in [("cache-control", "no-store"), ("range", "x"), ("if-none-match", "x")] {
-        assert_eq!(cache.ask(200, fresh, &[&[field], &[]]).await[1].1, "1", "{field:?}");
+    for field in [(control, "no-store"), ("range", "x"), ("if-none-match", "x")] {
+        assert_eq!(ask(&stores, 200, public, &[&[field], &[]]).await[1].1, "1", "{field:?}");
     }
-}
-
-async fn variants(stores: Stores) {
-    let cache = Cache::new(&stores);
-    let vary = async |vary, one, other| {
-        cache.ask(200, &[("cache-control", "max-age=3600"), ("vary", vary)], &[one, other]).await[1].1 == "0"
-    };
-    let (one, two): (Fields<'_>, Fields<'_>) = (&[("foo", "1")], &[("foo", "2")]);
-    assert!(vary("Foo", one, one).await && vary("foo", &[], &[]).await && vary("Bar", one, two).await);
-    assert!(vary("Foo, Bar", &[("foo", "1"), ("bar", "2")], &[("bar", "2"), ("foo", "1")]).await);
-    assert!(!vary("Foo", one, two).await && !vary("Foo", one, &[]).await && !vary("Foo", &[], one).await);
-    assert!(
-        !vary("Bar, Foo", one, two).await && !vary("*", one, one).await && !vary("*, Foo", one, one).await
-    );
     // Each variant is kept beside the others.
-    let fields: Fields<'_> = &[("cache-control", "max-age=3600"), ("vary", "foo")];
-    let received = cache.ask(200, fields, &[one, two, one, two]).await;
-    assert_eq!(received.iter().map(|(_, body)| &**body).collect::<Vec<_>>(), ["0", "1", "0", "1"]);
-}
-
-async fn what_is_served(stores: Stores) {
-    let cache = Cache::new(&stores);
-    let fields: Fields<'_> = &[
-        ("cache-control", "max-age=3600"),
-        ("age", "30"),
-        ("connection", "x-hop"),
-        ("x-hop", "1"),
-        ("keep-alive", "timeout=5"),
-        ("proxy-authenticate", "Basic"),
-        ("x-end", "1"),
-    ];
-    // With credentials for a proxy it is not stored at all.
-    assert_eq!(cache.ask(200, fields, &[&[], &[]]).await[1].1, "1");
-    let fields: Vec<_> = fields.iter().copied().filter(|(name, _)| *name != "proxy-authenticate").collect();
-    let received = cache.ask(200, &fields, &[&[], &[]]).await;
-    let (served, body) = &received[1];
-    assert_eq!((&**body, &served["x-end"]), ("0", &HeaderValue::from_static("1")));
-    for gone in ["connection", "x-hop", "keep-alive"] {
-        assert!(!served.contains_key(gone), "{gone}");
+    let (one, two): (Fields<'_>, Fields<'_>) = (&[("foo", "1"), ("bar", "1")], &[("bar", "1"), ("foo", "2")]);
+    for (vary, expected) in
+        [("Foo", ["0", "1", "0", "1"]), ("Bar", ["0"; 4]), ("*, Foo", ["0", "1", "2", "3"])]
+    {
+        let received = ask(&stores, 200, &[fresh, ("vary", vary)], &[one, two, one, two]).await;
+        assert_eq!(received.iter().map(|(_, body)| &**body).collect::<Vec<_>>(), expected, "{vary}");
     }
+    // What is served of a stored one.
+    let fields = [fresh, ("age", "30"), ("connection", "x-hop"), ("x-hop", "1"), ("x-end", "1")];
+    let (served, body) = &ask(&stores, 200, &fields, &[&[], &[]]).await[1];
+    assert_eq!((&**body, &served["x-end"]), ("0", &HeaderValue::from_static("1")));
+    assert!(!served.contains_key("connection") && !served.contains_key("x-hop"), "{served:?}");
     let age: u64 = served["age"].to_str().unwrap().parse().unwrap();
-    assert!((30..60).contains(&age), "{age}");
+    assert!(age >= 30, "{age}");
 }

@@ -2,12 +2,10 @@
 //! forgive nothing, real stacks over sockets, and users who must not get what is another's.
 
 mod asked;
-mod axum_apps;
 mod bounds;
 mod caching;
 mod grpc;
 mod hyper_server;
-mod our_layers;
 mod outcomes;
 mod privacy;
 mod readiness;

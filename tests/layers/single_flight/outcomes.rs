@@ -1,16 +1,14 @@
-//! What becomes of the others when the inner service fails, panics, or never ends.
+//! What becomes of the others when the inner service fails.
 
 use futures::future::join_all;
-use tokio_test::{assert_pending, task};
 use tower::{Layer as _, ServiceExt as _};
-use tower_distributed::{RefusalKind, SingleFlightLayer, Store, StoreFailure};
+use tower_distributed::SingleFlightLayer;
 
-use crate::flights::{Failed, Text, becomes_free, build, builder, by_name, kind, layer, moody};
+use crate::flights::{Failed, Text, becomes_free, build, builder, by_name, layer, moody};
 use crate::probe::Probe;
 use crate::stores::{HOUR, Stores, on_each_store};
-use support::redis_server::RedisServer;
 
-on_each_store!(an_error_is_its_callers_own, an_error_is_shared_where_the_flight_says_so,);
+on_each_store!(an_error_is_its_callers_own, an_error_is_shared_where_the_flight_says_so);
 
 async fn an_error_is_its_callers_own(stores: Stores) {
     let probe = Probe::yielding(2);
@@ -35,24 +33,4 @@ async fn an_error_is_shared_where_the_flight_says_so(stores: Stores) {
         told.map(|outcome| outcome.unwrap_err().downcast_ref::<Failed>().unwrap().0.clone()).collect();
     told.dedup();
     assert_eq!((told.len(), probe.calls()), (1, 1), "{told:?}");
-}
-
-/// Whoever is at work when the store goes away is not concerned, and those of its process get its answer.
-#[tokio::test]
-async fn requests_at_work_survive_an_outage() {
-    let redis = RedisServer::start().await;
-    let store = Store::redis(&redis.url()).unwrap();
-    let flight = build(builder().on_store_failure(StoreFailure::FailClosed), &store);
-    let (inner, mut handle) = tower_test::mock::pair::<String, String>();
-    let service = SingleFlightLayer::new(flight, by_name).layer(inner);
-    let call = tokio::spawn(service.clone().oneshot("ann:1".into()));
-    let (_, answer) = handle.next_request().await.unwrap();
-    let mut follower = task::spawn(service.clone().oneshot("ann:2".into()));
-    assert_pending!(follower.poll());
-    redis.kill9();
-    answer.send_response("hello".into());
-    assert_eq!(call.await.unwrap().unwrap(), "hello");
-    assert_eq!(follower.await.unwrap(), "hello");
-    let error = service.oneshot("ann:3".into()).await.unwrap_err();
-    assert_eq!(kind(&error), Some(RefusalKind::StoreUnavailable));
 }

@@ -1,8 +1,6 @@
 //! Real stacks: servers and clients as people build them, each end to end over a socket.
 
-mod axum_routes;
 #[cfg(feature = "tonic")]
 mod tonic_client;
 mod tower_layers;
 mod upstream_limits;
-mod upstream_says_stop;

@@ -23,57 +23,38 @@ async fn follow(
     followers
 }
 
-/// Long before its lease would have run out. Its run is dropped with its last caller, so that it is not beside it.
-pub(crate) async fn a_follower_takes_over_from_who_goes_away(place: &Place, name: &str) {
-    let (flights, origin) = (several(place, name, 3, builder), Origin::shut());
-    let leader = begin_run(&flights[0], &origin).await;
-    let followers = follow(&flights, &origin, &[1, 1, 2]).await;
-    place.lined_up(&format!("{name}:k"), 2).await;
-    leader.abort();
-    origin.began(2).await;
-    origin.let_go(1);
-    assert_eq!(all_ended(followers).await, [2; 3]);
-    assert_eq!(origin.runs(), 2);
-}
-
+/// Long before its lease would have run out, another takes over from a run whose last caller has gone away, which is dropped with
+/// it; unless it is to go on.
 pub(crate) async fn a_run_goes_on_for_those_who_are_left(place: &Place, name: &str) {
-    let (flights, origin) = (several(place, name, 2, builder), Origin::shut());
-    let leader = begin_run(&flights[0], &origin).await;
-    let followers = follow(&flights, &origin, &[0, 0, 1]).await;
-    place.lined_up(&format!("{name}:k"), 1).await;
-    leader.abort();
-    assert!(leader.await.unwrap_err().is_cancelled());
-    origin.let_go(1);
-    assert_eq!(all_ended(followers).await, [1; 3]);
-    assert_eq!(origin.runs(), 1);
-}
-
-pub(crate) async fn the_last_who_goes_away_ends_the_run(place: &Place, name: &str) {
-    let (flights, origin) = (several(place, name, 2, builder), Origin::shut());
-    let mut here = vec![begin_run(&flights[0], &origin).await];
-    here.extend(follow(&flights, &origin, &[0, 0]).await);
-    let elsewhere = follow(&flights, &origin, &[1]).await;
-    place.lined_up(&format!("{name}:k"), 1).await;
-    for caller in here {
-        assert_eq!(origin.runs(), 1);
-        caller.abort();
+    // The processes of the followers, how many other processes these are, how many of them go away as well, and whose answer the
+    // others get.
+    let rows: [(&[usize], usize, usize, bool, u64); 4] = [
+        (&[1, 1, 2], 2, 0, false, 2),
+        (&[0, 0, 1], 1, 0, false, 1),
+        (&[0, 0, 1], 1, 2, false, 2),
+        (&[1], 1, 0, true, 1),
+    ];
+    for (number, (processes, elsewhere, gone, goes_on, answer)) in rows.into_iter().enumerate() {
+        let name = &format!("{name}.{number}");
+        let (flights, origin) = (several(place, name, 3, || builder().go_on(goes_on)), Origin::shut());
+        let mut callers = vec![begin_run(&flights[0], &origin).await];
+        callers.extend(follow(&flights, &origin, processes).await);
+        place.lined_up(&format!("{name}:k"), elsewhere).await;
+        let mut left = callers.split_off(1 + gone);
+        for caller in callers {
+            assert_eq!(origin.runs(), 1);
+            caller.abort();
+            assert!(caller.await.unwrap_err().is_cancelled());
+        }
+        origin.began(answer).await;
+        if goes_on {
+            left.extend(follow(&flights, &origin, &[0]).await);
+        }
+        origin.let_go(1);
+        let expected = vec![answer; left.len()];
+        assert_eq!(all_ended(left).await, expected, "{number}");
+        assert_eq!(origin.runs(), answer, "{number}");
     }
-    origin.began(2).await;
-    origin.let_go(1);
-    assert_eq!(all_ended(elsewhere).await, [2]);
-}
-
-pub(crate) async fn a_run_that_is_to_go_on_goes_on(place: &Place, name: &str) {
-    let (flights, origin) = (several(place, name, 2, || builder().go_on(true)), Origin::shut());
-    let leader = begin_run(&flights[0], &origin).await;
-    let elsewhere = follow(&flights, &origin, &[1]).await;
-    place.lined_up(&format!("{name}:k"), 1).await;
-    leader.abort();
-    assert!(leader.await.unwrap_err().is_cancelled());
-    let here = follow(&flights, &origin, &[0]).await;
-    origin.let_go(1);
-    assert_eq!((all_ended(here).await, all_ended(elsewhere).await), (vec![1], vec![1]));
-    assert_eq!(origin.runs(), 1);
 }
 
 pub(crate) async fn a_panic_goes_on_in_its_caller_and_one_takes_over(place: &Place, name: &str) {

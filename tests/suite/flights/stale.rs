@@ -1,11 +1,11 @@
-//! Answers that are served after their life, while a fresh one is made.
+//! Answers that are served after their life, while a fresh one is made, or that are made anew before it is over.
 
 use std::time::Duration;
 
 use tower_distributed::SingleFlight;
 use tower_distributed::single_flight::{Postcard, SingleFlightBuilder};
 
-use super::{Origin, begin_run, builder, call, ended, forgets_meanwhile, refreshing, several};
+use super::{Origin, begin_run, builder, call, ended, several};
 use crate::stores::{Place, SOON};
 use support::eventually;
 
@@ -89,8 +89,20 @@ pub(crate) async fn what_is_stale_can_be_forgotten(place: &Place, name: &str) {
     origin.let_go(1);
     assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1);
     refreshing(&flight, &origin).await;
-    assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1);
-    forgets_meanwhile(&flight, &origin).await;
+    flight.forget("k").await.unwrap();
+    let waiter = call(&flight, &origin).await;
+    assert!(!waiter.is_finished(), "it was forgotten");
+    origin.let_go(1);
+    assert_eq!(ended(waiter).await.unwrap(), 2);
+}
+
+/// Asks until the second run has begun in the background; nobody waits for it.
+async fn refreshing(flight: &SingleFlight<u64>, origin: &Origin) {
+    eventually("a refresh", SOON, async || {
+        assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1, "nobody waits");
+        origin.runs() == 2
+    })
+    .await;
 }
 
 /// An answer without a stale time is not served after its life, to whom it is all the same.
@@ -106,4 +118,34 @@ pub(crate) async fn what_is_stale_may_be_unwanted(place: &Place, name: &str) {
     // It takes turns or gets the answer, as long as that lives.
     origin.let_go(2);
     assert!(ended(waits).await.unwrap() >= 2);
+}
+
+/// A run is begun early about so much before the end, in the mean, as a hundred runs take.
+const RUN: Duration = Duration::from_millis(300);
+
+fn early<E: Send + Sync + 'static>() -> SingleFlightBuilder<u64, E> {
+    builder().ttl(100 * RUN).refresh_early(100.0)
+}
+
+pub(crate) async fn an_answer_is_made_anew_before_its_end(place: &Place, name: &str) {
+    let (flights, origin) = (several(place, name, 2, early), Origin::shut());
+    let flights: Vec<SingleFlight<u64>> = flights;
+    let first = begin_run(&flights[0], &origin).await;
+    tokio::time::sleep(RUN).await; // what the run takes
+    origin.let_go(1);
+    assert_eq!(ended(first).await.unwrap(), 1);
+    for run in 2..=3 {
+        eventually("a run to begin early", SOON, async || {
+            assert_eq!(flights[0].run("k", origin.work()).await.unwrap(), run - 1, "nobody waits");
+            origin.runs() == run
+        })
+        .await;
+        // Nor while it is under way, here or elsewhere; and there is one.
+        for flight in &flights {
+            assert_eq!(flight.run("k", origin.work()).await.unwrap(), run - 1);
+        }
+        origin.let_go(1);
+        eventually("the fresh one", SOON, async || flights[1].run("k", origin.work()).await.unwrap() == run)
+            .await;
+    }
 }

@@ -18,6 +18,7 @@ fn is_refused<T>(outcome: &Result<T, Error>) -> bool {
 /// What is in another form is an error, or is respected, as the page says. It is left as it is, except for answers.
 #[tokio::test]
 async fn forms_of_others_are_respected() {
+    const TOKEN: &str = "0123456789abcdef-1.3938700/1/2";
     let scene = Scene::new().await;
     let store = &scene.here;
     let kept = [
@@ -31,14 +32,7 @@ async fn forms_of_others_are_respected() {
     kept.iter().for_each(|(key, text)| scene.set(&[&["SET", key, text, "PX", "60000"]]));
     let (second, minute) = (&*scene.after(2), &*scene.after(60));
     scene.set(&[
-        &[
-            "ZADD",
-            "td:{permits:k}:permits:holders",
-            second,
-            "another-form",
-            minute,
-            "0123456789abcdef-1.3938700/1/2",
-        ],
+        &["ZADD", "td:{permits:k}:permits:holders", second, "another-form", minute, TOKEN],
         &["ZADD", "td:{rw:k}:rw:holders", minute, "another-form"],
         &["ZADD", "td:{permits:waiters}:permits:waiters", "0", "another-form"],
         &["ZADD", "td:{permits:waiters}:permits:beats", minute, "another-form"],

@@ -1,6 +1,3 @@
-use rand::rngs::StdRng;
-use rand::{RngExt as _, SeedableRng as _};
-
 use super::*;
 
 fn answer() -> Answer {
@@ -56,13 +53,6 @@ fn an_answer_comes_back_as_it_was() {
     assert_round_trip(&empty());
     assert_round_trip(&Answer { body: vec![7; 300_000].into(), ..answer() });
 
-    let links: Vec<_> = answer().headers.get_all("link").iter().cloned().collect();
-    let decoded = decode(&AnswerCodec.encode(&answer()).unwrap()).unwrap();
-    assert_eq!(decoded.headers().get_all("link").iter().cloned().collect::<Vec<_>>(), links);
-}
-
-#[test]
-fn every_status_comes_back() {
     for code in 200..=999 {
         assert_round_trip(&Answer { status: StatusCode::from_u16(code).unwrap(), ..empty() });
     }
@@ -161,38 +151,18 @@ fn more_than_can_be_counted_is_not_written() {
     assert_eq!(error.to_string(), "a count or a length must be 65535 at most, is 65536");
 }
 
-/// Changed bytes are refused, or decode to an answer that encodes to as many bytes.
+/// Changed bytes are refused, or decode to an answer that encodes to as many bytes. For any bytes: `tests/fuzz`.
 #[test]
-fn no_bytes_whatever_panic() {
-    let rewritten = |bytes: &[u8]| {
-        if let Ok(answer) = decode(bytes) {
-            assert_eq!(AnswerCodec.encode(&answer).unwrap().len(), bytes.len());
-            assert_round_trip(&answer);
-        }
-    };
+fn no_changed_byte_panics() {
     let bytes = AnswerCodec.encode(&answer()).unwrap();
     for place in 0..bytes.len() {
         for byte in 0..=u8::MAX {
             let mut changed = bytes.clone();
             changed[place] = byte;
-            rewritten(&changed);
-        }
-    }
-    let mut rng = StdRng::seed_from_u64(7);
-    for _ in 0..20_000 {
-        let mut noise = vec![0; rng.random_range(0..200)];
-        rng.fill(&mut noise[..]);
-        rewritten(&noise);
-
-        let mut changed = bytes.clone();
-        for _ in 0..rng.random_range(1..8) {
-            let place = rng.random_range(0..changed.len());
-            match rng.random_range(0..3) {
-                0 => changed[place] = rng.random(),
-                1 => drop(changed.remove(place)),
-                _ => changed.insert(place, rng.random()),
+            if let Ok(answer) = decode(&changed) {
+                assert_eq!(AnswerCodec.encode(&answer).unwrap().len(), bytes.len());
+                assert_round_trip(&answer);
             }
         }
-        rewritten(&changed);
     }
 }

@@ -2,12 +2,10 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use axum::Router;
 use futures::stream;
 use http::{HeaderValue, StatusCode};
 use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full, StreamBody};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 
@@ -101,4 +99,3 @@ impl Body for Unread {
 mod bodies;
 mod chosen;
 mod fields;
-mod layer;

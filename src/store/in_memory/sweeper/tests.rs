@@ -47,17 +47,6 @@ fn a_round_counts_what_it_finds_and_takes_turns_with_other_tasks() {
 }
 
 #[test]
-fn the_list_gives_its_memory_back() {
-    let (store, time) = store(None);
-    let many: Vec<_> = (0..1000).map(|number| store.cells::<Until>(&number.to_string())).collect();
-    many.iter().for_each(|cells| keep(cells, 0..1, 10));
-    time.store(10, Ordering::Relaxed);
-    let (round, _) = round(&store);
-    assert_eq!(round.expired, 1000);
-    assert!(lock(&store.shared.sweeper.list).namespaces.capacity() < 100);
-}
-
-#[test]
 fn a_full_store_is_searched_until_there_is_room() {
     let (store, time) = store(Some(5000));
     let (cells, bound) = (store.cells::<Until>("a"), &store.shared.bound);

@@ -98,14 +98,10 @@ async fn pauses_grow_while_nothing_changes() {
 }
 
 #[tokio::test]
-async fn a_panic_is_told() {
+async fn what_cannot_be_read_is_told() {
     let masters = Arc::new(Masters::new(&Background::thread()));
     masters.refresh(async { panic!("while they are read") }).await;
     assert!(masters.outage().unwrap().text.contains("has panicked"));
-}
-
-#[tokio::test]
-async fn a_background_runtime_that_has_ended_is_named() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
     let masters = Arc::new(Masters::new(&Background::runtime(runtime.handle().clone()).unwrap()));
     runtime.shutdown_background();

@@ -6,6 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use redis::RedisError;
+use support::patient;
 use support::redis_server::RedisServer;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -13,10 +14,8 @@ use tokio::time::{Instant, advance, sleep};
 
 use super::*;
 use crate::error::Cause;
-use crate::store::BreakerState;
-use crate::store::redis::call::{IDLE, noting};
+use crate::store::redis::call::noting;
 use crate::store::redis::failure;
-use crate::{Mutex, Quota, TokenBucket};
 
 const TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -101,7 +100,7 @@ async fn a_call_was_written_unless_its_connection_had_ended() {
 #[tokio::test]
 async fn a_connection_is_left_if_it_is_broken_but_not_if_the_server_is_slow() {
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
+    let store = patient!(server.url());
     let (store, runtime) = (store.on_redis().unwrap(), Handle::current());
     let link = &store.links(&runtime).route(0).link;
     for (cause, has_answered, answers, is_kept) in [
@@ -116,59 +115,4 @@ async fn a_connection_is_left_if_it_is_broken_but_not_if_the_server_is_slow() {
         let failed = store.failed(link, &held, sent, failure::of(cause, "x"));
         assert_eq!((failed.answers, link.version().is_some()), (answers, is_kept), "{cause:?}");
     }
-}
-
-/// Lets the connection be idle, by the clock of this runtime.
-async fn idle() {
-    tokio::time::pause();
-    advance(IDLE + Duration::from_millis(1)).await;
-    tokio::time::resume();
-}
-
-#[tokio::test]
-async fn an_idle_connection_is_tried_only_before_a_call_that_must_not_run_twice() {
-    let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
-    let (bucket, mutex) =
-        (TokenBucket::new(&store, "b", Quota::per_hour(10)).unwrap(), Mutex::new(&store, "m").unwrap());
-    server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
-    let pings = || server.calls_of("ping");
-    assert!(bucket.allow("k").await.unwrap().is_admitted());
-    idle().await;
-    let guard = mutex.try_lock("k").await.unwrap();
-    assert_eq!(pings(), 0);
-    idle().await;
-    for _ in 0..2 {
-        assert!(bucket.allow("k").await.unwrap().is_admitted());
-        assert_eq!(pings(), 1);
-    }
-    guard.unlock().await.unwrap();
-}
-
-#[tokio::test]
-async fn the_answer_to_a_ping_closes_the_breaker_and_no_answer_opens_it() {
-    let server = RedisServer::start().await;
-    let store = Store::builder().timeout(TIMEOUT).redis(&server.url()).unwrap();
-    let links = store.on_redis().unwrap().links(&Handle::current());
-    let fail = |is_conclusive| {
-        let outage = failure::of(Cause::NotSent, "x");
-        links.route(0).breaker.failed(Instant::now(), &outage, is_conclusive);
-    };
-    fail(true);
-    store.ping().await.unwrap();
-    assert_eq!(links.breaker(), BreakerState::Closed);
-    // The third failure opens it.
-    [false, false].into_iter().for_each(fail);
-    server.pause();
-    assert!(store.ping().await.unwrap_err().is_unavailable());
-    server.resume();
-    assert_ne!(links.breaker(), BreakerState::Closed);
-
-    let server = RedisServer::start().await;
-    server.query::<()>(&["ACL", "SETUSER", "default", "-ping"]).unwrap();
-    let store = Store::redis(&server.url()).unwrap();
-    for _ in 0..3 {
-        assert!(store.ping().await.is_err());
-    }
-    assert_eq!(store.stats().breaker, BreakerState::Closed, "it answers");
 }

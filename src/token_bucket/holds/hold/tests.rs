@@ -1,7 +1,5 @@
 use std::time::Duration;
 
-use futures::poll;
-
 use super::*;
 use crate::token_bucket::fixtures::left;
 use crate::{Quota, Quotas, Store};
@@ -58,22 +56,6 @@ fn what_never_refills_is_released_by_default() {
         assert_eq!(bucket.holding.on_end(&quotas), expected);
         assert_eq!(ENDS.map(|on_end| bucket.with_on_end(on_end).holding.on_end(&quotas)), ENDS);
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_hold_that_was_reset_is_lost() {
-    let bucket = hourly(&Store::in_memory());
-    let mut hold = bucket.authorize("k", 600).await.unwrap();
-    assert!(hold.is_held() && poll!(Box::pin(hold.lost())).is_pending());
-    bucket.reset("k").await.unwrap();
-    assert!(hold.extend(1).await.unwrap_err().is_lost());
-    assert!(!hold.is_held() && poll!(Box::pin(hold.lost())).is_ready());
-    assert!(!hold.release().await.unwrap());
-    let hold = bucket.authorize("k", 600).await.unwrap();
-    bucket.reset("k").await.unwrap();
-    // The next renewal finds it gone.
-    hold.lost().await;
-    assert!(!hold.is_held());
 }
 
 /// The end of the hold has charged its amount, or nothing.

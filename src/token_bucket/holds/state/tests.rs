@@ -4,13 +4,12 @@ use redis::Value;
 
 use super::*;
 use crate::store::Operation as _;
-use crate::token_bucket::TokenBuckets;
 use crate::token_bucket::adjust::Adjust;
 use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::fixtures::{SECOND, START, one, peek, take};
 use crate::token_bucket::holds::{HoldStep, Verb};
 use crate::token_bucket::peek::Peek;
-use crate::{Quota, Quotas, Store, TokenBucket};
+use crate::{Quota, Quotas};
 
 const TTL: i64 = 30 * SECOND;
 
@@ -94,17 +93,4 @@ fn what_a_script_says_of_holds_is_checked_and_kept() {
     let state = read(7, START + TTL).unwrap().under(&credit);
     assert_eq!((state.held(), state.remaining()), (7, 1), "under other quotas");
     assert_eq!(state.available_after(8), Some(Duration::from_secs(30)));
-}
-
-#[tokio::test]
-async fn what_is_held_counts_as_used_in_decisions_of_several_limits() {
-    let store = Store::in_memory();
-    let bucket = |name, quota| TokenBucket::new(&store, name, quota).unwrap();
-    let buckets = [bucket("tokens", Quota::per_hour(100)), bucket("credit", Quota::non_refilling(50))];
-    let limits = TokenBuckets::new(buckets).unwrap();
-    let hold = limits.authorize(["k", "k"], [30, 20]).await.unwrap();
-    let decision = limits.allow_n(["k", "k"], [1, 2]).await.unwrap();
-    let remaining: Vec<_> = decision.state.balances().map(|balance| balance.remaining).collect();
-    assert_eq!(remaining, [69, 28]);
-    assert!(hold.release().await.unwrap());
 }

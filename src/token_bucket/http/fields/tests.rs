@@ -1,30 +1,47 @@
-mod calendar;
-
 use std::convert::Infallible;
+use std::fmt::Debug;
+use std::future::{Ready, ready};
 use std::time::Duration;
 
 use http::{Request, Response};
-use tower::{Layer, ServiceExt, service_fn};
+use tower::util::ServiceFn;
+use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::*;
+use crate::store::ManualClock;
+use crate::token_bucket::fixtures::START;
 use crate::{Quota, RateLimitLayer, Store, TokenBucket, web};
 
 type Layered = RateLimitLayer<Request<()>, Response<String>, crate::response::Refuse>;
+type Handle = fn(Request<()>) -> Ready<Result<Response<String>, Infallible>>;
+
+fn bucket(quota: Quota) -> TokenBucket {
+    TokenBucket::new(&Store::in_memory(), "fields", quota).unwrap()
+}
 
 fn limit(quota: Quota) -> Layered {
-    let bucket = TokenBucket::new(&Store::in_memory(), "fields", quota).unwrap();
-    web::rate_limit(bucket, |_: &Request<()>| "ann")
+    web::rate_limit(bucket(quota), |_: &Request<()>| "ann")
+}
+
+async fn ask<L>(layer: &L) -> Response<String>
+where
+    L: Layer<ServiceFn<Handle>, Service: Service<Request<()>, Response = Response<String>, Error: Debug>>,
+{
+    let handle: Handle = |_| ready(Ok(Response::new(String::new())));
+    layer.layer(service_fn(handle)).oneshot(Request::new(())).await.unwrap()
+}
+
+fn text(response: &Response<String>, name: impl http::header::AsHeaderName) -> Option<String> {
+    Some(response.headers().get(name)?.to_str().unwrap().to_owned())
 }
 
 /// The fields of the first two responses.
 async fn fields(layer: Layered) -> [(u16, Option<String>, Option<String>); 2] {
-    let ask = async || {
-        let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
-        let response = layer.layer(inner).oneshot(Request::new(())).await.unwrap();
-        let field = |name: &HeaderName| Some(response.headers().get(name)?.to_str().unwrap().to_owned());
-        (response.status().as_u16(), field(&POLICY), field(&RATE_LIMIT))
+    let told = async || {
+        let response = ask(&layer).await;
+        (response.status().as_u16(), text(&response, POLICY), text(&response, RATE_LIMIT))
     };
-    [ask().await, ask().await]
+    [told().await, told().await]
 }
 
 #[tokio::test]
@@ -57,12 +74,9 @@ async fn they_are_as_set_in_admitted_and_refused_responses() {
 /// They belong to the layer: whoever writes the refusals takes nothing from the responses to admitted requests.
 #[tokio::test]
 async fn responses_keep_them_whoever_writes_the_refusals() {
-    let bucket = TokenBucket::new(&Store::in_memory(), "fields", Quota::per_hour(1)).unwrap();
-    let layer = web::rate_limit(bucket, |_: &Request<()>| "ann");
-    let layer = layer.reject_with(|_: crate::Refusal| Response::new("later".to_owned()));
-    let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
+    let layer = limit(Quota::per_hour(1)).reject_with(|_: crate::Refusal| Response::new("later".to_owned()));
     for body in ["", "later"] {
-        let response = layer.layer(inner).oneshot(Request::new(())).await.unwrap();
+        let response = ask(&layer).await;
         assert_eq!(response.body(), body);
         assert_eq!(response.headers()[&POLICY], "\"default\";q=1;w=3600");
         assert!(response.headers().contains_key(&RATE_LIMIT));
@@ -73,22 +87,44 @@ async fn responses_keep_them_whoever_writes_the_refusals() {
 #[tokio::test]
 async fn a_hook_writes_them_in_whole_and_once() {
     let fields = RateLimitFields::default().partition_key(true);
-    let bucket = TokenBucket::new(&Store::in_memory(), "fields", Quota::per_hour(9)).unwrap();
-    let layer = RateLimitLayer::new(bucket, |_: &Request<()>| "ann").cost(|_: &Request<()>| 2);
+    let layer =
+        RateLimitLayer::new(bucket(Quota::per_hour(9)), |_: &Request<()>| "ann").cost(|_: &Request<()>| 2);
     let closure = layer
         .on_response(move |decision, response: &mut Response<String>| {
             fields.write(decision, true, response.headers_mut());
         })
         .reject_with(|_| Response::new(String::new()));
     let both = closure.clone().fields(fields);
-    let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
-    for response in [
-        closure.layer(inner).oneshot(Request::new(())).await.unwrap(),
-        both.layer(inner).oneshot(Request::new(())).await.unwrap(),
-    ] {
+    for response in [ask(&closure).await, ask(&both).await] {
         let policies: Vec<_> = response.headers().get_all(&POLICY).iter().collect();
         assert_eq!(policies, [r#""default";q=9;w=3600;qu="tokens";pk=:SZFeDX1LQC4wF9AQ:"#]);
         assert_eq!(response.headers().get_all(&RATE_LIMIT).iter().count(), 1);
+    }
+}
+
+/// The windows of months differ in length, so the policy does as well.
+#[tokio::test]
+async fn calendar_quotas_say_when_the_next_window_starts() {
+    const DAY: i64 = 86_400_000_000;
+    // The end of 2026-01-31.
+    let end = 20_485 * DAY;
+    let clock = ManualClock::at(end - 10_000_000);
+    let bucket = TokenBucket::new(&clock.store(), "fields", Quota::per_calendar_month(2)).unwrap();
+    let layer: Layered = web::rate_limit(bucket, |_: &Request<()>| "ann");
+    // What is left, the days of the window, the seconds until the next, and the status.
+    for (now, left, days, until, status) in [
+        (end - 10_000_000, 1, 31, 10, 200),
+        (end - 10_000_000, 0, 31, 10, 200),
+        (end - 10_000_000, 0, 31, 10, 429),
+        (end, 1, 28, 28 * 86_400, 200),
+        (end + 28 * DAY, 1, 31, 31 * 86_400, 200),
+    ] {
+        clock.set(now);
+        let response = ask(&layer).await;
+        assert_eq!(response.status().as_u16(), status);
+        assert_eq!(text(&response, POLICY), Some(format!("\"default\";q=2;w={}", days * 86_400)));
+        assert_eq!(text(&response, RATE_LIMIT), Some(format!("\"default\";r={left};t={until}")));
+        assert_eq!(text(&response, "retry-after"), (status == 429).then(|| until.to_string()));
     }
 }
 
@@ -119,13 +155,13 @@ async fn they_are_lists_of_rfc_9651() {
 }
 
 /// When a month ends does not depend on which second refuses.
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn only_the_quota_that_refused_is_no_later_than_retry_after() {
     let quotas = [
         Quota::per_second(2).named("second"),
         Quota::new(1, Duration::from_secs(3600)).burst(100).named("month"),
     ];
-    let bucket = TokenBucket::new(&Store::in_memory(), "fields", quotas).unwrap();
+    let bucket = TokenBucket::new(&ManualClock::at(START).store(), "fields", quotas).unwrap();
     let refused = async |cost| {
         let decision = bucket.allow_n("ann", cost).await.unwrap();
         assert!(!decision.is_admitted());
@@ -143,14 +179,11 @@ async fn only_the_quota_that_refused_is_no_later_than_retry_after() {
 /// Nobody knows when a closed limit is opened.
 #[tokio::test]
 async fn a_closed_limit_has_a_policy_of_zero_and_no_time() {
-    for (status, policy, state) in fields(limit(Quota::per_hour(0))).await {
-        assert_eq!(status, 429);
-        assert_eq!((policy.as_deref(), state.as_deref()), (Some("\"default\";q=0"), Some("\"default\";r=0")));
-    }
-    let layer = limit(Quota::per_hour(0));
-    let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
-    let response = layer.layer(inner).oneshot(Request::new(())).await.unwrap();
-    assert!(!response.headers().contains_key("retry-after"));
+    let response = ask(&limit(Quota::per_hour(0))).await;
+    assert_eq!(response.status(), 429);
+    assert_eq!(text(&response, POLICY).as_deref(), Some("\"default\";q=0"));
+    assert_eq!(text(&response, RATE_LIMIT).as_deref(), Some("\"default\";r=0"));
+    assert_eq!(text(&response, "retry-after"), None);
     assert!(response.body().contains("\"detail\":\"the limit is 0"), "{}", response.body());
     assert!(response.body().contains("\"violated-policies\":[\"default\"]"), "{}", response.body());
 }
@@ -160,8 +193,7 @@ async fn a_closed_limit_has_a_policy_of_zero_and_no_time() {
 async fn what_differs_is_written_twice() {
     let mut headers = HeaderMap::new();
     for (used, lines) in [(2, 1), (3, 2), (3, 2), (2, 2)] {
-        let bucket = TokenBucket::new(&Store::in_memory(), "fields", Quota::per_hour(9)).unwrap();
-        let decision = bucket.allow_n("ann", used).await.unwrap();
+        let decision = bucket(Quota::per_hour(9)).allow_n("ann", used).await.unwrap();
         RateLimitFields::default().write(&decision, false, &mut headers);
         assert_eq!([&POLICY, &RATE_LIMIT].map(|name| headers.get_all(name).iter().count()), [lines; 2]);
     }
@@ -172,8 +204,7 @@ async fn what_differs_is_written_twice() {
 async fn the_older_fields_are_of_the_limit_with_the_fewest_tokens() {
     let mut headers = HeaderMap::new();
     let mut write = async |fields: RateLimitFields, quota: Quota, used: u32| {
-        let bucket = TokenBucket::new(&Store::in_memory(), "fields", quota).unwrap();
-        let decision = bucket.allow_n("ann", used).await.unwrap();
+        let decision = bucket(quota).allow_n("ann", used).await.unwrap();
         fields.write(&decision, false, &mut headers);
         let told = |name| headers.get(name).map(|told| told.to_str().unwrap().parse::<u32>().unwrap());
         (told(&X_LIMIT), told(&X_REMAINING), told(&X_RESET).is_some(), headers.contains_key(&POLICY))

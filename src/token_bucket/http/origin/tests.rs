@@ -45,32 +45,21 @@ fn a_response_was_made_at_its_date_or_its_age_ago() {
 
 #[test]
 fn what_caches_say_of_a_hit() {
-    for (field, value) in [
-        ("cache-status", "example; hit; ttl=30"),
-        ("cache-status", "\"Origin\"; fwd=uri-miss, edge;hit"),
-        ("cache-status", "edge; hit=?1"),
-        ("x-cache", "HIT"),
-        ("x-cache", "Hit from cloudfront"),
-        ("x-cache", "MISS, HIT"),
-        ("x-cache", "TCP_MEM_HIT from a.example"),
-        ("x-cache-status", "STALE"),
-        ("cf-cache-status", "UPDATING"),
-    ] {
-        assert!(origin(&[(field, value)]).is_stored, "{field}: {value}");
+    let is_stored = |field: &str| {
+        let (name, value) = field.split_once(": ").unwrap();
+        Origin::of(&HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())])).is_stored
+    };
+    let hits = "cache-status: example; hit; ttl=30|cache-status: \"Origin\"; fwd=uri-miss, edge;hit|\
+        cache-status: edge; hit=?1|x-cache: HIT|x-cache: Hit from cloudfront|x-cache: MISS, HIT|\
+        x-cache: TCP_MEM_HIT from a.example|x-cache-status: STALE|cf-cache-status: UPDATING";
+    for field in hits.split('|') {
+        assert!(is_stored(field), "{field}");
     }
-    for (field, value) in [
-        ("cache-status", "example; fwd=stale; fwd-status=304"),
-        ("cache-status", "hit"),
-        ("cache-status", "example; hit=?0"),
-        ("x-cache", "MISS"),
-        ("x-cache", "RefreshHit from cloudfront"),
-        ("x-cache", "TCP_REFRESH_HIT from a.example"),
-        ("x-cache", "Miss from hit.example"),
-        ("cf-cache-status", "DYNAMIC"),
-        ("cf-cache-status", "REVALIDATED"),
-        ("x-cache", ""),
-        ("via", "1.1 hit"),
-    ] {
-        assert!(!origin(&[(field, value)]).is_stored, "{field}: {value}");
+    let others = "cache-status: example; fwd=stale; fwd-status=304|cache-status: hit|\
+        cache-status: example; hit=?0|x-cache: MISS|x-cache: RefreshHit from cloudfront|\
+        x-cache: TCP_REFRESH_HIT from a.example|x-cache: Miss from hit.example|x-cache: |\
+        cf-cache-status: DYNAMIC|cf-cache-status: REVALIDATED|via: 1.1 hit";
+    for field in others.split('|') {
+        assert!(!is_stored(field), "{field}");
     }
 }

@@ -89,27 +89,18 @@ fn any_date_is_that_of_a_date_library() {
         let minutes = [0, rng.random_range(-1439..=1439)][rng.random_range(0..2)];
         let at = OffsetDateTime::from_unix_timestamp_nanos(nanos.cast_signed()).unwrap();
         let at = at.to_offset(UtcOffset::from_whole_seconds(minutes * 60).unwrap());
-        let offset = format!(
-            "{}{:02}:{:02}",
-            if minutes < 0 { '-' } else { '+' },
-            minutes.abs() / 60,
-            minutes.abs() % 60
-        );
+        let (sign, apart) = (if minutes < 0 { '-' } else { '+' }, minutes.abs());
+        let offset = match apart {
+            0 => "Z".to_owned(),
+            _ => format!("{sign}{:02}:{:02}", apart / 60, apart % 60),
+        };
         let fraction = match at.nanosecond() {
             0 => String::new(),
             nanos => format!(".{nanos:09}").trim_end_matches('0').to_owned(),
         };
-        let text = |between, offset| {
-            let (date, time) = (at.date(), at.time());
-            let (month, day) = (u8::from(date.month()), date.day());
-            let (hour, minute, second) = time.as_hms();
-            format!(
-                "{:04}-{month:02}-{day:02}{between}{hour:02}:{minute:02}:{second:02}{fraction}{offset}",
-                date.year()
-            )
-        };
+        let (date, (hour, minute, second)) = (at.date(), at.time().as_hms());
         for between in ["T", "t", " "] {
-            let text = text(between, if minutes == 0 { "Z" } else { &offset });
+            let text = format!("{date}{between}{hour:02}:{minute:02}:{second:02}{fraction}{offset}");
             assert_eq!(since_1970(&text), Some(nanos), "SEED={seed}, {text}");
         }
     }

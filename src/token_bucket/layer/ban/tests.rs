@@ -1,5 +1,6 @@
 use super::*;
 use crate::store::ManualClock;
+use crate::token_bucket::fixtures::START;
 
 /// A key without tokens, and the bans of its layer.
 struct World {
@@ -14,7 +15,7 @@ const fn seconds(seconds: u64) -> Duration {
 
 impl World {
     async fn new(ban: Ban) -> Self {
-        let clock = ManualClock::at(1_760_000_000_000_000);
+        let clock = ManualClock::at(START);
         let bucket = TokenBucket::new(&clock.store(), "logins", Quota::non_refilling(1)).unwrap();
         assert!(bucket.allow("k").await.unwrap().is_admitted());
         Self { bans: Bans::new(&bucket, ban).unwrap(), bucket, clock }

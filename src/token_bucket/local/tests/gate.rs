@@ -7,13 +7,11 @@ use std::sync::Arc;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::decision::Decision;
+use crate::token_bucket::fixtures::START;
 use crate::token_bucket::local::hot_keys::HotKeyCounter;
-use crate::token_bucket::local::last_state::LastState;
 use crate::token_bucket::local::{Asked, Local};
 use crate::token_bucket::state::{Ask, Bucket};
-use crate::{Key, Quota, Quotas, Store, clock};
-
-const START: i64 = 1_760_000_000_000_000;
+use crate::{Key, Quota, Store, clock};
 
 /// The local state of a bucket, whose answers the test makes up.
 struct Cache {
@@ -114,18 +112,4 @@ fn a_key_that_is_asked_for_often_has_an_entry_unless_its_tokens_never_come_back(
         (0..100).for_each(|_| drop(other.ask(5_000, 1, true)));
         assert!(other.local.table.is_empty());
     }
-}
-
-#[test]
-fn the_last_state_is_that_of_the_store() {
-    let quotas = Quotas::new([Quota::per_second(7).burst(5), Quota::per_second(3)]).unwrap();
-    let last_state = LastState::new(&quotas);
-    let mut bucket = Bucket::full(&quotas);
-    bucket.charge(&quotas, START, 2);
-    let told: Vec<_> = bucket.levels.iter().map(|level| (level.tat, level.last)).collect();
-    last_state.learn(100, &BucketState { quotas: quotas.clone(), now: START, bucket });
-    let known = last_state.bucket(&quotas);
-    assert_eq!(known.levels.iter().map(|level| (level.tat, level.last)).collect::<Vec<_>>(), told);
-    // The time of the store is not before its answer.
-    assert_eq!((last_state.time(150), last_state.time(50)), (START + 50, START));
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::token_bucket::bucket_state::BucketState;
+use crate::token_bucket::fixtures::START;
 use crate::token_bucket::local::{Entry, Table};
 use crate::token_bucket::state::{Ask, Bucket};
 use crate::{Key, Quota, Quotas};
 
-const START: i64 = 1_760_000_000_000_000;
 const NOW: i64 = 1_000_000;
 const BURST: i64 = 1000;
 
@@ -80,6 +80,7 @@ fn tokens_of_a_blocked_key_are_not_used() {
     assert!((0..2).all(|_| take(&table, &quotas, &key, NOW, 1).is_some()));
     let bucket = Bucket::new(START + 1000, Bucket::full(&quotas).levels);
     entry.last_state.learn(NOW, &BucketState { quotas: quotas.clone(), now: START, bucket });
+    assert_eq!(entry.last_state.time(NOW - 1), START, "the time of the store is not before its answer");
     assert!(take(&table, &quotas, &key, NOW + 999, 1).is_none());
     assert!(take(&table, &quotas, &key, NOW + 1000, 1).is_some());
     table.forget(&key);

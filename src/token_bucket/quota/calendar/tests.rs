@@ -6,7 +6,6 @@ use rand::{RngExt as _, SeedableRng as _};
 use time::{Date, Duration, Month, OffsetDateTime, UtcOffset};
 
 use super::*;
-use crate::{Error, Quotas};
 use support::seed;
 
 /// The first instant after the year 2200.
@@ -101,27 +100,6 @@ fn windows_are_those_of_a_date_library() {
         assert!((ours.0..ours.1).contains(&at) && window > 0);
         assert_eq!(calendar.window(ours.0 - 1), window - 1, "SEED={seed}, {calendar:?} at {at}");
         assert_eq!(calendar.window(ours.1), window + 1, "SEED={seed}, {calendar:?} at {at}");
-    }
-}
-
-#[test]
-fn what_is_no_calendar_is_refused() {
-    let refused = |quota: Quota| -> Error { Quotas::new([quota]).unwrap_err() };
-    for (quota, named) in [
-        (Quota::per_calendar_week(1).starting(8), "the start of a calendar week must be 1 to 7, is 8"),
-        (Quota::per_calendar_month(1).starting(32), "must be 1 to 31, is 32"),
-        (Quota::per_calendar_month(1).starting(0), "must be 1 to 31, is 0"),
-        (Quota::per_calendar_year(1).starting(13), "must be 1 to 12, is 13"),
-        (Quota::per_calendar_day(1).starting(1), "a calendar day has no start, is 1: use at_offset"),
-        (Quota::per_calendar_day(1).at_offset(1440), "must be -1439 to 1439 minutes, is 1440"),
-        (Quota::per_calendar_day(1).at_offset(i16::MIN), "minutes, is -32768"),
-        (Quota::per_calendar_day(5).burst(5), "a calendar quota has no burst, is 5"),
-        (Quota::per_day(5).starting(1), "only a calendar quota has a start"),
-        (Quota::per_day(5).at_offset(0), "only a calendar quota has a start"),
-        (Quota::non_refilling(5).reserve_ahead(true), "later windows to reserve"),
-    ] {
-        let error = refused(quota);
-        assert!(error.is_invalid() && error.to_string().contains(named), "{error}");
     }
 }
 

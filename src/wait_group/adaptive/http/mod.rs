@@ -35,29 +35,17 @@ mod tests {
             let response = if grpc.is_empty() { response } else { response.header("grpc-status", grpc) };
             HttpSignals.classify(&response.body(()).map_err(drop))
         };
-        for (status, signal) in [
-            (200, Signal::Success),
-            (304, Signal::Success),
-            (101, Signal::Ignore),
-            (404, Signal::Ignore),
-            (408, Signal::Ignore),
-            (429, Signal::Ignore),
-            (500, Signal::Ignore),
-            (503, Signal::Overload),
-            (504, Signal::Overload),
+        for (signal, statuses, codes) in [
+            (Signal::Success, &[200, 304][..], &["0"][..]),
+            (Signal::Ignore, &[101, 404, 408, 429, 500], &["5", "4", "8", "13", "1"]),
+            (Signal::Overload, &[503, 504], &["14"]),
         ] {
-            assert_eq!(of(status, ""), signal, "{status}");
-        }
-        for (code, signal) in [
-            ("0", Signal::Success),
-            ("5", Signal::Ignore),
-            ("4", Signal::Ignore),
-            ("8", Signal::Ignore),
-            ("14", Signal::Overload),
-            ("13", Signal::Ignore),
-            ("1", Signal::Ignore),
-        ] {
-            assert_eq!(of(200, code), signal, "{code}");
+            for status in statuses {
+                assert_eq!(of(*status, ""), signal, "{status}");
+            }
+            for code in codes {
+                assert_eq!(of(200, code), signal, "{code}");
+            }
         }
         assert_eq!(HttpSignals.classify(&Err::<Response<()>, _>(())), Signal::Overload);
     }

@@ -20,8 +20,13 @@ fn limits() -> AdaptiveLimits {
     AdaptiveLimits::new(&Store::in_memory(), "api", rules, Duration::from_secs(5))
 }
 
-fn told(limit: i64) -> Result<Told, Error> {
-    Ok(Told { limit, in_flight: 0, mean: 0 })
+fn told(limit: i64, mean: i64) -> Result<Told, Error> {
+    Ok(Told { limit, in_flight: 0, mean })
+}
+
+/// What was seen of a key.
+fn seen(limits: &AdaptiveLimits) -> Seen {
+    lock(&limits.0.known).get(&Key::from("k")).unwrap().seen
 }
 
 #[test]
@@ -65,23 +70,24 @@ fn reports_are_bounded() {
     known.is_unanswered = false;
     assert!(limits.0.due(known, now + ms(10_199)).is_none());
     assert!(limits.0.due(known, now + ms(10_200)).is_some());
-    // If the store has lost the limit, it goes on with this one, unless that is old.
-    for (after, limit) in [(9_999, 7), (10_000, 20)] {
-        let known = slot(&limits.0, &mut all, &Key::from(after), now).unwrap();
-        (known.limit, known.heard_at, known.sampled_at) = (7, Some(now), Some(now));
-        assert_eq!(limits.0.due(known, now + ms(after)).unwrap().known, limit);
-    }
 }
 
-/// What a process was told without a sample of its own is no knowledge that a store could go on with.
+/// If the store has lost the limit, it goes on with this one, unless that is old, or not of samples of its own.
 #[test]
 fn only_samples_are_knowledge() {
     let (limits, now) = (limits(), Instant::now());
     let mut all = KnownKeys::new(MOST);
-    for (key, sampled_at, limit) in [(0_u64, None, 20), (1, Some(now), 7), (2, now.checked_sub(STALE), 20)] {
+    let all_of_it = (Some(now), Some(now));
+    for (key, after, (heard_at, sampled_at), limit) in [
+        (0_u64, 9_999, all_of_it, 7),
+        (1, 10_000, all_of_it, 20),
+        (2, 100, (Some(now), None), 20),
+        (3, 10_000, (Some(now + ms(99)), Some(now)), 20),
+        (4, 10_000, (Some(now), Some(now + ms(99))), 20),
+    ] {
         let known = slot(&limits.0, &mut all, &Key::from(key), now).unwrap();
-        (known.limit, known.heard_at, known.sampled_at) = (7, Some(now + ms(99)), sampled_at);
-        assert_eq!(limits.0.due(known, now + ms(100)).unwrap().known, limit, "{key}");
+        (known.limit, known.heard_at, known.sampled_at) = (7, heard_at, sampled_at);
+        assert_eq!(limits.0.due(known, now + ms(after)).unwrap().known, limit, "{key}");
     }
 }
 
@@ -90,17 +96,17 @@ fn only_samples_are_knowledge() {
 fn one_latency_does_not_stand_for_all() {
     let (limits, key) = (limits(), Key::from("k"));
     limits.known(&key).ok().unwrap();
-    limits.0.hear(&key, &Ok(Told { limit: 20, in_flight: 0, mean: 10_000 }));
+    limits.0.hear(&key, &told(20, 10_000));
     limits.ended(&key, ms(4000), Signal::Success);
     limits.ended(&key, ms(9), Signal::Success);
-    assert_eq!(lock(&limits.0.known).get(&key).unwrap().seen.latency, 49_000);
+    assert_eq!(seen(&limits).latency, 49_000);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_is_old_is_read_again() {
     for (after, limit) in [(9_999, 7), (10_000, 20)] {
         let (limits, key) = (limits(), Key::from("k"));
-        assert_eq!(limits.0.hear(&key, &told(7)), 7);
+        assert_eq!(limits.0.hear(&key, &told(7, 0)), 7);
         advance(ms(after)).await;
         assert_eq!(limits.known(&key).ok(), Some(limit), "{after}");
     }
@@ -129,27 +135,24 @@ async fn what_is_seen_of_a_key_is_reported() {
     limits.ended(&key, ms(1), Signal::Success);
     assert!(lock(&limits.0.known).len() == 0, "it is not known");
     limits.known(&key).ok().unwrap();
-    for (latency, signal) in [
-        (5, Signal::Success),
-        (4999, Signal::Success),
-        (5000, Signal::Success),
-        (1, Signal::Overload),
-        (9000, Signal::Ignore),
-    ] {
-        limits.ended(&key, ms(latency), signal);
+    for latency in [5, 4999, 5000] {
+        limits.ended(&key, ms(latency), Signal::Success);
     }
+    limits.ended(&key, ms(1), Signal::Overload);
+    limits.ended(&key, ms(9000), Signal::Ignore);
     let group = WaitGroup::new(&Store::in_memory(), "g", 9).unwrap();
     let lease = async || Lease::from(group.try_add("k").await.unwrap());
     let first = limits.in_flight(lease().await, 3);
     drop(limits.in_flight(lease().await, 2));
     let in_flight = || lock(&limits.0.known).get(&key).unwrap().in_flight;
-    let seen = || lock(&limits.0.known).get(&key).unwrap().seen;
-    let all = Seen { ok: 2, overloads: 2, latency: 5_004_000, peak: 5, span: 0 };
-    assert_eq!((seen(), in_flight()), (all, 3));
+    let (ok, overloads, latency) = (2, 2, 5_004_000);
+    let all = Seen { ok, overloads, latency, peak: 5, span: 0 };
+    assert_eq!((seen(&limits), in_flight()), (all, 3));
     // The answer to the report comes at once.
     advance(ms(100)).await;
     limits.ended(&key, ms(1), Signal::Ignore);
-    assert_eq!(seen(), Seen { peak: 3, ..Seen::default() });
+    let peak = Seen { peak: 3, ..Seen::default() };
+    assert_eq!(seen(&limits), peak);
     assert!(!lock(&limits.0.known).get(&key).unwrap().is_unanswered);
     drop(first);
     assert_eq!(in_flight(), 0);
@@ -171,6 +174,7 @@ async fn the_end_of_each_request_is_noted() {
     for (span, dropped) in [(5, 99), (60_000, 998), (60_000, 999), (60_000, 1000), (1000, 1001)] {
         let _ = timeout(ms(dropped), service.clone().oneshot(span)).await;
     }
-    let seen = lock(&limits.0.known).get(&Key::from("k")).unwrap().seen;
-    assert_eq!(seen, Seen { ok: 1, overloads: 2, latency: 5000, peak: 1, span: 0 });
+    let (ok, overloads, latency) = (1, 2, 5000);
+    let all = Seen { ok, overloads, latency, peak: 1, span: 0 };
+    assert_eq!(seen(&limits), all);
 }

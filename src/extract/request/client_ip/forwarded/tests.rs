@@ -9,32 +9,15 @@ const ELEMENTS: &[(&str, &str)] = &[
     (r#"for="192.0.2.43:47011""#, "192.0.2.43"),
     (r#"for="[2001:db8:cafe::17]:47011""#, "2001:db8:cafe::17"),
     (r#"for="192.0.2.1:_port""#, "192.0.2.1"),
-    // Names, order, empty pairs, white space.
-    (r#"fOR="[::1]""#, "::1"),
-    ("by=1.1.1.1; for=2.2.2.2;host=myhost; proto=https", "2.2.2.2"),
-    (r#"by="[1::1]";host=myhost;proto=https;for=2.2.2.2"#, "2.2.2.2"),
-    (";;for=2.2.2.2;;proto=https;", "2.2.2.2"),
-    ("; ; for=2.2.2.2\t; ", "2.2.2.2"),
     // Quoted strings.
-    (r#"for="192.0.2.60""#, "192.0.2.60"),
-    (r#"for="3.3.3.\3""#, "3.3.3.3"),
     (r#"for="\3\.\3\.\3\.\3""#, "3.3.3.3"),
-    (r#"for="\[::1\]:80";host="a\"b""#, "::1"),
-    (r#"host="a;for=6.6.6.6";for=2.2.2.2"#, "2.2.2.2"),
-    (r#"host="a,for=6.6.6.6";for=2.2.2.2"#, "2.2.2.2"),
     (r#"host="a\",for=6.6.6.6;\"";for=2.2.2.2"#, "2.2.2.2"),
-    (r#"host="\\";for=2.2.2.2"#, "2.2.2.2"),
-    (r#"host="";for=2.2.2.2"#, "2.2.2.2"),
     ("host=\"\u{fc}\t\";for=2.2.2.2", "2.2.2.2"),
     // Values without quotes that the grammar wants quotes around, and addresses without brackets.
     ("for=[2607:f8b0:4004:83f::200e]", "2607:f8b0:4004:83f::200e"),
-    ("For=[2607:f8b0:4004:83f::200e]:4711", "2607:f8b0:4004:83f::200e"),
-    (r#"for="2607:f8b0:4004:83f::200e""#, "2607:f8b0:4004:83f::200e"),
     (r#"for="fe80::abcd%zone""#, "fe80::abcd"),
-    ("FoR=192.0.2.60:4711", "192.0.2.60"),
     ("host=;for=2.2.2.2;proto=", "2.2.2.2"),
     ("by=1::1;host=a:80;for=2::2;secret=abc==", "2::2"),
-    (r#"for="[::ffff:188.0.2.128]:49428""#, "188.0.2.128"),
 ];
 
 /// Elements without an address: hidden ones, other values, malformed ones, and those with more than one `for`.
@@ -48,6 +31,7 @@ for=2.2.2.2;host="""|for=1.1.1.1;for=2.2.2.2|for=1.1.1.1;FOR=1.1.1.1|for=_hidden
 
 #[test]
 fn addresses_of_elements() {
+    // Other names, orders and quotes: `client_ip::tests::random`.
     for (element, address) in ELEMENTS {
         assert_eq!(parse(element.as_bytes()), Some(address.parse().unwrap()), "{element}");
     }
@@ -68,13 +52,8 @@ fn long_values_with_escapes_are_not_addresses() {
 /// Fields, and their elements from right to left. `<malformed>` where the division ends.
 const FIELDS: &[(&str, &[&str])] = &[
     ("", &[""]),
-    ("a", &["a"]),
     ("a,b,", &["", "b", "a"]),
-    (r#"a="1,2",b="3,4""#, &[r#"b="3,4""#, r#"a="1,2""#]),
-    (r#"a="1\",2",b=3"#, &["b=3", r#"a="1\",2""#]),
     (r#"a="1\\",b="\\\",""#, &[r#"b="\\\",""#, r#"a="1\\""#]),
-    (r#"a="",b="""#, &[r#"b="""#, r#"a="""#]),
-    (r#"a="\"",b"#, &["b", r#"a="\"""#]),
     // Quotes that are not closed, before well-formed elements.
     (r#"for="6.6.6.6, for=1.1.1.1"#, &[" for=1.1.1.1", "<malformed>"]),
     (r#"for=6.6.6.6;by=", for=1.1.1.1"#, &[" for=1.1.1.1", "<malformed>"]),

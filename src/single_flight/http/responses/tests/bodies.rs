@@ -14,22 +14,10 @@ async fn all_get_status_fields_and_body() {
     response.extensions_mut().insert("extension");
     let (own, answer) = capture(&Responses::default(), &get(), response).await;
     assert_eq!(own.extensions().get::<&str>(), Some(&"extension"));
-    assert_eq!(
-        (own.status(), &own.headers()["x-a"]),
-        (StatusCode::NOT_FOUND, &HeaderValue::from_static("7"))
-    );
-    assert_eq!(text(own).await, "one, two");
-
-    let answer = answer.unwrap();
-    assert_eq!(
-        (answer.status(), &answer.headers()["x-a"]),
-        (StatusCode::NOT_FOUND, &HeaderValue::from_static("7"))
-    );
-    assert_eq!(answer.body(), "one, two");
-    let restored = restore(answer);
-    assert_eq!(restored.status(), StatusCode::NOT_FOUND);
-    assert_eq!(restored.headers()["x-a"], "7");
-    assert_eq!(text(restored).await, "one, two");
+    let restored = restore(answer.unwrap());
+    assert_eq!([own.status(), restored.status()], [StatusCode::NOT_FOUND; 2]);
+    assert_eq!([&own.headers()["x-a"], &restored.headers()["x-a"]], ["7"; 2]);
+    assert_eq!([text(own).await, text(restored).await], ["one, two"; 2]);
 }
 
 #[tokio::test]
@@ -99,16 +87,6 @@ async fn a_body_that_is_too_large_streams_on() {
 }
 
 #[tokio::test]
-async fn a_body_that_fails_does_so_for_its_caller_only() {
-    let broken = stream(vec![Ok(data("begun")), Err(io::Error::other("broken"))]);
-    let (own, answer) = capture(&Responses::default(), &get(), response(broken, &[])).await;
-    assert!(answer.is_none());
-    let mut body = own.into_body();
-    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "begun");
-    assert_eq!(body.frame().await.unwrap().unwrap_err().to_string(), "broken");
-}
-
-#[tokio::test]
 async fn trailers_are_shared_with_the_body() {
     let frames = vec![Ok(data("body")), Ok(Frame::trailers(trailers()))];
     let (own, answer) =
@@ -127,44 +105,11 @@ async fn what_is_not_as_long_as_it_says_is_not_shared() {
     let told = |length, body| response(full(body), &[("content-length", length)]);
     let responses = Responses::default();
     assert!(capture(&responses, &get(), told("4", "body")).await.1.is_some());
-    for wrong in [told("5", "body"), told("4", ""), told("four", "body"), told("-4", "body")] {
-        let body = wrong.body().clone();
-        let (own, answer) = capture(&responses, &get(), wrong).await;
+    for (length, body) in [("5", "body"), ("4", ""), ("four", "body"), ("-4", "body")] {
+        let (own, answer) = capture(&responses, &get(), told(length, body)).await;
         assert!(answer.is_none());
-        assert_eq!(
-            own.into_body().collect().await.unwrap().to_bytes(),
-            body.collect().await.unwrap().to_bytes()
-        );
+        assert_eq!(text(own).await, body);
     }
-}
-
-/// Returns the bytes that an axum server sends for a request, in lower case.
-async fn over_http(method: &str, app: Router) -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mut client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    tokio::spawn(axum::serve(listener, app).into_future());
-    let request = format!("{method} / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
-    client.write_all(request.as_bytes()).await.unwrap();
-    let mut received = String::new();
-    client.read_to_string(&mut received).await.unwrap();
-    received.to_ascii_lowercase()
-}
-
-fn serve<B>(response: Response<FlightBody<B>>) -> Router
-where
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<tower::BoxError> + Send,
-{
-    let response = std::sync::Mutex::new(Some(response));
-    let take = move |_: Request<axum::body::Body>| {
-        std::future::ready(Ok::<_, Infallible>(response.lock().unwrap().take().unwrap()))
-    };
-    let take = std::sync::Arc::new(take);
-    let layer = tower::layer::layer_fn(move |_: axum::routing::Route| {
-        let take = take.clone();
-        tower::service_fn(move |request| take(request))
-    });
-    Router::new().route("/", axum::routing::get(async || ())).layer(layer)
 }
 
 #[tokio::test]
@@ -172,18 +117,7 @@ async fn head_keeps_its_content_length() {
     let head = Request::head("/").body(()).unwrap();
     let (own, answer) =
         capture(&Responses::default(), &head, response(full(""), &[("content-length", "1234")])).await;
-    for sent in
-        [over_http("HEAD", serve(own)).await, over_http("HEAD", serve(restore(answer.unwrap()))).await]
-    {
-        assert!(sent.contains("\r\ncontent-length: 1234\r\n") && sent.ends_with("\r\n\r\n"), "{sent}");
-    }
-}
-
-/// The client detects the failure, because the last chunk is missing.
-#[tokio::test]
-async fn what_has_failed_does_not_look_complete() {
-    let broken = stream(vec![Ok(data("begun")), Err(io::Error::other("broken"))]);
-    let (own, _) = capture(&Responses::default(), &get(), response(broken, &[])).await;
-    let sent = over_http("GET", serve(own)).await;
-    assert!(!sent.contains("content-length") && !sent.ends_with("0\r\n\r\n"), "{sent}");
+    let restored = restore(answer.unwrap());
+    assert_eq!([own.headers(), restored.headers()].map(|headers| &headers["content-length"]), ["1234"; 2]);
+    assert_eq!((text(own).await, text(restored).await), (String::new(), String::new()));
 }

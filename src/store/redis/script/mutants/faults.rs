@@ -93,21 +93,3 @@ pub(super) fn mutants(text: &str) -> Vec<(String, String)> {
     }
     found
 }
-
-#[test]
-fn mutants_have_one_fault_each() {
-    let text = "local a = 'b + 1' -- c + 1\nif d < 10 and e then return end\nf(KEYS[1])\n";
-    let changes: Vec<_> = mutants(text).into_iter().map(|(_, change)| change).collect();
-    assert_eq!(
-        changes,
-        [
-            "2: if d < 10 and e then return end => if d <= 10 and e then return end",
-            "2: if d < 10 and e then return end => if d < 10 or e then return end",
-            "2: if d < 10 and e then return end => if d < 11 and e then return end",
-            "2: if d < 10 and e then return end => do end",
-            "3: f(KEYS[1]) => f(KEYS[2])",
-            "3: f(KEYS[1]) => f(KEYS[2])",
-            "3: f(KEYS[1]) => do end",
-        ]
-    );
-}

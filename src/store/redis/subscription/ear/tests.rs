@@ -5,10 +5,8 @@ use std::sync::Arc;
 
 use support::eventually;
 use support::redis_server::RedisServer;
-use support::seen::{Event, Seen};
 
 use super::*;
-use crate::error::Cause;
 use crate::store::notifier::{Ids, Link, Listener, Recipient};
 use crate::store::redis::endpoint::Access;
 
@@ -89,36 +87,6 @@ fn pushes_arrive_while_a_connection_is_open() {
     assert_ne!(link(), Link::Down);
     drop(second);
     assert_eq!(link(), Link::Down);
-}
-
-#[test]
-fn the_loss_of_the_last_connection_is_told_unless_the_store_is_gone() {
-    let seen = Seen::default();
-    let lost = || {
-        let is_lost = |event: &&Event| event.get("event").is_some_and(|event| event == "subscription_lost");
-        seen.events().iter().filter(is_lost).count()
-    };
-    seen.events_of(|| {
-        let (notifier, ..) = notifier();
-        let ear = ear(&notifier);
-        let open = || Open::new(&ear, false);
-        let (first, second) = (open(), open());
-        ear.closed(first);
-        let denied = Outage { cause: Cause::Denied, text: "x".into(), source: None };
-        assert_eq!(ear.failed(&disconnected("x")), Attempt::FAILED);
-        assert_eq!(ear.failed(&denied), Attempt::Refused);
-        assert_eq!(lost(), 0, "another is open");
-        ear.closed(second);
-        assert_eq!(lost(), 1);
-        drop(open());
-        ear.failed(&denied);
-        assert_eq!(lost(), 2);
-        let last = open();
-        drop(notifier);
-        ear.closed(last);
-        ear.failed(&denied);
-        assert_eq!(lost(), 2);
-    });
 }
 
 /// Publishes to a subscription, and lets the server be silent for so long that a ping is sent, some times.

@@ -32,22 +32,6 @@ async fn left(buckets: &[TokenBucket; 2]) -> [(u32, u32); 2] {
 }
 
 #[tokio::test]
-async fn limits_in_different_stores_are_held_in_order_and_released() {
-    let (buckets, limits) = apart();
-    let hold = limits.authorize(["k", "k"], [1, 600]).await.unwrap();
-    assert_eq!(left(&buckets).await, [(1, 999), (600, 400)]);
-    let refused = limits.authorize(["k", "k"], [1, 600]).await.unwrap_err();
-    assert_eq!(refused.decision().unwrap().refused_by(), Some("tokens"));
-    assert!(refused.retry_after().is_some());
-    assert_eq!(left(&buckets).await, [(1, 999), (600, 400)], "it is released");
-    let [requests, tokens] = hold.capture([1, 831]).await.unwrap();
-    assert_eq!((requests.charged, requests.excess, tokens.charged, tokens.excess), (1, 0, 831, 231));
-    assert_eq!(left(&buckets).await, [(0, 999), (0, 169)]);
-    assert!(limits.authorize(["k", "k"], [5, 100]).await.unwrap().release().await.unwrap());
-    assert_eq!(left(&buckets).await, [(0, 999), (0, 169)]);
-}
-
-#[tokio::test]
 async fn limits_in_different_stores_are_extended_all_or_none() {
     let (buckets, limits) = apart();
     let mut hold = limits.authorize(["k", "k"], [1, 600]).await.unwrap();
