@@ -30,14 +30,23 @@ struct Inner {
 struct Known {
     quotas: Option<Quotas>,
     read_at: i64,
-    /// When a call that reads or learns was sent, if it has not been answered.
-    asked_at: Option<i64>,
+    /// When a call that reads was sent, if it has not been answered.
+    reading_since: Option<i64>,
+    /// The same of a call that learns.
+    learning_since: Option<i64>,
     /// When this process last sent other quotas than it knew.
     changed_at: i64,
     /// After an answer that told a window by its end: when the next one begins, by the clock of the store.
     next_window: Option<i64>,
     /// When the latest request was charged whose response told `quotas`, by the clock of the store.
     confirmed: i64,
+}
+
+/// What a call is for.
+#[derive(Clone, Copy)]
+enum Call {
+    Read,
+    Learn,
 }
 
 /// What other processes learned is read after this time, µs.
@@ -69,19 +78,21 @@ impl LearnedQuotas {
         }
         let now = clock::micros();
         let found = lock(&self.0.known).get_mut(key).map(|known| {
-            let is_due = now - known.read_at > READ_AFTER && known.ask(now);
+            let is_due = now - known.read_at > READ_AFTER && known.may_read(now);
             (known.quotas.clone(), is_due.then_some(known.confirmed))
         });
         let Some((quotas, due)) = found else {
             let this = self.clone();
             let (reading, key) = (self.0.client.run(key.clone(), Learn::read()), key.clone());
-            return ChosenQuotas::Pending(Box::pin(async move { Ok(this.0.read(&key, reading.await)) }));
+            return ChosenQuotas::Pending(Box::pin(async move {
+                Ok(this.0.answered(&key, Call::Read, reading.await))
+            }));
         };
         if let Some(order) = due {
             // What was told all the time is not undone by an older response that another process got late.
             let confirmed = quotas.as_ref().filter(|_| order > 0).map(|quotas| quotas.to_string().into());
             let learn = Learn { order, quotas: confirmed.unwrap_or_default(), corrects: false };
-            self.send(key.clone(), learn, |_| {});
+            self.send(key.clone(), Call::Read, learn, |_| {});
         }
         ChosenQuotas::Ready(Ok(quotas))
     }
@@ -114,7 +125,7 @@ impl LearnedQuotas {
                 return;
             }
             let may_change = changes && (known.changed_at == 0 || now - known.changed_at > CHANGE_AFTER);
-            if !(may_change || corrects) || !known.ask(now) {
+            if !(may_change || corrects) || !known.may_learn(now) {
                 return;
             }
             if changes {
@@ -127,7 +138,7 @@ impl LearnedQuotas {
         }
         let learn = Learn { order, quotas: quotas.to_string().into(), corrects };
         let (bucket, corrected) = (bucket.clone(), key.clone());
-        self.send(key.clone(), learn, move |may_correct| {
+        self.send(key.clone(), Call::Learn, learn, move |may_correct| {
             for (position, tokens) in missing.into_iter().enumerate().filter(|_| may_correct) {
                 let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
                 if tokens > 0 {
@@ -139,11 +150,11 @@ impl LearnedQuotas {
     }
 
     /// Sends a call in the background. `then` is told whether a correction is granted.
-    fn send(&self, key: Key, learn: Learn, then: impl FnOnce(bool) + Send + 'static) {
+    fn send(&self, key: Key, call: Call, learn: Learn, then: impl FnOnce(bool) + Send + 'static) {
         let (this, of) = (self.clone(), key.clone());
         self.0.client.send(None, key, learn, move |remembered| {
             let may_correct = remembered.as_ref().is_ok_and(|remembered| remembered.corrects);
-            this.0.read(&of, remembered);
+            this.0.answered(&of, call, remembered);
             then(may_correct);
         });
     }
@@ -151,7 +162,7 @@ impl LearnedQuotas {
 
 impl Inner {
     /// Notes what is remembered of a key. In an outage, what this process knows stays.
-    fn read(&self, key: &Key, remembered: Result<Remembered, Error>) -> Option<Quotas> {
+    fn answered(&self, key: &Key, call: Call, remembered: Result<Remembered, Error>) -> Option<Quotas> {
         let (now, mut all) = (clock::micros(), lock(&self.known));
         let known = slot(&mut all, key, now);
         match (remembered, known) {
@@ -161,13 +172,15 @@ impl Inner {
                     if known.quotas != quotas {
                         known.confirmed = 0;
                     }
-                    *known = Known { quotas: quotas.clone(), read_at: now, asked_at: None, ..known.clone() };
+                    (known.quotas, known.read_at) = (quotas.clone(), now);
+                    *known.since(call) = None;
                 }
                 quotas
             }
             (Err(_), Some(known)) => {
                 // Not again at once.
-                (known.asked_at, known.read_at) = (None, now);
+                known.read_at = now;
+                *known.since(call) = None;
                 known.quotas.clone()
             }
             (Err(_), None) => None,
@@ -188,14 +201,36 @@ impl Known {
         !has_begun
     }
 
-    /// Whether a call may be sent. One is in flight at a time.
-    fn ask(&mut self, now: i64) -> bool {
-        let is_free = self.asked_at.is_none_or(|asked| now - asked > GIVEN_UP);
-        if is_free {
-            self.asked_at = Some(now);
+    fn since(&mut self, call: Call) -> &mut Option<i64> {
+        match call {
+            Call::Read => &mut self.reading_since,
+            Call::Learn => &mut self.learning_since,
         }
-        is_free
     }
+
+    /// Whether a call that reads may be sent. It is the only one in flight.
+    fn may_read(&mut self, now: i64) -> bool {
+        is_answered(self.learning_since, now) && self.begins(Call::Read, now)
+    }
+
+    /// Whether a call that learns may be sent. One is in flight at a time, beside one that reads: what one response tells may not
+    /// be told again.
+    fn may_learn(&mut self, now: i64) -> bool {
+        self.begins(Call::Learn, now)
+    }
+
+    fn begins(&mut self, call: Call, now: i64) -> bool {
+        let since = self.since(call);
+        let begins = is_answered(*since, now);
+        if begins {
+            *since = Some(now);
+        }
+        begins
+    }
+}
+
+fn is_answered(since: Option<i64>, now: i64) -> bool {
+    since.is_none_or(|since| now - since > GIVEN_UP)
 }
 
 /// What is known of a key. `None`: there are too many.

@@ -53,7 +53,7 @@ impl Process {
     /// Whether a call was sent. It may have failed already.
     fn has_asked(&self, before: &Known) -> bool {
         let known = self.known();
-        known.asked_at.is_some() || known.read_at != before.read_at
+        known.reading_since.or(known.learning_since).is_some() || known.read_at != before.read_at
     }
 }
 
@@ -61,7 +61,7 @@ impl Process {
 fn the_number_of_known_keys_is_bounded() {
     let learned = LearnedQuotas::new(&Store::in_memory(), "upstreams");
     for key in 0..MOST as u64 + 100 {
-        let quotas = learned.0.read(&Key::from(key), Ok(remembered("10/s")));
+        let quotas = learned.0.answered(&Key::from(key), Call::Read, Ok(remembered("10/s")));
         assert_eq!(quotas.map(|quotas| quotas.to_string()).as_deref(), Some("10/s"), "{key}");
     }
     assert_eq!(lock(&learned.0.known).len(), MOST);
@@ -71,19 +71,25 @@ fn the_number_of_known_keys_is_bounded() {
 fn in_an_outage_what_is_known_stays_and_nobody_waits_again() {
     let learned = LearnedQuotas::new(&Store::in_memory(), "upstreams");
     let (key, away) = (Key::from("k"), || Err(Error::unavailable(crate::error::Cause::TimedOut, "away")));
-    assert_eq!(learned.0.read(&key, away()), None);
+    assert_eq!(learned.0.answered(&key, Call::Read, away()), None);
     assert!(lock(&learned.0.known).get(&key).is_some(), "it is read again in the background");
-    learned.0.read(&key, Ok(remembered("10/s")));
-    assert!(learned.0.read(&key, away()).is_some());
+    learned.0.answered(&key, Call::Read, Ok(remembered("10/s")));
+    assert!(learned.0.answered(&key, Call::Read, away()).is_some());
     // A text of another version.
-    assert_eq!(learned.0.read(&key, Ok(remembered("10/fortnight"))), None);
+    assert_eq!(learned.0.answered(&key, Call::Read, Ok(remembered("10/fortnight"))), None);
 }
 
-/// One call per key is in flight at a time.
+/// One call per key that learns is in flight at a time, and one that reads.
 #[test]
 fn calls_are_bounded() {
+    for may_begin in [Known::may_read, Known::may_learn] {
+        let mut known = Known::default();
+        let begins: Vec<_> =
+            [5, 5, 5 + GIVEN_UP, 6 + GIVEN_UP].map(|now| may_begin(&mut known, now)).into_iter().collect();
+        assert_eq!(begins, [true, false, false, true]);
+    }
     let mut known = Known::default();
-    assert!(known.ask(5) && !known.ask(5) && !known.ask(5 + GIVEN_UP) && known.ask(6 + GIVEN_UP));
+    assert!(known.may_learn(5) && !known.may_read(5), "its answer says what is remembered");
 }
 
 #[test]
@@ -117,7 +123,8 @@ async fn another_limit_is_learned_once_in_a_second() {
 #[tokio::test]
 async fn another_limit_is_learned_beside_a_read() {
     let now = clock::micros();
-    let known = Known { quotas: Some(quotas(20)), read_at: now, asked_at: Some(now), ..Known::default() };
+    let known =
+        Known { quotas: Some(quotas(20)), read_at: now, reading_since: Some(now), ..Known::default() };
     let process = Process::knows(known);
     process.learns(&told(30), 7).await;
     assert_ne!(process.known().changed_at, 0, "no later response may tell it again");
@@ -168,9 +175,9 @@ async fn what_is_told_again_is_confirmed_until_another_process_changes_it() {
     process.learns(&told(20), 5).await;
     assert_eq!(process.known().confirmed, 7);
     assert!(!process.has_asked(&known), "it costs no call");
-    process.learned.0.read(&process.key, Ok(remembered(&quotas(20).to_string())));
+    process.learned.0.answered(&process.key, Call::Learn, Ok(remembered(&quotas(20).to_string())));
     assert_eq!(process.known().confirmed, 7);
-    process.learned.0.read(&process.key, Ok(remembered(&quotas(30).to_string())));
+    process.learned.0.answered(&process.key, Call::Learn, Ok(remembered(&quotas(30).to_string())));
     assert_eq!(process.known().confirmed, 0);
 }
 
@@ -204,6 +211,6 @@ async fn what_is_confirmed_is_told_to_the_store_again() {
         .await;
         let expected = if holds { quotas(20) } else { "30/s".parse().unwrap() };
         assert_eq!(learned.known(&key), Some(expected), "{confirmed}");
-        assert_eq!(lock(&learned.0.known).get(&key).unwrap().asked_at, None);
+        assert_eq!(lock(&learned.0.known).get(&key).unwrap().reading_since, None);
     }
 }
